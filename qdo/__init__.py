@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from qdo.consumer.batches import Batch
     from qdo.consumer.blocking import Consumer
     from qdo.consumer.consumer import AsyncConsumer
+    from qdo.consumer.fetch.fetch_buffer import Batch
     from qdo.consumer.settings import ConsumerSettings
     from qdo.coordination import Coordinator
     from qdo.coordination.opening import open_coordinator
@@ -34,11 +34,10 @@ if TYPE_CHECKING:
         TimeLimit,
     )
     from qdo.partitions import Partition, Queue
-    from qdo.worker.executors.run_handler import delivery
+    from qdo.worker.executors.in_process import delivery
     from qdo.worker.failure import Delivery, Failure, StopWorker
     from qdo.worker.middleware import Middleware
-    from qdo.worker.retry import Retry
-    from qdo.worker.settings import WorkerSettings
+    from qdo.worker.settings import Retry, WorkerSettings
     from qdo.worker.worker import Worker
 
 __all__ = [

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from qdo.consumer.initial_offsets import horizons
+from qdo.consumer.positions import horizons
 from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue

@@ -115,8 +115,7 @@ def worker_settings(settings: WorkSettings) -> WorkerSettings:
     Raises:
         InvalidArgument: They cannot work.
     """
-    from qdo.worker.retry import Retry
-    from qdo.worker.settings import WorkerSettings
+    from qdo.worker.settings import Retry, WorkerSettings
 
     retry = Retry(
         attempts=settings.attempts, base=settings.retry_base, cap=settings.retry_cap, never=settings.never_retry

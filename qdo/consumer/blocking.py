@@ -11,8 +11,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from qdo.consumer.batches import Batch
 from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.partition_listener import logged
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator

@@ -14,21 +14,17 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from qdo.consumer.batches import Batch
-from qdo.consumer.commits import OffsetCommits
-from qdo.consumer.fetch.fetch_buffer import BufferedSlice, FetchBuffer
-from qdo.consumer.fetch.fetch_state import FetchState, is_behind
+from qdo.consumer.commits import OffsetMirror, is_behind, record_commits
+from qdo.consumer.fetch.fetch_buffer import Batch, BufferedSlice, FetchBuffer
 from qdo.consumer.fetch.fetcher import Fetcher
-from qdo.consumer.initial_offsets import begin_at_ends
-from qdo.consumer.offset_mirror import OffsetMirror
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.partition_listener import Callback, Callbacks, PartitionListener
+from qdo.consumer.positions import begin_at_ends, point_of
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.manual_assignment import ManualAssignment
+from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
-from qdo.consumer.rebalance.session_options import SessionOptions
-from qdo.consumer.seek import point_of
 from qdo.consumer.settings import ConsumerSettings
-from qdo.consumer.wakeup import Wakeup
 from qdo.coordination import CommittedOffset, Coordinator, HandlingNote
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import take_over
@@ -116,12 +112,14 @@ class AsyncConsumer:
         self._former = {urlsplit(server.root).netloc for server in client.servers} | ({host} if host else set())
         self.member = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.closing = False
-        self._signal = Wakeup()
+        self._signal = asyncio.Event()
         self._woken = False
         self._failure: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Task[None] | None = None
-        self._mirror = OffsetMirror(client, "" if coordinator is None else coordinator.group)
+        self._mirror = None
+        if coordinator is not None and self.settings.mirror:
+            self._mirror = OffsetMirror(client, coordinator.group)
         self._buffer = FetchBuffer()
         self._finder = QueueFinder(
             client,
@@ -135,7 +133,7 @@ class AsyncConsumer:
             client,
             self._buffer,
             self.settings,
-            arrived=self._signal.ring,
+            arrived=self._signal.set,
             missing=self._finder.soon,
             failed=self._fail,
         )
@@ -156,9 +154,6 @@ class AsyncConsumer:
             queues=self._finder,
             static=member is not None,
             options=SessionOptions(self.settings.settle, self.settings.grace, self.settings.revoke_timeout),
-        )
-        self._commits = OffsetCommits(
-            self._fetch_state, self._group.commit, self._mirror if self.settings.mirror else None
         )
 
     async def __aenter__(self) -> Self:
@@ -219,7 +214,7 @@ class AsyncConsumer:
             within: Seconds that on_revoke may take; None: the setting ``revoke_timeout``.
         """
         self.closing = True
-        self._signal.ring()
+        self._signal.set()
         if self._end is None:
             self._end = asyncio.get_running_loop().create_task(self._close(within))
         # Whoever closes may be cancelled; the group is left all the same.
@@ -253,6 +248,7 @@ class AsyncConsumer:
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         self._buffer.settle(skip)
         while not self.closing:
+            self._signal.clear()  # whatever is told from here on has the loop look again
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
@@ -263,7 +259,10 @@ class AsyncConsumer:
             if self._woken:
                 self._woken = False
                 break
-            if not await self._signal.wait(deadline):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._signal.wait()
+            except TimeoutError:
                 break
         return []
 
@@ -301,12 +300,8 @@ class AsyncConsumer:
         if self._coordinator is None:
             raise InvalidArgument("without a group nothing can be committed: give the consumer a coordinator")
         if offsets is None:
-            offsets = {
-                fetch_state.partition: fetch_state.position
-                for fetch_state in self._fetch_states()
-                if fetch_state.position is not None
-            }
-        await self._commits.given(offsets, back=back)
+            offsets = {row.partition: row.position for row in self._rows() if row.position is not None}
+        await record_commits(self._group.table, self._mirror, offsets, back=back)
 
     async def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
         """Reads these partitions from now on, and no others; for a consumer that was made without queues and patterns.
@@ -363,7 +358,7 @@ class AsyncConsumer:
             NotOwner: The partition is not this member's.
             CoordinationLost, SessionLost
         """
-        if not await self._group.note(partition, note):
+        if not await self._group.table.note(partition, note):
             raise NotOwner(f"{partition} is not this member's", frozenset([partition]))
 
     def rejoin(self) -> None:
@@ -372,13 +367,13 @@ class AsyncConsumer:
 
     def found(self, partition: Partition) -> CommittedOffset:
         """Returns what was recorded of an owned partition when this member took it."""
-        row = self._group.row(partition)
+        row = self._group.table.held_row(partition)
         return CommittedOffset() if row is None else row.claimed
 
     @property
     def connected(self) -> bool:
         """Whether what is owned is surely owned still, by the session's own clock: before anybody is told."""
-        return self._group.connected
+        return self._group.table.connected
 
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Goes on elsewhere in a partition. What was prefetched is dropped, and the next commit may go back.
@@ -395,11 +390,11 @@ class AsyncConsumer:
         """
         self._mine(partition)
         position = await point_of(self.client, partition, to)
-        fetch_state = self._mine(partition)
-        self._fetcher.leave(fetch_state)
-        self._buffer.clear(fetch_state)
-        fetch_state.seek(position)
-        self._ownership.moved(fetch_state)
+        row = self._mine(partition)
+        self._fetcher.leave(row)
+        self._buffer.clear(row)
+        row.seek(position)
+        self._ownership.moved(row)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -428,12 +423,12 @@ class AsyncConsumer:
     @property
     def paused(self) -> frozenset[Partition]:
         """The partitions that are paused. One that is given up and comes back is not paused any more."""
-        return frozenset(fetch_state.partition for fetch_state in self._owned() if fetch_state.paused)
+        return frozenset(row.partition for row in self._owned() if row.paused)
 
     @property
     def assignment(self) -> frozenset[Partition]:
         """The partitions that are this member's, without those that are being revoked."""
-        return frozenset(fetch_state.partition for fetch_state in self._owned())
+        return frozenset(row.partition for row in self._owned())
 
     def position(self, partition: Partition) -> str | None:
         """Returns the id of the last message handed out, or else after which it goes on; None: the beginning.
@@ -449,7 +444,7 @@ class AsyncConsumer:
         Raises:
             NotOwner: The partition is not this member's.
         """
-        return self._known(partition).committed
+        return self._known(partition).recorded
 
     async def lag(self) -> dict[Partition, int]:
         """Returns how many messages lie behind the committed offset of each partition, as the service counts them.
@@ -461,10 +456,7 @@ class AsyncConsumer:
         """
         queues: dict[str, dict[int, str | None]] = {}
         alone = self._coordinator is None
-        owned = {
-            fetch_state.partition: fetch_state.position if alone else fetch_state.committed
-            for fetch_state in self._owned()
-        }
+        owned = {row.partition: row.position if alone else row.recorded for row in self._owned()}
         for partition, committed in owned.items():
             queues.setdefault(partition.queue.name, {})[partition.number] = committed
         found = {name: await self.client.lag(name, cursors) for name, cursors in queues.items()}
@@ -473,12 +465,12 @@ class AsyncConsumer:
     def wake(self) -> None:
         """Lets the poll that waits now return, or the next one that would wait."""
         self._woken = True
-        self._signal.ring()
+        self._signal.set()
 
     @property
     def _stopped(self) -> bool:
         """Whether nothing may be handed out: nobody answers, or the session is lost and its end not yet told."""
-        return self._ownership.stopped or not self._group.connected
+        return self._ownership.stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
         """Hands out what was taken, after giving the loop a chance to ask for what comes next."""
@@ -506,12 +498,13 @@ class AsyncConsumer:
         await self._fetcher.close()
         await self._ownership.close()
         await self._group.stop(within)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH):
-                await self._mirror.flush()
+        if self._mirror is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH):
+                    await self._mirror.flush()
 
-    async def _begin(self, fetch_states: list[FetchState]) -> None:
-        await begin_at_ends(self.client, fetch_states, self._group.commit, self._ownership.begin_at)
+    async def _begin(self, rows: list[OwnedPartition]) -> None:
+        await begin_at_ends(self.client, rows, self._group.table.record, self._ownership.begin_at)
 
     async def _commit_regularly(self, every: float) -> None:
         while True:
@@ -522,52 +515,50 @@ class AsyncConsumer:
         """Commits what counts as processed, if that is wanted."""
         if self.settings.commit_every is None:
             return
-        fetch_states = self._fetch_states() if partitions is None else filter(None, map(self._fetch_state, partitions))
+        rows = self._rows() if partitions is None else filter(None, map(self._row, partitions))
         settled = {
-            fetch_state.partition: fetch_state.settled
-            for fetch_state in fetch_states
-            if fetch_state.settled is not None and not is_behind(fetch_state, fetch_state.settled)
+            row.partition: row.settled for row in rows if row.settled is not None and not is_behind(row, row.settled)
         }
         try:
-            await self._commits.given(settled)
+            await record_commits(self._group.table, self._mirror, settled)
         except QdoError as error:
             log.warning("not everything could be committed: %s", error)
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
         for partition in partitions:
-            fetch_state = self._fetch_state(partition)
-            if fetch_state is not None:
-                fetch_state.paused = paused
-                self._buffer.refresh(fetch_state)
+            row = self._row(partition)
+            if row is not None:
+                row.paused = paused
+                self._buffer.refresh(row)
         self._changed()
 
-    def _fetch_states(self) -> list[FetchState]:
+    def _rows(self) -> list[OwnedPartition]:
         """Where the partitions stand that commits are accepted for."""
-        return [row.fetch_state for row in self._group.rows.values() if row.fetch_state is not None]
+        return [row for row in self._group.table.held.values() if row.begun]
 
-    def _owned(self) -> list[FetchState]:
-        return [fetch_state for fetch_state in self._fetch_states() if not fetch_state.closed]
+    def _owned(self) -> list[OwnedPartition]:
+        return [row for row in self._rows() if not row.closed]
 
-    def _fetch_state(self, partition: Partition) -> FetchState | None:
-        row = self._group.row(partition)
-        return None if row is None else row.fetch_state
+    def _row(self, partition: Partition) -> OwnedPartition | None:
+        row = self._group.table.held_row(partition)
+        return row if row is not None and row.begun else None
 
-    def _known(self, partition: Partition) -> FetchState:
-        fetch_state = self._fetch_state(partition)
-        if fetch_state is None:
+    def _known(self, partition: Partition) -> OwnedPartition:
+        row = self._row(partition)
+        if row is None:
             raise NotOwner(f"{partition} is not this member's", frozenset([partition]))
-        return fetch_state
+        return row
 
-    def _mine(self, partition: Partition) -> FetchState:
-        fetch_state = self._known(partition)
-        if fetch_state.closed:
+    def _mine(self, partition: Partition) -> OwnedPartition:
+        row = self._known(partition)
+        if row.closed:
             raise NotOwner(f"{partition} is being given up", frozenset([partition]))
-        return fetch_state
+        return row
 
     def _changed(self) -> None:
         """Looks what to read, and lets a waiting poll look what is there."""
         self._fetcher.kick()
-        self._signal.ring()
+        self._signal.set()
 
     def _recheck(self) -> None:
         """Has the group look again, because other queues were found."""
@@ -575,4 +566,4 @@ class AsyncConsumer:
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
-        self._signal.ring()
+        self._signal.set()

@@ -16,9 +16,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from qdo.consumer.fetch.fetch_buffer import FetchBuffer
-from qdo.consumer.fetch.fetch_state import FetchState
 from qdo.consumer.fetch.fetcher import Fetcher
-from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition
 
@@ -64,7 +63,7 @@ class PartitionListener:
         fetcher: Fetcher,
         callbacks: Callbacks,
         *,
-        begin: Callable[[list[FetchState]], Awaitable[None]] | None,
+        begin: Callable[[list[OwnedPartition]], Awaitable[None]] | None,
         leaving: Callable[[frozenset[Partition]], Awaitable[None]],
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
@@ -85,24 +84,22 @@ class PartitionListener:
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
         """Takes partitions over: tells the user, then begins to read them."""
-        fetch_states = [FetchState(row) for row in rows]
-        for row, fetch_state in zip(rows, fetch_states, strict=True):
-            row.fetch_state = fetch_state
+        for row in rows:
+            row.begun = True
             if row.recorded is not None or self._begin is None:
-                fetch_state.place(row.recorded)
+                row.place(row.recorded)
         for each in self._callbacks:
             await _notify(each.on_assign, rows)
-        for fetch_state in fetch_states:
-            fetch_state.announced = True
-        self._open(fetch_state for fetch_state in fetch_states if not fetch_state.closed)
+        for row in rows:
+            row.announced = True
+        self._open(row for row in rows if not row.closed)
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
         """Reads and hands out nothing more of some partitions."""
         for row in rows:
-            if row.fetch_state is not None:
-                if row.fetch_state.opened:
-                    self._fetcher.drop(row.fetch_state)
-                self._buffer.clear(row.fetch_state)
+            if row.opened:
+                self._fetcher.drop(row)
+            self._buffer.clear(row)
 
     async def revoke(self, row: OwnedPartition) -> None:
         """Tells the user that a partition goes; afterwards it may be released."""
@@ -134,17 +131,17 @@ class PartitionListener:
             if each.on_resume is not None:
                 each.on_resume()
 
-    def begin_at(self, fetch_state: FetchState, position: str) -> None:
+    def begin_at(self, row: OwnedPartition, position: str) -> None:
         """Begins to read a partition at a point, unless the user has chosen another one meanwhile."""
-        if fetch_state.closed or fetch_state.since is not None:
+        if row.closed or row.since is not None:
             return
-        fetch_state.place(position)
-        self._open([fetch_state])
+        row.place(position)
+        self._open([row])
 
-    def moved(self, fetch_state: FetchState) -> None:
+    def moved(self, row: OwnedPartition) -> None:
         """Reads a partition from where it was placed by the user, unless he is still being told of it."""
-        if fetch_state.announced:
-            self._open([fetch_state])
+        if row.announced:
+            self._open([row])
 
     async def close(self) -> None:
         """Stops looking for where to begin."""
@@ -152,14 +149,14 @@ class PartitionListener:
             task.cancel()
         await asyncio.gather(*self._beginning, return_exceptions=True)
 
-    def _open(self, fetch_states: Iterable[FetchState]) -> None:
+    def _open(self, rows: Iterable[OwnedPartition]) -> None:
         unplaced = []
-        for fetch_state in fetch_states:
-            if fetch_state.since is None:
-                unplaced.append(fetch_state)
-            elif not fetch_state.opened:
-                fetch_state.opened = True
-                self._fetcher.add(fetch_state)
+        for row in rows:
+            if row.since is None:
+                unplaced.append(row)
+            elif not row.opened:
+                row.opened = True
+                self._fetcher.add(row)
         if unplaced and self._begin is not None:
             task = asyncio.ensure_future(self._begin(unplaced))
             self._beginning.add(task)

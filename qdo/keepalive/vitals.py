@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Self
 
@@ -26,9 +27,8 @@ STOPPED = "Tt"
 _RAN, _LIMIT, _HEARD, _LAPSED, _COUNT = range(5)
 
 
-def now() -> float:
-    """Returns seconds since the machine was started."""
-    return time.clock_gettime(CLOCK)
+now = partial(time.clock_gettime, CLOCK)
+"""Returns seconds since the machine was started."""
 
 
 class Vitals:

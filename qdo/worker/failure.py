@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 from typing import Literal, NamedTuple
 
@@ -10,6 +11,9 @@ import msgspec
 
 from qdo.errors import HandlerError, TimeLimit
 from qdo.partitions import Partition
+from qdo.worker.settings import WorkerSettings
+from queuey.client import Message
+from queuey.client.deadletters import holds_dead
 
 Effect = Literal["fail", "stop", "exit"]
 """``fail``: one attempt has failed. ``stop``: the handler asked the worker to stop. ``exit``: the worker must end."""
@@ -125,3 +129,104 @@ def _trace(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except Exception:  # noqa: BLE001 - as above: the traceback ends with the text
         return "".join(traceback.format_tb(error.__traceback__))
+
+
+class RetryLater(NamedTuple):
+    """Try it again after so many seconds; whatever must come after it waits."""
+
+    seconds: float
+
+
+class DeadLetterIt(NamedTuple):
+    """Make it a dead letter, then go on."""
+
+
+class SkipMessage(NamedTuple):
+    """Go on without it.
+
+    Attributes:
+        reason: Why, for the log.
+    """
+
+    reason: str
+
+
+class StopTheWorker(NamedTuple):
+    """End the worker; the message counts as not handled.
+
+    Attributes:
+        why: ``asked``: the handler asked for it. ``message``: the settings say so. ``error``: it can go on no more.
+    """
+
+    why: Literal["asked", "message", "error"]
+
+
+Decision = RetryLater | DeadLetterIt | SkipMessage | StopTheWorker
+
+
+def decide(settings: WorkerSettings, queue: str, failure: Failure, attempt: int, draw: float) -> Decision:
+    """Returns what becomes of a message.
+
+    Args:
+        settings: How the worker is to do it.
+        queue: Where the message comes from.
+        failure: What it met with.
+        attempt: How many attempts there have been.
+        draw: A random number from 0 to 1.
+    """
+    if failure.effect != "fail":
+        return StopTheWorker("asked" if failure.effect == "stop" else "error")
+    retry = settings.retry
+    pause = retry.after(attempt, failure.kinds, draw)
+    if pause is not None:
+        return RetryLater(pause)
+    return _at_last(settings, queue, draw * retry.longest(attempt))
+
+
+def _at_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
+    """Returns what becomes of a message that is not to be tried again."""
+    match settings.on_failure:
+        case "retry":
+            return RetryLater(pause)
+        case "stop":
+            return StopTheWorker("message")
+        case "skip":
+            return SkipMessage("the settings say so")
+    if holds_dead(queue, settings.dead_queue) and not settings.bury_dead:
+        return SkipMessage("it lies in a queue of dead letters already")
+    return DeadLetterIt()
+
+
+logger = logging.getLogger("qdo.worker")
+
+
+def report(level: int, place: Delivery, message: Message, failure: Failure, text: str, *arguments: object) -> None:
+    """Logs something about a failure; ``queue``, ``partition``, ``message_id``, ``attempt``, ``error`` are fields.
+
+    The error may have been raised in another process, so that only the text of its traceback is at hand. It goes with
+    the first attempt and with errors, where logging's own formatters show it.
+
+    Args:
+        level: Of the record.
+        place: Where the message comes from, and the attempt.
+        message: The message.
+        failure: What it met with.
+        text: In the manner of logging; the failure itself is its last argument.
+        *arguments: The others.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    fields = {
+        "queue": place.partition.queue.name,
+        "partition": place.partition.number,
+        "message_id": message.id,
+        "attempt": place.attempt,
+        "error": failure.kind,
+    }
+    file, line, function, _ = logger.findCaller(stacklevel=2)
+    record = logger.makeRecord(
+        logger.name, level, file, line, text, (*arguments, failure), None, function, extra=fields
+    )
+    if place.attempt == 1 or level >= logging.ERROR:
+        record.exc_text = failure.trace.rstrip() or None
+    logger.handle(record)

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from qdo.partitions import Partition
-from qdo.worker.executors.run_handler import QUICK
+from qdo.worker.executors.in_process import QUICK
 from qdo.worker.failure import RunResult
 
 BUCKETS = (QUICK, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

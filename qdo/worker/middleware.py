@@ -81,11 +81,8 @@ class Hooks:
             for name, hook in found.items():
                 self._hooks[name].append(hook)
         self._hooks["after"].reverse()
-
-    @property
-    def around(self) -> bool:
+        self.around = bool(self._hooks["before"] or self._hooks["after"])
         """Whether anybody wants to know of each single message."""
-        return bool(self._hooks["before"] or self._hooks["after"])
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
         """Calls all hooks of one name."""

@@ -35,12 +35,9 @@ from qdo.worker import exit_codes, handlers
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
 from qdo.worker.executors.child_protocol import ChildSetup
-from qdo.worker.executors.executor import Executor
+from qdo.worker.executors.in_process import Executor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ProcessExecutor
-from qdo.worker.executors.tasks import TaskExecutor
-from qdo.worker.executors.threads import ThreadExecutor
-from qdo.worker.failure import Failure
-from qdo.worker.failure_policy import StopTheWorker
+from qdo.worker.failure import Failure, StopTheWorker
 from qdo.worker.handlers import Context, Handler
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks

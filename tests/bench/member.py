@@ -21,8 +21,8 @@ import time
 
 import msgspec
 
-from qdo.consumer.batches import Batch
 from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition

@@ -2,25 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
-from qdo.consumer.batches import Batch, weigh
-from qdo.consumer.fetch.fetch_state import FetchState
+import msgspec
+
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.partitions import Partition
 from queuey.client import Message
+
+_number = attrgetter("partition")
+
+
+class Batch(NamedTuple):
+    """Messages of one partition, in order.
+
+    Example:
+        >>> from qdo import Consumer
+        >>> from queuey.client import AsyncClient
+        >>> with Consumer(AsyncClient()) as consumer:
+        ...     (first,) = consumer.assign({"orders": [1]})
+        ...     consumer.seek(first, "earliest")
+        ...     (batch,) = consumer.poll()
+        >>> batch.partition.number, [message.body for message in batch.messages]
+        (1, ['one apple', 'two eggs'])
+
+    Attributes:
+        partition: The partition.
+        messages: At least one; each comes after the last one handed out before.
+    """
+
+    partition: Partition
+    messages: list[Message]
+
+
+def divide(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:
+    """Divides what a read gave, partition after partition in ascending order, at the bounds between them.
+
+    Costs by the number of partitions that have any, not by the number of messages.
+    """
+    start = 0
+    while start < len(messages):
+        number = messages[start].partition
+        end = bisect_right(messages, number, start, key=_number)
+        yield number, list(messages[start:end])
+        start = end
+
+
+def weigh(messages: Sequence[Message]) -> int:
+    """Returns about how many bytes the bodies take. They are packed, as that is the fastest way to sum them up."""
+    bodies = [message.body for message in messages]
+    try:
+        return len(msgspec.msgpack.encode(bodies))
+    except OverflowError:  # a JSON number beyond 64 bits
+        return len(repr(bodies))
 
 
 class BufferedSlice(NamedTuple):
     """Messages that were taken from the fetch buffer.
 
     Attributes:
-        fetch_state: Whose.
+        row: Whose.
         turn: The fetch state's when they were taken.
         messages: At least one.
     """
 
-    fetch_state: FetchState
+    row: OwnedPartition
     turn: int
     messages: list[Message]
 
@@ -36,40 +85,40 @@ class FetchBuffer:
     def __init__(self) -> None:
         self.count = 0
         self.size = 0
-        self._ready: dict[Partition, FetchState] = {}
-        self._out: dict[Partition, FetchState] = {}
+        self._ready: dict[Partition, OwnedPartition] = {}
+        self._out: dict[Partition, OwnedPartition] = {}
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
-    def put(self, fetch_state: FetchState, messages: list[Message]) -> None:
+    def put(self, row: OwnedPartition, messages: list[Message]) -> None:
         """Takes what was read of a partition."""
-        self._weigh(fetch_state, -1)
-        fetch_state.push(messages, weigh(messages))
-        self._weigh(fetch_state, 1)
-        self.refresh(fetch_state)
+        self._weigh(row, -1)
+        row.push(messages, weigh(messages))
+        self._weigh(row, 1)
+        self.refresh(row)
 
-    def clear(self, fetch_state: FetchState) -> None:
+    def clear(self, row: OwnedPartition) -> None:
         """Drops what is held of a partition, and what is under way."""
-        self._weigh(fetch_state, -1)
-        fetch_state.clear()
-        self.refresh(fetch_state)
+        self._weigh(row, -1)
+        row.clear()
+        self.refresh(row)
 
-    def refresh(self, fetch_state: FetchState) -> None:
+    def refresh(self, row: OwnedPartition) -> None:
         """Notes that a partition may be handed out now, or may not any more."""
-        if fetch_state.live and fetch_state.count:
-            self._ready.setdefault(fetch_state.partition, fetch_state)
-        elif self._ready.get(fetch_state.partition) is fetch_state:
-            del self._ready[fetch_state.partition]
+        if row.live and row.count:
+            self._ready.setdefault(row.partition, row)
+        elif self._ready.get(row.partition) is row:
+            del self._ready[row.partition]
 
     def take(self, most: int, skip: Collection[Partition] = ()) -> list[BufferedSlice]:
         """Takes up to so many messages, in equal shares of those whose turn it is; what some leave, others get.
 
         Whoever was given some goes to the end of the line.
         """
-        chosen = [fetch_state for partition, fetch_state in self._ready.items() if partition not in skip][:most]
+        chosen = [row for partition, row in self._ready.items() if partition not in skip][:most]
         if not chosen:
             return []
-        shares = share([fetch_state.count for fetch_state in chosen], most)
-        return [self._take(fetch_state, share) for fetch_state, share in zip(chosen, shares, strict=True)]
+        shares = share([row.count for row in chosen], most)
+        return [self._take(row, share) for row, share in zip(chosen, shares, strict=True)]
 
     def hand_out(self, taken: list[BufferedSlice], *, stopped: bool = False) -> list[Batch]:
         """Hands out what was taken; from now on it counts as handed out.
@@ -80,49 +129,49 @@ class FetchBuffer:
         batches = []
         self._last = []
         for one in taken:
-            fetch_state, messages = one.fetch_state, one.messages
-            if fetch_state.turn != one.turn:
+            row, messages = one.row, one.messages
+            if row.turn != one.turn:
                 continue
-            if stopped or not fetch_state.live:
+            if stopped or not row.live:
                 self._put_back(one)
                 continue
-            self._last.append((one, fetch_state.position))
-            self._out[fetch_state.partition] = fetch_state
-            fetch_state.position = messages[-1].id
-            batches.append(Batch(fetch_state.partition, messages))
+            self._last.append((one, row.position))
+            self._out[row.partition] = row
+            row.position = messages[-1].id
+            batches.append(Batch(row.partition, messages))
         return batches
 
     def recall(self) -> None:
         """Takes back what was handed out last, because it did not reach whoever asked for it."""
         last, self._last = self._last, []
         for one, before in last:
-            if one.fetch_state.turn == one.turn:
-                one.fetch_state.position = before
+            if one.row.turn == one.turn:
+                one.row.position = before
                 self._put_back(one)
 
     def settle(self, skip: Collection[Partition] = ()) -> None:
         """Counts what was handed out as processed, but for some partitions."""
         for partition in [partition for partition in self._out if partition not in skip]:
-            fetch_state = self._out.pop(partition)
-            fetch_state.settled = fetch_state.position
+            row = self._out.pop(partition)
+            row.settled = row.position
 
-    def _take(self, fetch_state: FetchState, share: int) -> BufferedSlice:
-        self._weigh(fetch_state, -1)
-        messages = fetch_state.take(share)
-        self._weigh(fetch_state, 1)
-        del self._ready[fetch_state.partition]
-        self.refresh(fetch_state)
-        return BufferedSlice(fetch_state, fetch_state.turn, messages)
+    def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
+        self._weigh(row, -1)
+        messages = row.take(share)
+        self._weigh(row, 1)
+        del self._ready[row.partition]
+        self.refresh(row)
+        return BufferedSlice(row, row.turn, messages)
 
     def _put_back(self, taken: BufferedSlice) -> None:
-        self._weigh(taken.fetch_state, -1)
-        taken.fetch_state.put_back(taken.messages, weigh(taken.messages))
-        self._weigh(taken.fetch_state, 1)
-        self.refresh(taken.fetch_state)
+        self._weigh(taken.row, -1)
+        taken.row.put_back(taken.messages, weigh(taken.messages))
+        self._weigh(taken.row, 1)
+        self.refresh(taken.row)
 
-    def _weigh(self, fetch_state: FetchState, sign: int) -> None:
-        self.count += sign * fetch_state.count
-        self.size += sign * fetch_state.size
+    def _weigh(self, row: OwnedPartition, sign: int) -> None:
+        self.count += sign * row.count
+        self.size += sign * row.size
 
 
 def share(counts: list[int], most: int) -> list[int]:

@@ -3,31 +3,30 @@
 It has no loop of its own. Whenever something changes (messages were handed out, an answer came, a partition was
 added) :meth:`Fetcher.kick` plans anew and starts a task for each call. An answer counts for a partition only if the
 call is still the one that the partition is part of: whoever was revoked or moved meanwhile has left it.
+
+**What is asked next** is decided by pure functions. Partitions of which more is known to be there are read at once, few
+at a time and much of each. Partitions that were not looked at yet are read at once too, all together. Those that had
+nothing wait together in long polls. A poll is never broken off because one more partition wants to wait: the service
+would hold its place, one of a few, until the time asked for is over. Instead the newcomers wait in a poll of their own,
+which ends together with the others, and then all wait in one. When there are too many polls, the newcomers are looked
+at in turn without waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from random import uniform
+from typing import NamedTuple
 
-from qdo.consumer.batches import divide
-from qdo.consumer.fetch.fetch_buffer import FetchBuffer
-from qdo.consumer.fetch.fetch_planner import (
-    PARTITIONS,
-    QUEUES,
-    FetchPlan,
-    InFlightCalls,
-    PlannedCall,
-    ReadablePartition,
-    plan_fetches,
-    space_for,
-)
-from qdo.consumer.fetch.fetch_state import FetchState
+from qdo.consumer.fetch.fetch_buffer import FetchBuffer, divide
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.settings import ConsumerSettings
 from qdo.partitions import Partition, Queue
 from queuey.client import (
+    EARLIEST,
     ApiError,
     AsyncClient,
     ClientError,
@@ -39,6 +38,177 @@ from queuey.client import (
     TooManyWaiters,
     id_after,
 )
+
+QUEUES = 100
+"""Queues that the service reads in one call, at most."""
+PARTITIONS = 1000
+"""Partitions to read in one call, at most."""
+READS = 2
+"""Calls that do not wait, under way at the same time."""
+SLICE = 100
+"""Messages of one partition that make a read of it worthwhile when there is more than can be held."""
+GATHER = 0.5
+"""Seconds. Polls that would end this near to each other are made one."""
+_place = attrgetter("partition")
+
+
+class BufferSpace(NamedTuple):
+    """How much may be read.
+
+    Attributes:
+        free: Messages that may still be held, whosever they are; 0: none.
+        low: There is enough room again to read on where something is still held.
+        reserve: Messages that a partition may have in any case if it holds none.
+    """
+
+    free: int
+    low: bool
+    reserve: int
+
+
+class InFlightCalls(NamedTuple):
+    """What is under way.
+
+    Attributes:
+        reads: Calls that do not wait.
+        polls: When those that wait are to end, each.
+        most_polls: How many of these there may be.
+    """
+
+    reads: int
+    polls: Sequence[float]
+    most_polls: int
+
+
+class PlannedCall(NamedTuple):
+    """One call to make.
+
+    Attributes:
+        wants: What to read.
+        limit: Messages of each partition.
+        wait: Seconds to wait if there is nothing.
+    """
+
+    wants: tuple[OwnedPartition, ...]
+    limit: int
+    wait: float = 0.0
+
+
+class FetchPlan(NamedTuple):
+    """What to do now.
+
+    Attributes:
+        asks: The calls to make.
+        recheck: When to plan anew even if nothing happens; None: never.
+    """
+
+    asks: list[PlannedCall]
+    recheck: float | None = None
+
+
+def space_for(messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int) -> BufferSpace:
+    """Returns how much may be read by those who hold so many messages of so many bytes of so many partitions."""
+    reserved = prefetch_messages // 4
+    common = max(1, prefetch_messages - reserved)
+    if size >= prefetch_bytes:
+        return BufferSpace(0, low=False, reserve=1)
+    free = max(0, common - messages)
+    return BufferSpace(free, low=2 * free >= common, reserve=max(1, reserved // max(1, partitions)))
+
+
+def plan_fetches(
+    wants: Iterable[OwnedPartition],
+    room: BufferSpace,
+    pending_calls: InFlightCalls,
+    now: float,
+    *,
+    page: int,
+    wait: float,
+) -> FetchPlan:
+    """Decides which calls to make.
+
+    Args:
+        wants: The partitions that could be read, in the order in which they became so; none that is part of a call.
+        room: How much may be read.
+        pending_calls: What is under way.
+        now: The present instant, of any monotonic clock.
+        page: Messages of one partition at most.
+        wait: Seconds that a poll may wait.
+    """
+    sure: list[OwnedPartition] = []
+    unknown: list[OwnedPartition] = []
+    dry: list[OwnedPartition] = []
+    for want in wants:
+        if not want.count or (room.low and want.count < page):
+            (sure if want.more else unknown if want.more is None else dry).append(want)
+    reads = max(0, READS - pending_calls.reads)
+    # Those first that wait for their first read: whoever has more always has, and would keep them waiting for ever.
+    asks = _some_of_all(unknown, room, page, 0.0)[:reads]
+    if sure:
+        asks += _much_of_few(sure, room, page, reads - len(asks))
+    if not dry:
+        return FetchPlan(asks)
+    polls, recheck = _polls(dry, room, pending_calls, now, page=page, wait=wait, reads=reads - len(asks))
+    return FetchPlan(asks + polls, recheck)
+
+
+def _polls(
+    dry: list[OwnedPartition],
+    room: BufferSpace,
+    pending_calls: InFlightCalls,
+    now: float,
+    *,
+    page: int,
+    wait: float,
+    reads: int,
+) -> tuple[list[PlannedCall], float | None]:
+    """Decides how those wait that had nothing."""
+    # One that is overdue has lost its connection, or the service is slow; nobody waits for it.
+    ends = [end for end in pending_calls.polls if end + GATHER > now]
+    if ends:
+        if min(ends) - now < GATHER:
+            return [], min(ends) + GATHER
+        wait = min(wait, min(ends) - now)
+    places = pending_calls.most_polls - len(pending_calls.polls)
+    if places <= 0:
+        return _some_of_all(dry, room, page, 0.0)[: max(0, reads)], None
+    return _some_of_all(dry, room, page, wait)[:places], None
+
+
+def _much_of_few(wants: list[OwnedPartition], room: BufferSpace, page: int, reads: int) -> list[PlannedCall]:
+    """Reads as many partitions as there is room for worthwhile reads; without room, a little of all that hold none.
+
+    When nothing is under way they are divided between two calls: the service works on one while the answer to the
+    other is taken in, and from then on they take turns.
+    """
+    if not room.free:
+        return [PlannedCall(next(_calls(wants)), min(page, room.reserve))][:reads]
+    chosen = wants[: max(1, room.free // min(SLICE, page))]
+    limit = min(page, max(SLICE, room.free // len(chosen)))
+    first = -(-len(chosen) // max(1, reads))
+    parts = [chosen[start : start + first] for start in range(0, len(chosen), first)]
+    return [PlannedCall(next(_calls(part)), limit) for part in parts][:reads]
+
+
+def _some_of_all(wants: list[OwnedPartition], room: BufferSpace, page: int, wait: float) -> list[PlannedCall]:
+    limit = min(page, max(room.reserve, room.free // max(1, len(wants))))
+    return [PlannedCall(call, limit, wait) for call in _calls(sorted(wants, key=_place))]
+
+
+def _calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ...]]:
+    """Divides wants, in their order, by what fits into one call."""
+    call: list[OwnedPartition] = []
+    queues: set[Queue] = set()
+    for want in wants:
+        queue = want.partition.queue
+        if len(call) == PARTITIONS or (len(queues) == QUEUES and queue not in queues):
+            yield tuple(call)
+            call, queues = [], set()
+        call.append(want)
+        queues.add(queue)
+    if call:
+        yield tuple(call)
+
 
 log = logging.getLogger("qdo.consumer")
 
@@ -57,7 +227,7 @@ class InFlightCall:
 
     Attributes:
         ask: What it asks.
-        fetch_states: By queue and number those that it was made for.
+        rows: By queue and number those that it was made for.
         left: How many of them still want its answer.
         end: When it will have waited; None: it does not wait.
         task: Carries it out.
@@ -65,9 +235,9 @@ class InFlightCall:
 
     task: asyncio.Task[None]
 
-    def __init__(self, ask: PlannedCall, fetch_states: dict[Queue, dict[int, FetchState]], end: float | None) -> None:
+    def __init__(self, ask: PlannedCall, rows: dict[Queue, dict[int, OwnedPartition]], end: float | None) -> None:
         self.ask = ask
-        self.fetch_states = fetch_states
+        self.rows = rows
         self.left = len(ask.wants)
         self.end = end
 
@@ -107,7 +277,7 @@ class Fetcher:
         self._failed = failed
         self._queues: dict[Queue, int] = {}
         self._count = 0
-        self._free: dict[Partition, FetchState] = {}
+        self._free: dict[Partition, OwnedPartition] = {}
         self._pending_calls: set[InFlightCall] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -119,30 +289,30 @@ class Fetcher:
     def _loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    def add(self, fetch_state: FetchState) -> None:
+    def add(self, row: OwnedPartition) -> None:
         """Begins to read a partition; ``kick`` follows."""
-        self._free[fetch_state.partition] = fetch_state
-        self._queues[fetch_state.partition.queue] = self._queues.get(fetch_state.partition.queue, 0) + 1
+        self._free[row.partition] = row
+        self._queues[row.partition.queue] = self._queues.get(row.partition.queue, 0) + 1
         self._count += 1
 
-    def drop(self, fetch_state: FetchState) -> None:
+    def drop(self, row: OwnedPartition) -> None:
         """Reads a partition no more."""
-        self.leave(fetch_state)
-        if self._free.pop(fetch_state.partition, None) is not fetch_state:
+        self.leave(row)
+        if self._free.pop(row.partition, None) is not row:
             return
-        queue = fetch_state.partition.queue
+        queue = row.partition.queue
         self._count -= 1
         self._queues[queue] -= 1
         if not self._queues[queue]:
             del self._queues[queue]
 
-    def leave(self, fetch_state: FetchState) -> None:
+    def leave(self, row: OwnedPartition) -> None:
         """Takes a partition out of the call that it is part of; a call that nobody wants any more is broken off."""
-        pending_call = fetch_state.pending_call
+        pending_call = row.pending_call
         if not isinstance(pending_call, InFlightCall):
             return
-        fetch_state.pending_call = None
-        self._free[fetch_state.partition] = fetch_state
+        row.pending_call = None
+        self._free[row.partition] = row
         pending_call.left -= 1
         if not pending_call.left:
             self._pending_calls.discard(pending_call)
@@ -173,20 +343,20 @@ class Fetcher:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _wants(self, now: float) -> tuple[list[ReadablePartition], list[float]]:
+    def _wants(self, now: float) -> tuple[list[OwnedPartition], list[float]]:
         """Returns which partitions could be read, and when the others will have rested."""
         wants = []
         rests = []
-        for partition, fetch_state in self._free.items():
-            if fetch_state.since is None or not fetch_state.live:
+        for row in self._free.values():
+            if row.since is None or not row.live:
                 continue
-            if fetch_state.rest_until > now:
-                rests.append(fetch_state.rest_until)
+            if row.rest_until > now:
+                rests.append(row.rest_until)
                 continue
-            wants.append(ReadablePartition(partition, fetch_state.since, fetch_state.count, fetch_state.more))
+            wants.append(row)
         return wants, rests
 
-    def _plan(self, wants: list[ReadablePartition], now: float) -> FetchPlan:
+    def _plan(self, wants: list[OwnedPartition], now: float) -> FetchPlan:
         room = space_for(
             self._buffer.count + sum(pending_call.expected for pending_call in self._pending_calls),
             self._buffer.size,
@@ -202,14 +372,12 @@ class Fetcher:
         return plan_fetches(wants, room, pending_calls, now, page=self._settings.page, wait=self._settings.wait)
 
     def _start(self, ask: PlannedCall, now: float) -> None:
-        fetch_states: dict[Queue, dict[int, FetchState]] = {}
-        for want in sorted(ask.wants):
-            fetch_state = self._free.pop(want.partition)
-            fetch_states.setdefault(want.partition.queue, {})[want.partition.number] = fetch_state
-        pending_call = InFlightCall(ask, fetch_states, now + ask.wait if ask.wait else None)
-        for group in fetch_states.values():
-            for fetch_state in group.values():
-                fetch_state.pending_call = pending_call
+        rows: dict[Queue, dict[int, OwnedPartition]] = {}
+        pending_call = InFlightCall(ask, rows, now + ask.wait if ask.wait else None)
+        for row in sorted(ask.wants, key=_place):
+            del self._free[row.partition]
+            rows.setdefault(row.partition.queue, {})[row.partition.number] = row
+            row.pending_call = pending_call
         self._pending_calls.add(pending_call)
         pending_call.task = self._loop.create_task(self._fly(pending_call))
         self._tasks.add(pending_call.task)
@@ -234,12 +402,8 @@ class Fetcher:
     def _take(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
         """Takes an answer, queue by queue."""
         before = self._buffer.count
-        for (queue, fetch_states), read in zip(pending_call.fetch_states.items(), reads, strict=True):
-            here = {
-                number: fetch_state
-                for number, fetch_state in fetch_states.items()
-                if fetch_state.pending_call is pending_call
-            }
+        for (queue, rows), read in zip(pending_call.rows.items(), reads, strict=True):
+            here = {number: row for number, row in rows.items() if row.pending_call is pending_call}
             if read.page is not None:
                 self._restored(queue.name)
                 self._take_page(pending_call, here, read.page)
@@ -251,67 +415,63 @@ class Fetcher:
         if self._buffer.count != before:
             self._arrived()
 
-    def _take_page(self, pending_call: InFlightCall, fetch_states: dict[int, FetchState], page: Page) -> None:
+    def _take_page(self, pending_call: InFlightCall, rows: dict[int, OwnedPartition], page: Page) -> None:
         given = {}
         for number, messages in divide(page.messages):
             given[number] = messages
-            if number in fetch_states:
-                self._buffer.put(fetch_states[number], messages)
+            if number in rows:
+                self._buffer.put(rows[number], messages)
         rich = _rich(page, given, pending_call)
         rest_until = self._loop.time() + LOOK
-        for number, fetch_state in fetch_states.items():
+        for number, row in rows.items():
             at = page.next.get(number)
             if at is not None:
-                fetch_state.since = at
+                row.since = at
             elif number in given:
-                fetch_state.since = id_after(given[number][-1].id)
-            looked = fetch_state.more is False and pending_call.end is None
-            fetch_state.more = number in rich
-            fetch_state.failures = 0
-            if looked and not fetch_state.more and number not in given:
-                fetch_state.rest_until = rest_until
-            self._release(fetch_state)
+                row.since = id_after(given[number][-1].id)
+            looked = row.more is False and pending_call.end is None
+            row.more = number in rich
+            row.failures = 0
+            if looked and not row.more and number not in given:
+                row.rest_until = rest_until
+            self._release(row)
 
     def _poll_instead(self, pending_call: InFlightCall) -> None:
         """Takes note that the service found nothing and has no place to wait; partitions are looked at for a time."""
         now = self._loop.time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that came together come back apart
         self._crowded_until = now + CROWDED * jitter
-        for fetch_states in pending_call.fetch_states.values():
-            for fetch_state in fetch_states.values():
-                if fetch_state.pending_call is pending_call:
-                    fetch_state.more = False
-                    fetch_state.rest_until = now + LOOK * jitter
-                    self._release(fetch_state)
+        for rows in pending_call.rows.values():
+            for row in rows.values():
+                if row.pending_call is pending_call:
+                    row.more = False
+                    row.rest_until = now + LOOK * jitter
+                    self._release(row)
 
     def _rest_all(self, pending_call: InFlightCall, error: Exception) -> None:
         """Lets everybody rest after a call that failed."""
         self._trouble("", error)
         if not (isinstance(error, ClientError) and error.temporary):
             self._failed(error)
-        for fetch_states in pending_call.fetch_states.values():
+        for rows in pending_call.rows.values():
             self._rest(
-                {
-                    number: fetch_state
-                    for number, fetch_state in fetch_states.items()
-                    if fetch_state.pending_call is pending_call
-                },
+                {number: row for number, row in rows.items() if row.pending_call is pending_call},
                 error,
             )
 
-    def _rest(self, fetch_states: dict[int, FetchState], error: Exception) -> None:
+    def _rest(self, rows: dict[int, OwnedPartition], error: Exception) -> None:
         asked = min(error.retry_after or 0.0, LONGEST_PAUSE) if isinstance(error, ApiError) else 0.0
         now = self._loop.time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that failed together come back apart
-        for fetch_state in fetch_states.values():
-            pause = min(LONGEST_PAUSE, PAUSE * 2.0 ** min(fetch_state.failures, 10))
-            fetch_state.rest_until = now + asked + pause * jitter
-            fetch_state.failures += 1
-            self._release(fetch_state)
+        for row in rows.values():
+            pause = min(LONGEST_PAUSE, PAUSE * 2.0 ** min(row.failures, 10))
+            row.rest_until = now + asked + pause * jitter
+            row.failures += 1
+            self._release(row)
 
-    def _release(self, fetch_state: FetchState) -> None:
-        fetch_state.pending_call = None
-        self._free[fetch_state.partition] = fetch_state
+    def _release(self, row: OwnedPartition) -> None:
+        row.pending_call = None
+        self._free[row.partition] = row
 
     def _trouble(self, name: str, error: Exception) -> None:
         """Says once that reads of a queue (without a name: all) fail."""
@@ -326,15 +486,14 @@ class Fetcher:
 
 
 def _queries(pending_call: InFlightCall) -> list[Query]:
-    since = {want.partition: want.since for want in pending_call.ask.wants}
     return [
         Query(
             queue=queue.name,
-            partitions=list(fetch_states),
+            partitions=list(rows),
             limit=pending_call.ask.limit,
-            since={number: since[Partition(queue, number)] for number in fetch_states},
+            since={number: row.since or EARLIEST for number, row in rows.items()},
         )
-        for queue, fetch_states in pending_call.fetch_states.items()
+        for queue, rows in pending_call.rows.items()
     ]
 
 

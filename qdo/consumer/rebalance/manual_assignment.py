@@ -7,12 +7,13 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from qdo.consumer.rebalance.partition_table import OwnedPartition, Owner
-from qdo.coordination import CommittedOffset, Coordinator, HandlingNote, OwnedOffset
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.rebalance.partition_table import Owner, Ownership
+from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset
 from qdo.partitions import Partition
 
 
-class ManualAssignment:
+class ManualAssignment(Ownership):
     """The partitions of a consumer that belongs to no group; the counterpart of a group's member.
 
     Nobody else knows of it, so nothing is ever lost. Others may work on the same partitions.
@@ -23,14 +24,14 @@ class ManualAssignment:
         revoke_timeout: Seconds that it has to give partitions up.
 
     Attributes:
-        rows: The partitions.
-        connected: As nothing is ever lost, it always is.
+        held: The partitions.
+        table: What is owned is said here as well.
     """
 
-    connected = True
+    held: Mapping[Partition, OwnedPartition] = {}
 
     def __init__(self, coordinator: Coordinator | None, owner: Owner, revoke_timeout: float) -> None:
-        self.rows: Mapping[Partition, OwnedPartition] = {}
+        self.table = self
         self._coordinator = coordinator
         self._owner = owner
         self._revoke_timeout = revoke_timeout
@@ -41,9 +42,10 @@ class ManualAssignment:
     def recheck(self) -> None:
         """There is nothing to share out."""
 
-    def row(self, partition: Partition) -> OwnedPartition | None:
-        """Returns the row of a partition that is assigned."""
-        return self.rows.get(partition)
+    @property
+    def connected(self) -> bool:
+        """As nothing is ever lost, it always is."""
+        return True
 
     async def assign(self, partitions: Collection[Partition]) -> None:
         """Works on these partitions from now on and on no others; those that it works on already go on where they are.
@@ -51,14 +53,14 @@ class ManualAssignment:
         Raises:
             CoordinationError: The offsets cannot be read; everything stays as it is.
         """
-        new = [each for each in partitions if each not in self.rows]
+        new = [each for each in partitions if each not in self.held]
         recorded = {} if self._coordinator is None else await self._coordinator.offsets(new)
-        await self._give_up([row for partition, row in self.rows.items() if partition not in partitions])
+        await self._give_up([row for partition, row in self.held.items() if partition not in partitions])
         rows = [OwnedPartition(each, OwnedOffset(each, recorded.get(each, CommittedOffset()), 0)) for each in new]
-        self.rows = {row.partition: row for row in (*self.rows.values(), *rows) if row.partition in partitions}
+        self.held = {row.partition: row for row in (*self.held.values(), *rows) if row.partition in partitions}
         await self._owner.assigned(rows)
 
-    async def commit(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+    async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
         """Records ids as the group's, the last that comes; returns none, as there are none that are not ours.
 
         Raises:
@@ -68,21 +70,17 @@ class ManualAssignment:
         if self._coordinator is not None:
             await self._coordinator.set_offsets(offsets)
             for partition, identifier in offsets.items():
-                if (row := self.rows.get(partition)) is not None:
+                if (row := self.held.get(partition)) is not None:
                     row.held = OwnedOffset(partition, CommittedOffset(identifier, time.time()), 0)
         return frozenset()
-
-    async def note(self, _partition: Partition, _note: HandlingNote | None) -> bool:
-        """Notes nothing, as nothing is owned; returns False."""
-        return False
 
     def rejoin(self) -> None:
         """There is nothing to join again."""
 
     async def stop(self, within: float | None = None) -> None:
         """Works on nothing any more; see :meth:`qdo.consumer.rebalance.group_member.GroupMember.stop`."""
-        await self._give_up(list(self.rows.values()), within)
-        self.rows = {}
+        await self._give_up(list(self.held.values()), within)
+        self.held = {}
 
     async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
         """Has the owner stop, and commit what it still wants to."""

@@ -33,144 +33,108 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
-
-from qdo.consumer.rebalance.session_options import SessionEvents, SessionOptions
-from qdo.coordination import CommittedOffset, HandlingNote, OwnedOffset, Session
+from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
+from qdo.coordination import Event, HandlingNote, OwnedOffset, Session
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.partitions import Partition
-
-if TYPE_CHECKING:
-    from qdo.consumer.fetch.fetch_state import FetchState
+from queuey.client import RetryPolicy
 
 log = logging.getLogger(__name__)
 
-State = Literal["owned", "revoking", "releasing", "unsure", "lost"]
 LAST_WORD = 1.0
 """Seconds for which a call that was cancelled may clear up before the next one is made."""
+_BACKOFF = RetryPolicy(base=0.1, cap=2.0)
+"""How long to pause between attempts while the service does not answer."""
 
 
-class OwnedPartition:
-    """One partition of a session.
-
-    Args:
-        partition: The partition.
-        held: As it was taken; None: it is unsure.
+class SessionOptions(NamedTuple):
+    """How a member behaves.
 
     Attributes:
-        state: See the module.
-        claimed: What was recorded when it was taken.
-        held: With the version that the next commit needs.
-        wish: The offset that is to be recorded; None: there is none.
-        note: What is to be noted beside it.
-        fetch_state: Where its owner stands, if it keeps that.
+        settle: Seconds for which changes gather before it sets the target, when it leads; see
+            :mod:`qdo.consumer.rebalance.member_states`.
+        grace: Seconds for which absent static members keep their partitions.
+        revoke_timeout: Seconds after which a partition is released even if its owner is not done.
+        patience: Seconds for which a commit is tried again while the service does not answer, and for which the end
+            of what is under way is waited for when the group is left.
+        recheck: Seconds after which it looks again although no change was heard of.
+        now: The clock, seconds since 1970.
+        draw: Random numbers from 0 to 1.
     """
 
-    def __init__(self, partition: Partition, held: OwnedOffset | None) -> None:
-        self.partition = partition
-        self.state: State = "unsure" if held is None else "owned"
-        self.held = held
-        self.claimed = CommittedOffset() if held is None else held.offset
-        self.wish: str | None = None
-        self.note = self.claimed.note
-        self.fetch_state: FetchState | None = None
-        self.certain = True
-        """The version is known."""
-        self.notified = False
-        """The owner has heard that it has it, and not that this is over."""
-        self.telling: asyncio.Task[bool] | None = None
-        """By which it hears that it has it."""
-        self.released = False
-        self._over = held is None
-        self._asked: list[PendingCommit] = []
+    settle: float = 0.05
+    grace: float = 0.0
+    revoke_timeout: float = 30.0
+    patience: float = 10.0
+    recheck: float = 60.0
+    now: Callable[[], float] = time.time
+    draw: Callable[[], float] = random.random
 
-    @property
-    def recorded(self) -> str | None:
-        """The offset that is recorded, as far as that is known."""
-        return None if self.held is None else self.held.offset.id
-
-    @property
-    def commits(self) -> bool:
-        """Whether commits are accepted."""
-        return self.state in {"owned", "revoking"}
-
-    @property
-    def finished(self) -> bool:
-        """Whether it is released and its owner has heard everything."""
-        return self.released and self._over
-
-    def conclude(self) -> None:
-        """Its owner has heard everything."""
-        self._over = True
-
-    def ask(self, offset: str | None, asked: PendingCommit) -> None:
-        """Wants an offset recorded, in the place of the one that was wanted before; None: only what is noted."""
-        self.wish = offset or self.wish
-        self._asked.append(asked)
-
-    def request(self) -> tuple[OwnedOffset, str | None]:
-        """Returns what is to be sent."""
-        assert self.held is not None  # noqa: S101 - it is owned
-        offset = msgspec.structs.replace(self.held.offset, note=self.note)
-        return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
-
-    def waiting(self) -> int:
-        """Returns how many wait for an offset to be recorded."""
-        return len(self._asked)
-
-    def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
-        """Tells those who wait, or the first of them; when it tells all of them nothing is wanted any more."""
-        notified = self._asked[:waiting]
-        del self._asked[:waiting]
-        if waiting is None:
-            self.wish = None
-        for asked in notified:
-            asked.answer(self.partition, recorded=recorded)
-
-    def fail(self, error: Exception, *, due: float | None = None) -> None:
-        """Tells those who wait of an error: all of them, or those whose time is over."""
-        late = [asked for asked in self._asked if due is None or asked.deadline < due]
-        self._asked = [asked for asked in self._asked if asked not in late]
-        for asked in late:
-            asked.fail(error)
+    def pause(self, failures: int) -> float:
+        """Returns the seconds to wait after so many failures in a row."""
+        return _BACKOFF.pause(failures, self.draw())
 
 
-class PendingCommit:
-    """A commit of some partitions, until each of them has its answer.
+DEFAULT_OPTIONS: Final = SessionOptions()
+
+
+class SessionEvents:
+    """What a session reports.
 
     Args:
-        count: How many.
-        deadline: Until when it is tried again while the service does not answer, by the loop's clock.
+        notified: Told of every event, at once.
+
+    Attributes:
+        changed: There is something to look at.
+        lost: The session is over.
+        over: It is, or is to be left.
+        suspended: Nobody answers at present.
     """
 
-    def __init__(self, count: int, deadline: float) -> None:
-        self.deadline = deadline
-        self.end: asyncio.Future[frozenset[Partition]] = asyncio.get_running_loop().create_future()
-        self.end.add_done_callback(_looked_at)
-        self._left = count
-        self._lost: set[Partition] = set()
+    def __init__(self, notified: Callable[[Event], None]) -> None:
+        self.changed = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.over = asyncio.Event()
+        self.suspended = False
+        self._on_event = notified
 
-    def answer(self, partition: Partition, *, recorded: bool) -> None:
-        """Takes the answer for one partition."""
-        self._left -= 1
-        if not recorded:
-            self._lost.add(partition)
-        if not self._left and not self.end.done():
-            self.end.set_result(frozenset(self._lost))
+    def __call__(self, event: Event) -> None:
+        """Takes an event of the session."""
+        if self.lost.is_set():
+            return
+        if event == "lost":
+            self.lost.set()
+            self.over.set()
+        elif event != "changed":
+            self.suspended = event == "suspended"
+        self.changed.set()
+        self._on_event(event)
 
-    def fail(self, error: Exception) -> None:
-        """Ends it without an answer."""
-        if not self.end.done():
-            self.end.set_exception(error)
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps.
 
+        Raises:
+            SessionLost: The session ended meanwhile.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self.lost.wait()
+        except TimeoutError:
+            return
+        raise SessionLost("the session is over")
 
-def _looked_at(end: asyncio.Future[frozenset[Partition]]) -> None:
-    """Spares a warning when a commit failed for which nobody waits any more."""
-    if not end.cancelled():
-        end.exception()
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """Takes the end of work without which there is no taking part: its failure ends the session."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, SessionLost):
+            log.error("an error in the group member; its session ends", exc_info=error)
+        self("lost")
 
 
 class Owner(Protocol):
@@ -207,7 +171,33 @@ class Owner(Protocol):
         """The service answers again: go on with what is still held."""
 
 
-class PartitionTable:
+class Ownership:
+    """What a consumer owns; of this one: nothing yet."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether what is owned is surely owned still."""
+        return False
+
+    @property
+    def held(self) -> Mapping[Partition, OwnedPartition]:
+        """The rows for which commits are accepted."""
+        return {}
+
+    def held_row(self, partition: Partition) -> OwnedPartition | None:
+        """Returns a row for which commits are accepted."""
+        return self.held.get(partition)
+
+    async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+        """Records the last processed ids; returns the partitions that are not ours, for which nothing was recorded."""
+        return frozenset(offsets)
+
+    async def note(self, _partition: Partition, _note: HandlingNote | None) -> bool:
+        """Notes something beside a partition's offset; returns whether it is ours."""
+        return False
+
+
+class PartitionTable(Ownership):
     """The rows of one session; see the module.
 
     Args:
@@ -235,17 +225,22 @@ class PartitionTable:
         self._last_words: set[asyncio.Task[bool]] = set()
 
     @property
+    def connected(self) -> bool:
+        """See there; the session may know that it is in doubt before it says so."""
+        return not (self._closed or self._events.suspended) and self._session.state == "connected"
+
+    @property
     def states(self) -> Mapping[Partition, State]:
         """The state of every row; none when the session is over."""
         return {} if self._closed else {partition: row.state for partition, row in self._rows.items()}
 
     @property
     def held(self) -> Mapping[Partition, OwnedPartition]:
-        """The rows for which commits are accepted."""
+        """See there."""
         return {} if self._closed else {each: row for each, row in self._rows.items() if row.commits}
 
     def held_row(self, partition: Partition) -> OwnedPartition | None:
-        """Returns a row for which commits are accepted."""
+        """See there."""
         row = None if self._closed else self._rows.get(partition)
         return row if row is not None and row.commits else None
 
@@ -293,17 +288,17 @@ class PartitionTable:
                 self._let_go(row)
 
     async def note(self, partition: Partition, note: HandlingNote | None) -> bool:
-        """Notes something beside a partition's offset, as commit does; returns whether it is ours.
+        """Notes something beside a partition's offset, as an offset is recorded; returns whether it is ours.
 
         Raises:
             CoordinationLost, SessionLost
         """
         if (row := self.held_row(partition)) is not None:
             row.note = note
-        return not await self.commit({partition: None})
+        return not await self.record({partition: None})
 
-    async def commit(self, offsets: Mapping[Partition, str | None]) -> frozenset[Partition]:
-        """Records ids, trying again while the service does not answer; returns the partitions that are not ours.
+    async def record(self, offsets: Mapping[Partition, str] | Mapping[Partition, None]) -> frozenset[Partition]:
+        """Records ids, or only notes, trying again while the service does not answer; returns what is not ours.
 
         It is carried out even if nobody waits for it any more.
 

@@ -2,10 +2,9 @@
 
 ::
 
-    coordinator, session   the contract; each call is handed to the session thread and awaited
-    session_thread         the one thread of a coordinator: transactions, signs of life, events
-    sessions, owners,      what is done inside a transaction
-    groups
+    coordinator            the contract; each call is handed to the session thread and awaited
+    session_thread         a member's session, and the one thread of a coordinator: transactions, signs of life, events
+    transactions           what is done inside a transaction
     database, wakeup_socket  the file, and how processes wake each other
 
 What cannot be done with a file: a process that is stopped (not killed) in the middle of a transaction keeps all others

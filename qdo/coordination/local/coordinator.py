@@ -12,11 +12,10 @@ import msgspec
 
 from qdo.coordination import CommittedOffset, Coordinator, Listen, Member, Session, TargetAssignment
 from qdo.coordination.encoding import valid_name
-from qdo.coordination.local import groups, sessions
+from qdo.coordination.local import transactions
 from qdo.coordination.local.database import FileTransaction
 from qdo.coordination.local.options import LocalOptions
-from qdo.coordination.local.session import LocalSession
-from qdo.coordination.local.session_thread import SessionThread
+from qdo.coordination.local.session_thread import LocalSession, SessionThread
 from qdo.errors import CoordinationError, CoordinationLost
 from qdo.partitions import Partition, Queue
 
@@ -68,20 +67,20 @@ class LocalCoordinator(Coordinator):
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""
-        return await self._read(sessions.members)
+        return await self._read(transactions.members)
 
     async def target(self) -> TargetAssignment | None:
         """See the contract."""
-        return (await self._read(groups.target)).target
+        return (await self._read(transactions.target)).target
 
     async def owners(self) -> dict[Partition, str]:
         """See the contract."""
-        return await self._read(lambda tx, where: groups.owners(tx, where, sessions.LIVE))
+        return await self._read(transactions.owners)
 
     async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
         """See the contract."""
         asked = None if partitions is None else list(partitions)
-        return await self._read(lambda tx, where: groups.offsets(tx, where, asked))
+        return await self._read(lambda tx, where: transactions.offsets(tx, where, asked))
 
     async def set_offsets(
         self,
@@ -92,26 +91,26 @@ class LocalCoordinator(Coordinator):
         """See the contract; here all are moved or none."""
 
         def work(tx: FileTransaction) -> None:
-            where = groups.ensure(tx, self.group)
-            sessions.reap(tx, where)
-            groups.set_offsets(tx, where, offsets, expected or {})
+            where = transactions.ensure(tx, self.group)
+            transactions.reap(tx, where)
+            transactions.set_offsets(tx, where, offsets, expected or {})
 
         await self._opened().ask(work)
 
     async def groups(self) -> list[str]:
         """See the contract."""
-        return await self._opened().ask(groups.names, write=False)
+        return await self._opened().ask(transactions.names, write=False)
 
     async def services(self) -> set[str]:
         """See the contract."""
-        return await self._read(groups.services)
+        return await self._read(transactions.services)
 
     async def copy_offsets(self, former: str, service: str) -> int:
         """See the contract; here all are copied or none."""
 
         def work(tx: FileTransaction) -> int:
-            where = groups.find(tx, self.group)
-            return 0 if where is None else groups.copy_offsets(tx, where, former, service)
+            where = transactions.find(tx, self.group)
+            return 0 if where is None else transactions.copy_offsets(tx, where, former, service)
 
         return await self._opened().ask(work)
 
@@ -119,10 +118,10 @@ class LocalCoordinator(Coordinator):
         """See the contract."""
 
         def work(tx: FileTransaction) -> None:
-            where = groups.find(tx, self.group)
+            where = transactions.find(tx, self.group)
             if where is not None:
-                sessions.reap(tx, where)
-                groups.forget(tx, where, queues)
+                transactions.reap(tx, where)
+                transactions.forget(tx, where, queues)
 
         await self._opened().ask(work)
 
@@ -141,7 +140,7 @@ class LocalCoordinator(Coordinator):
 
     async def _read(self, work: Callable[[FileTransaction, int | None], T]) -> T:
         """Reads something of the group in one snapshot."""
-        return await self._opened().ask(lambda tx: work(tx, groups.find(tx, self.group)), write=False)
+        return await self._opened().ask(lambda tx: work(tx, transactions.find(tx, self.group)), write=False)
 
 
 def _abandon(thread: SessionThread, joined: Future[LocalSession]) -> None:

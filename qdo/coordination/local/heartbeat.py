@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from qdo.coordination.local import sessions
+from qdo.coordination.local import transactions
 from qdo.coordination.local.database import CoordinationFile
 from qdo.errors import CoordinationError
 from qdo.keepalive.vitals import READY, Vitals, now, stay
@@ -39,7 +39,7 @@ def _beat(database: CoordinationFile, process: str) -> bool:
     """Gives the sign of life; returns whether the file could be used."""
     try:
         with database.transaction() as tx:
-            sessions.renew(tx, process)
+            transactions.renew(tx, process)
     except CoordinationError:
         return False
     return True

@@ -17,22 +17,164 @@ import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from qdo.coordination import Listen, Member
-from qdo.coordination.local import groups, sessions
+import msgspec
+
+from qdo.coordination import Event, Listen, Member, OwnedOffset, Session, TargetAssignment, Versioned
+from qdo.coordination.local import transactions
 from qdo.coordination.local.database import CoordinationFile, FileTransaction
 from qdo.coordination.local.options import LocalOptions
-from qdo.coordination.local.session import LocalSession
 from qdo.coordination.local.wakeup_socket import WakeupSocket
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now
+from qdo.partitions import Partition
+
+T = TypeVar("T")
+
+
+class LocalSession(Session):
+    """See the contract; every method is one transaction in the session thread, which keeps the session alive.
+
+    Args:
+        thread: That thread.
+        key: The session's, in the file.
+        where: The group's.
+        member: What it tells of itself.
+        loop: Where it is told of events.
+        listen: Whom to tell.
+        until: When it ends without a further sign of life.
+
+    Attributes:
+        known: The state, as the thread has found it.
+        seen: The counters as they were when the member last asked for what they count; gone once it was told.
+    """
+
+    def __init__(
+        self,
+        thread: SessionThread,
+        key: int,
+        where: int,
+        member: Member,
+        loop: asyncio.AbstractEventLoop,
+        listen: Listen,
+        until: float,
+    ) -> None:
+        self.key = key
+        self.where = where
+        self.until = until
+        self.known: Literal["connected", "suspended", "lost"] = "connected"
+        self.seen: dict[str, int] = {}
+        self._thread = thread
+        self._member = member
+        self._loop = loop
+        self._listen = listen
+
+    @property
+    def state(self) -> Literal["connected", "suspended", "lost"]:
+        """See the contract. A process that was stopped is in doubt until its thread has found out."""
+        return "suspended" if self.known == "connected" and now() >= self.until else self.known
+
+    async def assignment(self) -> frozenset[Partition]:
+        """See the contract."""
+        target, me = (await self.target()).target, self._member.id
+        return frozenset() if target is None else frozenset(each for each, who in target.owners.items() if who == me)
+
+    async def lead(self) -> bool:
+        """See the contract. Of the members of one machine it is the one whose name comes first."""
+        staying = [name for name, member in (await self.members()).items() if not member.leaving]
+        return min(staying, default=None) == self._member.id
+
+    async def retire(self) -> None:
+        """See the contract."""
+        self._member = msgspec.structs.replace(self._member, leaving=True)
+        await self._ask(lambda tx: transactions.update(tx, self.key, self.where, self._member))
+
+    async def members(self) -> dict[str, Member]:
+        """See the contract."""
+        return await self._see("members", lambda tx: transactions.members(tx, self.where))
+
+    async def target(self) -> Versioned:
+        """See the contract."""
+        return await self._see("version", lambda tx: transactions.target(tx, self.where))
+
+    async def set_target(self, target: TargetAssignment, version: int) -> bool:
+        """See the contract."""
+        return await self._ask(lambda tx: transactions.set_target(tx, self.where, target, version))
+
+    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
+        """See the contract."""
+        asked = list(partitions)
+
+        def work(tx: FileTransaction) -> dict[Partition, OwnedOffset]:
+            held = transactions.claim(tx, self.key, self.where, asked)
+            if any(partition not in held for partition in asked):
+                self.saw(transactions.look(tx, self.where), "freed")
+            return held
+
+        return await self._ask(work)
+
+    async def release(self, partitions: Iterable[Partition]) -> None:
+        """See the contract."""
+        given = list(partitions)
+        await self._ask(lambda tx: transactions.release(tx, self.key, self.where, given))
+
+    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
+        """See the contract."""
+        given = list(offsets)
+        return await self._ask(lambda tx: transactions.record_offsets(tx, self.key, self.where, self._member.id, given))
+
+    async def leave(self) -> None:
+        """See the contract."""
+        with contextlib.suppress(CoordinationLost):  # the coordinator is closed, so the session has ended
+            await asyncio.shield(asyncio.wrap_future(self._thread.submit(lambda: self._thread.leave(self))))
+
+    async def _ask(self, work: Callable[[FileTransaction], T], *, write: bool = True) -> T:
+        """Runs a transaction of this session.
+
+        Raises:
+            SessionLost, CoordinationLost, CoordinationIncompatible
+        """
+        if self.known == "lost":
+            raise SessionLost("the session has ended")
+        return await self._thread.ask(work, session=self, write=write)
+
+    async def _see(self, counter: str, work: Callable[[FileTransaction], T]) -> T:
+        """Reads something that the member relies on until a counter changes."""
+
+        def look(tx: FileTransaction) -> T:
+            self.saw(transactions.look(tx, self.where), counter)
+            return work(tx)
+
+        return await self._ask(look, write=False)
+
+    def saw(self, counters: transactions.GroupCounters, name: str) -> None:
+        """Notes a counter that the member relies on; one that changed before it was told of stays the older one."""
+        self.seen.setdefault(name, getattr(counters, name))
+
+    # Called by the thread.
+
+    def outdated(self, counters: transactions.GroupCounters) -> bool:
+        """Tells whether something has changed since the member asked; says so once."""
+        changed = [name for name, value in self.seen.items() if value != getattr(counters, name)]
+        for name in changed:
+            del self.seen[name]
+        return bool(changed)
+
+    def report(self, event: Event) -> None:
+        """Tells the member of an event."""
+        self.call(self._listen, event)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Has the member's loop call something; a loop that has ended has nobody to tell."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 BEATS = 3
 """Signs of life in the time of a session."""
@@ -213,7 +355,7 @@ class SessionThread(threading.Thread):
 
     def _added(self, member: Member, *, replace: bool) -> Callable[[FileTransaction], tuple[int, int, float]]:
         def work(tx: FileTransaction) -> tuple[int, int, float]:
-            joined = sessions.join(tx, self.group, member, self._wakeup_socket.name, self._timeout, replace=replace)
+            joined = transactions.join(tx, self.group, member, self._wakeup_socket.name, self._timeout, replace=replace)
             return *joined, tx.now + self._timeout
 
         return work
@@ -243,9 +385,11 @@ class SessionThread(threading.Thread):
         others: list[str] = []
         try:
             with self._database.transaction(write=write, create=create) as tx:
+                if session is not None:
+                    transactions.alive(tx, session.key)
                 done = work(tx)
                 if tx.told is not None:
-                    others = sessions.others(tx, tx.told, self._wakeup_socket.name)
+                    others = transactions.others(tx, tx.told, self._wakeup_socket.name)
         except SessionLost:
             if session is not None:
                 self._lose(session)
@@ -264,7 +408,7 @@ class SessionThread(threading.Thread):
         if self._sessions.pop(session.key, None) is not None:
             session.known = "lost"
             with contextlib.suppress(CoordinationError):
-                self.run_in(lambda tx: sessions.remove(tx, session.where, [session.key]))
+                self.run_in(lambda tx: transactions.remove(tx, session.where, [session.key]))
 
     # The thread.
 
@@ -279,10 +423,11 @@ class SessionThread(threading.Thread):
             self._end()
 
     def _run_once(self) -> None:
-        self._selector.select(self._patience())
-        with contextlib.suppress(BlockingIOError):
+        ready = [key.fileobj for key, _ in self._selector.select(self._patience())]
+        if self._woken in ready:
             self._woken.recv(4096)
-        self._stirred |= self._wakeup_socket.hush()
+        if self._wakeup_socket.socket in ready:
+            self._stirred |= self._wakeup_socket.hush()
         for _ in range(len(self._jobs)):  # those that come meanwhile have their turn after the events
             future, job = self._jobs.popleft()
             if future.set_running_or_notify_cancel():
@@ -322,7 +467,7 @@ class SessionThread(threading.Thread):
                 return
         where = next(iter(self._sessions.values())).where
         try:
-            beat = self.run_in(lambda tx: sessions.beat(tx, where, self._wakeup_socket.name))
+            beat = self.run_in(lambda tx: transactions.beat(tx, where, self._wakeup_socket.name))
             self._bury(where, self._wakeup_socket.silent(self._watched(beat.others)))
         except CoordinationError as error:
             self._suspend(error)
@@ -343,7 +488,7 @@ class SessionThread(threading.Thread):
 
     def _bury(self, where: int, dead: list[str]) -> None:
         for process in dead:
-            self.run_in(functools.partial(sessions.bury, where=where, process=process))
+            self.run_in(functools.partial(transactions.bury, where=where, process=process))
             self._wakeup_socket.remove(process)
 
     def _watched(self, others: list[str]) -> list[str]:
@@ -370,9 +515,9 @@ class SessionThread(threading.Thread):
         sessions_ = [session for session in self._sessions.values() if session.seen]
         if sessions_:
             with contextlib.suppress(CoordinationError):
-                self._report_outdated(self.run_in(lambda tx: groups.look(tx, sessions_[0].where), write=False))
+                self._report_outdated(self.run_in(lambda tx: transactions.look(tx, sessions_[0].where), write=False))
 
-    def _report_outdated(self, counters: groups.GroupCounters) -> None:
+    def _report_outdated(self, counters: transactions.GroupCounters) -> None:
         for session in self._sessions.values():
             if session.outdated(counters):
                 session.report("changed")
@@ -397,7 +542,7 @@ class SessionThread(threading.Thread):
         if sessions_:
             with contextlib.suppress(CoordinationError):
                 keys = [session.key for session in sessions_]
-                self.run_in(lambda tx: sessions.remove(tx, sessions_[0].where, keys))
+                self.run_in(lambda tx: transactions.remove(tx, sessions_[0].where, keys))
         for session in sessions_:
             self._lose(session)
 

@@ -16,16 +16,29 @@ from typing import Protocol
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.errors import QdoError, TimeLimit
 from qdo.partitions import Partition
-from qdo.worker.dispatch.batch_size import BatchSize
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
-from qdo.worker.dispatch.partition_queue import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionQueue
-from qdo.worker.dispatch.partition_work import PartitionWork
-from qdo.worker.executors.executor import Executor
-from qdo.worker.executors.run_handler import RunControl
-from qdo.worker.failure import Delivery, Failure, RunResult, WorkerLost
-from qdo.worker.failure_log import report
-from qdo.worker.failure_policy import DeadLetterIt, RetryLater, SkipMessage, StopTheWorker, decide
+from qdo.worker.dispatch.partition_work import (
+    BatchSize,
+    FailedMessage,
+    KeyedQueue,
+    OrderedQueue,
+    PartitionQueue,
+    PartitionWork,
+)
+from qdo.worker.executors.in_process import Executor, MessageRun
+from qdo.worker.failure import (
+    DeadLetterIt,
+    Delivery,
+    Failure,
+    RetryLater,
+    RunResult,
+    SkipMessage,
+    StopTheWorker,
+    WorkerLost,
+    decide,
+    report,
+)
 from qdo.worker.keys import key_by
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
@@ -188,36 +201,32 @@ class Dispatcher:
         to an end are named in the log after a minute, and again each time that this has doubled.
         """
         now = asyncio.get_running_loop().time()
-        runs = [
-            (work, control, run)
-            for work in (*self._works.values(), *self._lost_work)
-            for control, run in work.runs.items()
-        ]
+        runs = [(work, run) for work in (*self._works.values(), *self._lost_work) for run in work.runs]
         ages = [self._age(*each, now) for each in runs]
         self._metrics.oldest = max(ages, default=0.0)
-        for (work, control, run), age in zip(runs, ages, strict=True):
-            if age >= self._settings.stalled_after and not control.stray and control.handled < len(run.messages):
-                self._stalled(work, control, run, age)
+        for (work, run), age in zip(runs, ages, strict=True):
+            if age >= self._settings.stalled_after and not run.stray and run.handled < len(run.messages):
+                self._stalled(work, run, age)
         if self._key is not None:
             return
         for work in self._works.values():
-            for control, run in work.runs.items():
-                if control.handled:
-                    self._note(work, run.messages[control.handled - 1].id, 0)
+            for run in work.runs:
+                if run.handled:
+                    self._note(work, run.messages[run.handled - 1].id, 0)
 
     def stop(self) -> None:
         """Begins nothing new of what it has, but for what fills gaps; :meth:`close` follows for each partition."""
         self._shut(self._works.values())
 
     @staticmethod
-    def _age(work: PartitionWork, control: RunControl, run: MessageRun, now: float) -> float:
+    def _age(work: PartitionWork, run: MessageRun, now: float) -> float:
         """Returns for how long a run has had its message in hand, as far as one can see; logs it if that is long."""
-        if control.handled != control.seen or not control.begun:
-            control.seen, control.since, control.told = control.handled, now, 0.0
-        age = now - control.since
-        if age >= max(_LONG, 2 * control.told) and control.seen < len(run.messages):
-            control.told = age
-            message = run.messages[control.seen]
+        if run.handled != run.seen or not run.begun:
+            run.seen, run.since, run.told = run.handled, now, 0.0
+        age = now - run.since
+        if age >= max(_LONG, 2 * run.told) and run.seen < len(run.messages):
+            run.told = age
+            message = run.messages[run.seen]
             logger.warning(
                 "a handler has been running with message %s of %s for %.0f s",
                 message.id,
@@ -231,29 +240,29 @@ class Dispatcher:
             )
         return age
 
-    def _stalled(self, work: PartitionWork, control: RunControl, run: MessageRun, age: float) -> None:
+    def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
         """A message is in hand for too long: has its handler stopped, or gives its partition to somebody else.
 
         Of a partition that is being handed back, or is somebody else's by now, it only makes room for other messages.
         """
-        again = control.abandoned == control.handled
+        again = run.abandoned == run.handled
         if again and age < self._settings.stalled_after + _STOPPING_SECONDS:
             return
-        control.abandoned = control.handled
-        if self._runner.abandon(control) and not again:
+        run.abandoned = run.handled
+        if self._runner.abandon(run) and not again:
             return
-        control.stray = True
+        run.stray = True
         if work.closed:
             self.dispatch()
             self._changed()
             return
         work.close()
-        task = asyncio.get_running_loop().create_task(self._give_away(work, control, run))
+        task = asyncio.get_running_loop().create_task(self._give_away(work, run))
         self._given[work.partition] = task
 
-    async def _give_away(self, work: PartitionWork, control: RunControl, run: MessageRun) -> None:
+    async def _give_away(self, work: PartitionWork, run: MessageRun) -> None:
         """Notes that a message was in hand for too long, and leaves the group to join again."""
-        message, place = run.messages[control.handled], Delivery(work.partition, run.attempt)
+        message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         failure = self._too_long()
         report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
         self._metrics.count("failed", work.partition.queue.name)
@@ -338,9 +347,9 @@ class Dispatcher:
 
     def _settle_begun(self, work: PartitionWork) -> None:
         """Counts what runs have handled that did not end in time."""
-        for control, run in work.runs.items():
+        for run in work.runs:
             before = work.partition_queue.count
-            work.partition_queue.settle(run, control.handled)
+            work.partition_queue.settle(run, run.handled)
             self._grown(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:
@@ -388,30 +397,27 @@ class Dispatcher:
             self.busy.discard(work.partition)
 
     def _begin(self, work: PartitionWork, run: MessageRun) -> None:
-        control = RunControl()
-        control.since = asyncio.get_running_loop().time()
-        work.begin(control, run)
+        run.since = asyncio.get_running_loop().time()
+        work.begin(run)
         self._running += 1
         self._metrics.in_flight = self._running
         future: asyncio.Future[RunResult]
         if work.suspicion is None:
-            future = self._runner.start(run, Delivery(work.partition, run.attempt), control)
+            future = self._runner.start(run, Delivery(work.partition, run.attempt))
         else:
-            future = asyncio.get_running_loop().create_task(self._run_noted(work, work.suspicion, run, control))
-        future.add_done_callback(partial(self._ended, work, run, control))
+            future = asyncio.get_running_loop().create_task(self._run_noted(work, work.suspicion, run))
+        future.add_done_callback(partial(self._ended, work, run))
 
-    async def _run_noted(
-        self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun, control: RunControl
-    ) -> RunResult:
+    async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
         """Runs messages of a partition that was lost before, with a note of them for whoever has it next."""
         if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # a guilty one; see Stay.charge
             return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
         note, ran = suspicion.note(run.messages), RunResult(0)
         try:
             await self._owned.note(work.partition, note)
-            if not (work.void or control.halt):
-                ran = await self._runner.start(run, Delivery(work.partition, run.attempt), control)
-                control.begun = False
+            if not (work.void or run.halt):
+                ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
+                run.begun = False
                 suspicion.handled(ran.handled)
             if note.alone and not work.void:
                 end = note.until if ran.handled else None
@@ -420,27 +426,25 @@ class Dispatcher:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
         return ran
 
-    def _ended(
-        self, work: PartitionWork, run: MessageRun, control: RunControl, future: asyncio.Future[RunResult]
-    ) -> None:
+    def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         """A run has ended; nobody but the worker's log would hear of an error here."""
         try:
-            self._take_back(work, run, control, _outcome(future))
+            self._take_back(work, run, _outcome(future))
         except Exception as error:
             logger.critical("ends by an error of its own", exc_info=error)
             self._end(StopTheWorker("error"), Failure.of(error))
 
-    def _take_back(self, work: PartitionWork, run: MessageRun, control: RunControl, ran: RunResult) -> None:
+    def _take_back(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         self._running -= 1
         self._metrics.in_flight = self._running
         self._cleared(work)
         self._metrics.ran(work.partition.queue.name, ran)
         self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
-        if control.abandoned == ran.handled and ran.failure is None:
+        if run.abandoned == ran.handled and ran.failure is None:
             ran = ran._replace(failure=self._too_long())
         if not work.void:
             self._settle(work, run, ran)
-        work.ended(control)
+        work.ended(run)
         self.dispatch()
         self._changed()
 

@@ -19,9 +19,8 @@ from typing import Any
 from qdo.errors import HandlerError
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
-from qdo.worker.executors.handler_context import enter
-from qdo.worker.executors.run_handler import RunControl, run_async, run_plain
-from qdo.worker.failure import RunResult
+from qdo.worker.executors.in_process import MessageRun, enter, run_async, run_plain
+from qdo.worker.failure import Delivery, RunResult
 from qdo.worker.handlers import Handler, is_async, load_context, load_handler
 
 
@@ -44,8 +43,8 @@ class ParentListener:
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
-        self._control = RunControl()
-        self.tasks: SimpleQueue[tuple[ChildTask, RunControl] | None] = SimpleQueue()
+        self._run: MessageRun | None = None
+        self.tasks: SimpleQueue[tuple[MessageRun, Delivery] | None] = SimpleQueue()
         self.busy = False
 
     def receive(self, count: int) -> bytes:
@@ -63,13 +62,13 @@ class ParentListener:
         """Until the parent is gone."""
         try:
             while True:
-                task = child_protocol.receive(self.receive)
-                if task is None:
-                    self._control.halt = True
-                else:
-                    self._control = RunControl()
+                task: ChildTask | None = child_protocol.receive(self.receive)
+                if task is not None:
+                    self._run = MessageRun(task.messages, task.place.attempt)
                     self.busy = True
-                    self.tasks.put((task, self._control))
+                    self.tasks.put((self._run, task.place))
+                elif self._run is not None:
+                    self._run.halt = True
         except (EOFError, OSError):
             if self.busy:
                 os._exit(1)
@@ -112,13 +111,13 @@ def _run(
     handler: Any,  # noqa: ANN401 - of either kind
     context: object,
     seconds: float,
-    task: ChildTask,
-    control: RunControl,
+    run: MessageRun,
+    place: Delivery,
     dots: ProgressReporter,
 ) -> RunResult:
     if is_async(handler):
-        return runner.run(run_async(handler, context, task.messages, task.place, control, seconds, dots, None))
-    return run_plain(handler, context, task.messages, task.place, control, seconds, dots)
+        return runner.run(run_async(handler, context, run, place, seconds, dots, None))
+    return run_plain(handler, context, run, place, seconds, dots)
 
 
 if __name__ == "__main__":

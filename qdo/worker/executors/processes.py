@@ -15,10 +15,9 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from qdo.errors import HandlerError, TimeLimit
-from qdo.worker.dispatch.partition_queue import MessageRun
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
-from qdo.worker.executors.run_handler import RunControl
+from qdo.worker.executors.in_process import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
@@ -83,42 +82,42 @@ class ChildProcess:
             reason = f"a process for the handler {self._hello.handler} {await self._ending()} while it started"
         raise HandlerError(reason)
 
-    async def run(self, messages: Sequence[Message], place: Delivery, control: RunControl) -> RunResult:
+    async def run(self, messages: Sequence[Message], place: Delivery, run: MessageRun) -> RunResult:
         """Has it handle messages. If it dies over one, or has to be killed, that message failed."""
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
-        control.tell = lambda: writer.write(child_protocol.frame(None))
-        before, rest = control.handled, b""
+        run.tell = lambda: writer.write(child_protocol.frame(None))
+        before, rest = run.handled, b""
         try:
             task = child_protocol.frame(ChildTask(tuple(messages), place))
         except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
-            control.tell = None
+            run.tell = None
             if len(messages) > 1:
-                return await self.run(messages[:1], place, control)
+                return await self.run(messages[:1], place, run)
             return RunResult(0, Failure.of(error))
         try:
             writer.write(task)
-            if control.halt:
-                control.tell()
+            if run.halt:
+                run.tell()
             while not rest:
                 async with asyncio.timeout(self._limit):
                     said = await self._reader.read(4096)
                 if not said:
                     raise ConnectionResetError
                 dots, _, _ = said.partition(child_protocol.ENDED)
-                control.handled += len(dots)
+                run.handled += len(dots)
                 rest = said[len(dots) :]
             async with asyncio.timeout(self._limit):
                 ran: RunResult = await self._rest(rest[1:])
         except TimeoutError:
             await self.kill()
             failure = Failure.of(TimeLimit(f"the handler took longer than {self._limit:g} s and was killed"))
-            return RunResult(control.handled - before, failure)
+            return RunResult(run.handled - before, failure)
         except (asyncio.IncompleteReadError, ConnectionError):
             failure = Failure.of(Crashed(f"the handler's process {await self._ending()}"))
-            return RunResult(control.handled - before, failure)
+            return RunResult(run.handled - before, failure)
         finally:
-            control.tell = None
+            run.tell = None
         return ran
 
     @property
@@ -222,11 +221,11 @@ class ProcessExecutor:
             await self.close()
             raise
 
-    def start(self, run: MessageRun, place: Delivery, control: RunControl) -> asyncio.Future[RunResult]:
+    def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
         """Begins a run in the next idle child."""
-        return self._begin(self._run(run, place, control))
+        return self._begin(self._run(run, place))
 
-    def abandon(self, control: RunControl) -> bool:  # noqa: ARG002 - the limit is the same for all
+    def abandon(self, run: MessageRun) -> bool:  # noqa: ARG002 - the limit is the same for all
         """Does nothing: the child is killed when its message takes too long."""
         return True
 
@@ -245,15 +244,15 @@ class ProcessExecutor:
         await asyncio.gather(*(child.close() for child in self._children))
         self._children.clear()
 
-    async def _run(self, run: MessageRun, place: Delivery, control: RunControl) -> RunResult:
+    async def _run(self, run: MessageRun, place: Delivery) -> RunResult:
         while (child := await self._idle.get()).gone:
             await child.kill()
             self._drop(child, "a handler's process ended while it had nothing to do")
-        control.begun = True
+        run.begun = True
         if self._hooks.around:
-            ran = await self._one_by_one(child, run, place, control)
+            ran = await self._one_by_one(child, run, place)
         else:
-            ran = await child.run(run.messages, place, control)
+            ran = await child.run(run.messages, place, run)
         if not child.dead:
             self._idle.put_nowait(child)
             return ran
@@ -267,17 +266,15 @@ class ProcessExecutor:
             logger.warning("%s; another is started", why)
             self._begin(self._replace())
 
-    async def _one_by_one(
-        self, child: ChildProcess, run: MessageRun, place: Delivery, control: RunControl
-    ) -> RunResult:
+    async def _one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
         """Calls the hooks around each message."""
         total = RunResult(0)
         until = perf_counter() + self._hello.seconds
         for message in run.messages:
-            if control.halt or child.dead or perf_counter() > until:
+            if run.halt or child.dead or perf_counter() > until:
                 break
             self._hooks.call("before", message, place)
-            ran = await child.run((message,), place, control)
+            ran = await child.run((message,), place, run)
             if ran.handled:
                 self._hooks.call("after", message, place)
             total = RunResult(

@@ -12,8 +12,7 @@ from qdo.cli import settings
 from qdo.cli.loading import load
 from qdo.cli.settings import WorkSettings
 from qdo.consumer.settings import ConsumerSettings
-from qdo.worker.retry import Retry
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.settings import Retry, WorkerSettings
 from queuey.terminal.setting_values import SettingsError
 
 PAGE = Path(__file__).parents[3] / "docs" / "qdo-cli.md"

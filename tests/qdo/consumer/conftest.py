@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.batches import Batch
 from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, Coordinator
 from qdo.partitions import Partition, Queue

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.batches import Batch
 from qdo.consumer.blocking import Consumer, LoopThread
 from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument, NotOwner

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.coordination import OwnedOffset
-from qdo.coordination.local.session import LocalSession
+from qdo.coordination.local.session_thread import LocalSession
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import GroupNotFound
@@ -120,9 +120,9 @@ async def test_a_commit_in_doubt_can_be_made_again(site: Site) -> None:
     queue = await site.queue()
     place = Partition(queue, 1)
     sent = await site.send(queue, 3)
-    record, broken = GroupMember.commit, ["the connection broke"]
+    record, broken = PartitionTable.record, ["the connection broke"]
 
-    async def doubtful(self: GroupMember, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+    async def doubtful(self: PartitionTable, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
         recorded = await record(self, offsets)
         if broken:
             raise CoordinationLost(broken.pop())
@@ -130,9 +130,9 @@ async def test_a_commit_in_doubt_can_be_made_again(site: Site) -> None:
 
     with replace(record, doubtful):
         consumer = await site.consumer(queue)
-    await collect(consumer, 3)
-    with pytest.raises(CoordinationLost):
-        await consumer.commit({place: sent[1]})
+        await collect(consumer, 3)
+        with pytest.raises(CoordinationLost):
+            await consumer.commit({place: sent[1]})
     await consumer.commit({place: sent[1]})
     await consumer.commit()
     assert await site.offsets() == {place: sent[2]}
@@ -206,11 +206,13 @@ async def test_commits_are_mirrored_to_the_service(site: Site) -> None:
     await collect(consumer, 10)
     for number in (3, 7):
         await consumer.commit({place: sent[number]})
+    assert consumer._mirror is not None
     await consumer._mirror.flush()
     shown = (await site.client.offsets(queue.name, "mirrored")).partitions
     assert (shown[1].offset, shown[1].lag, shown[2].offset) == (sent[7], 2, None)
     await site.client.commit(queue.name, "mirrored", {1: sent[9]})
     await consumer.commit({place: sent[8]})
+    assert consumer._mirror is not None
     await consumer._mirror.flush()
     assert (await site.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[9]
     await consumer.seek(place, sent[2])
@@ -239,6 +241,7 @@ async def test_a_mirror_that_fails_spoils_no_commit(site: Site) -> None:
     await collect(consumer, 1)
     await site.client.delete_queue(queue.name)
     await consumer.commit()
+    assert consumer._mirror is not None
     await consumer._mirror.flush()
     assert await site.offsets() == {Partition(queue, 1): sent[0]}
 

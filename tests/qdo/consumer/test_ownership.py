@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from qdo.consumer.commits import OffsetCommits
+from qdo.consumer.commits import record_commits
 from qdo.consumer.fetch.fetch_buffer import FetchBuffer
-from qdo.consumer.fetch.fetch_state import FetchState
 from qdo.consumer.fetch.fetcher import Fetcher
+from qdo.consumer.owned_partition import OwnedPartition, State
 from qdo.consumer.partition_listener import Callbacks, PartitionListener
-from qdo.consumer.rebalance.partition_table import OwnedPartition, State
+from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.errors import NotOwner
@@ -56,10 +57,10 @@ class Scene:
         self.rows |= new
         await self.owner.assigned(list(new.values()))
 
-    def fetch_state(self, partition: Partition) -> FetchState | None:
+    def row(self, partition: Partition) -> OwnedPartition | None:
         """Gives where a partition stands for which commits are accepted."""
         row = self.rows[partition]
-        return row.fetch_state if row.commits else None
+        return row if row.commits else None
 
     def stop(self, partition: Partition, state: State) -> OwnedPartition:
         """Says that a partition is not owned any more."""
@@ -108,10 +109,10 @@ async def test_a_partition_that_comes_back_is_another_one(scene: Scene) -> None:
     await scene.assigned(ONE)
     await scene.owner.lost([old])
     scene.owner.stop([old])
-    fetch_state = scene.fetch_state(ONE)
-    assert fetch_state is not None
-    assert fetch_state.live
-    assert fetch_state.pending_call is not None
+    row = scene.row(ONE)
+    assert row is not None
+    assert row.live
+    assert row.pending_call is not None
     await scene.fetcher.close()
 
 
@@ -119,22 +120,29 @@ async def test_commits_end_with_the_revocation(scene: Scene) -> None:
     """Until on_revoke has returned they are recorded, from then on they are refused without asking anybody."""
     asked = []
 
-    async def record(offsets: Any) -> frozenset[Partition]:  # noqa: ANN401 - offsets
-        asked.append(dict(offsets))
-        return frozenset()
+    class Table(Ownership):
+        """What the scene owns."""
 
-    commits = OffsetCommits(scene.fetch_state, record, None)
+        def held_row(self, partition: Partition) -> OwnedPartition | None:
+            """See there."""
+            return scene.row(partition)
+
+        async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+            """Notes them."""
+            asked.append(dict(offsets))
+            return frozenset()
+
     await scene.assigned(ONE)
-    fetch_state = scene.fetch_state(ONE)
-    assert fetch_state is not None
-    scene.buffer.put(fetch_state, messages(2, 9))
+    row = scene.row(ONE)
+    assert row is not None
+    scene.buffer.put(row, messages(2, 9))
     scene.buffer.hand_out(scene.buffer.take(3))
     row = scene.stop(ONE, "revoking")
     assert scene.buffer.take(10) == []
-    await commits.given({ONE: message_id(4)})
+    await record_commits(Table(), None, {ONE: message_id(4)})
     row.state = "releasing"
     with pytest.raises(NotOwner):
-        await commits.given({ONE: message_id(4)})
+        await record_commits(Table(), None, {ONE: message_id(4)})
     assert asked == [{ONE: message_id(4)}]
     await scene.fetcher.close()
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
-from qdo.coordination.local import groups
+from qdo.coordination.local import transactions
 from qdo.coordination.local.database import CoordinationFile, FileTransaction
-from qdo.coordination.local.session import LocalSession
+from qdo.coordination.local.session_thread import LocalSession
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition
 from tests.qdo.contract.backends import LONG
@@ -28,7 +28,7 @@ async def commit_unfenced(
     written: dict[Partition, OwnedOffset | None] = {}
     with writing(self._thread._database.path) as tx:
         for (partition, _, _), identifier in offsets:
-            (version,) = tx.one(WRITE, identifier, self.where, groups.key(partition.queue), partition.number)
+            (version,) = tx.one(WRITE, identifier, self.where, transactions.key(partition.queue), partition.number)
             written[partition] = OwnedOffset(partition, CommittedOffset(identifier, 0.0, self._member.id), version)
     return written
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from qdo.worker.executors.run_handler import delivery
+from qdo.worker.executors.in_process import delivery
 from queuey.client import Message
 from tests.faults.checking.history import now
 from tests.qdo.faults.checking.records import Handled, Journal, place_of

@@ -15,8 +15,7 @@ from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition
-from qdo.worker.retry import Retry
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient
 from tests.faults.checking.history import now

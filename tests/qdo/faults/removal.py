@@ -9,9 +9,9 @@ from unittest import mock
 from qdo.assignment import AssignmentPlan, plan
 from qdo.consumer.partition_listener import PartitionListener
 from qdo.consumer.rebalance import member_states
-from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.coordination import Member, TargetAssignment
-from qdo.coordination.local.session import LocalSession
+from qdo.coordination.local.session_thread import LocalSession
 from qdo.partitions import Partition, Queue
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
@@ -60,7 +60,7 @@ def _deal(
 def _halt() -> Iterator[contextlib.AbstractContextManager[object]]:
     """Nobody is told that a session is suspended, and nobody asks."""
     yield replace(PartitionListener.suspended, mock.Mock())
-    yield replace(GroupMember.connected, lambda self: self._state != "joining" and self._group_session is not None)
+    yield replace(PartitionTable.connected, lambda self: not self._closed)
 
 
 def _recording() -> Iterator[contextlib.AbstractContextManager[object]]:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 
 import pytest
 
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.partition_table import OwnedPartition
-from qdo.consumer.rebalance.session_options import SessionOptions
+from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.coordination import Coordinator
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition, Queue
@@ -91,7 +91,7 @@ class Count:
             }
             for partition in wanted:
                 self.unknown[partition] = self.unknown.get(partition, 0) + 1
-            refused = await self.group.commit({partition: str(number) for partition, number in wanted.items()})
+            refused = await self.group.table.record({partition: str(number) for partition, number in wanted.items()})
             for partition, number in wanted.items():
                 self.unknown[partition] -= 1
                 if partition not in refused:

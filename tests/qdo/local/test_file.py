@@ -12,8 +12,7 @@ import pytest
 
 from qdo.coordination import Member, Session
 from qdo.coordination.local import LocalCoordinator, LocalOptions
-from qdo.coordination.local.database import CoordinationFile
-from qdo.coordination.local.schema import APPLICATION_ID
+from qdo.coordination.local.database import APPLICATION_ID, CoordinationFile
 from qdo.errors import CoordinationIncompatible, CoordinationLost, SessionLost
 from qdo.keepalive.vitals import now
 from tests.qdo.contract.events import Heard

@@ -11,8 +11,8 @@ import pytest
 from qdo.coordination import Member
 from qdo.coordination.local import LocalCoordinator, LocalOptions
 from qdo.coordination.local.database import CoordinationFile
-from qdo.coordination.local.groups import GroupCounters
-from qdo.coordination.local.session import LocalSession
+from qdo.coordination.local.session_thread import LocalSession
+from qdo.coordination.local.transactions import GroupCounters
 from qdo.keepalive.vitals import now
 from tests.qdo.contract.events import Heard
 from tests.qdo.local.conftest import Join
@@ -75,7 +75,8 @@ def test_a_change_is_told_once_for_what_was_asked() -> None:
     assert not session.outdated(GroupCounters(5, 5, 5))
     session.saw(GroupCounters(5, 5, 5), "freed")
     assert not session.outdated(GroupCounters(6, 5, 6))
-    session.saw(GroupCounters(6, 6, 6), "freed", "members")
+    session.saw(GroupCounters(6, 6, 6), "freed")
+    session.saw(GroupCounters(6, 6, 6), "members")
     assert session.outdated(GroupCounters(6, 6, 6))
     assert not session.outdated(GroupCounters(6, 7, 6))
     assert session.outdated(GroupCounters(7, 7, 6))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from qdo.assignment import plan
+from qdo.consumer.owned_partition import State as PartitionState
 from qdo.consumer.rebalance.member_states import (
     ComputedPlan,
     LeaderDecision,
@@ -14,7 +15,6 @@ from qdo.consumer.rebalance.member_states import (
     decide_as_leader,
     partition_changes,
 )
-from qdo.consumer.rebalance.partition_table import State as PartitionState
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription

@@ -12,8 +12,7 @@ import pytest
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.settings import ConsumerSettings
 from qdo.partitions import Partition, Queue
-from qdo.worker.retry import Retry
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
 from tests.qdo.consumer.conftest import WAIT, Site, _own_environment, profile, running, site, until

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qdo.worker.executors.run_handler import delivery
+from qdo.worker.executors.in_process import delivery
 from qdo.worker.failure import StopWorker
 from queuey.client import Message
 

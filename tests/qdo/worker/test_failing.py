@@ -12,7 +12,7 @@ from qdo.partitions import Queue
 from qdo.worker import exit_codes
 from qdo.worker.failure import Delivery, Failure
 from qdo.worker.middleware import Middleware
-from qdo.worker.retry import Retry
+from qdo.worker.settings import Retry
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message, QueueNotFound, RetryPolicy
 from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters

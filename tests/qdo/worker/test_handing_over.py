@@ -283,7 +283,7 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
     new.consumer._finder.soon()
     await until(lambda: len(new.consumer.assignment) == 7)
     assert not leaving.done()
-    assert old.consumer._group.rows.keys() == {busy}
+    assert old.consumer._group.table.held.keys() == {busy}
     go_on.set()
     assert await leaving == exit_codes.ENDED
     await until(lambda: len(new.consumer.assignment) == 8)

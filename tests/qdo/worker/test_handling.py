@@ -12,7 +12,7 @@ import pytest
 
 from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker import exit_codes
-from qdo.worker.executors.run_handler import delivery
+from qdo.worker.executors.in_process import delivery
 from qdo.worker.failure import StopWorker
 from queuey.client import Message, Outgoing
 from tests.qdo.worker.conftest import Floor, quick, until

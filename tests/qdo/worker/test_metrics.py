@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from qdo.worker import exit_codes
-from qdo.worker.retry import Retry
+from qdo.worker.settings import Retry
 from queuey.client import Message
 from tests.qdo.worker.conftest import Floor, quick, until
 

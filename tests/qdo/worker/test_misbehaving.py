@@ -17,7 +17,7 @@ import pytest
 from qdo.coordination import Coordinator
 from qdo.partitions import Queue
 from qdo.worker import exit_codes
-from qdo.worker.retry import Retry
+from qdo.worker.settings import Retry
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
 from tests.qdo.contract.backends import Service

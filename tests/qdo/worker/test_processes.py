@@ -19,7 +19,7 @@ from qdo.worker import exit_codes
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.executors.processes import ChildProcess
-from qdo.worker.retry import Retry
+from qdo.worker.settings import Retry
 from qdo.worker.worker import Worker
 from queuey.client import Message
 from tests.qdo.worker import hands

@@ -17,7 +17,7 @@ Deed = Callable[[str, float], None]
 
 def name_of(session: Session) -> str:
     """Says how the service knows a session, so that another process can end it."""
-    from qdo.coordination.local.session import LocalSession  # noqa: PLC0415 - either service does without the other
+    from qdo.coordination.local.session_thread import LocalSession  # noqa: PLC0415 - either service does without the other
 
     if isinstance(session, LocalSession):
         return str(session.key)

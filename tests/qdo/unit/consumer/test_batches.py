@@ -8,7 +8,7 @@ from operator import attrgetter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.batches import divide, weigh
+from qdo.consumer.fetch.fetch_buffer import divide, weigh
 from tests.qdo.unit.samples import message, messages
 
 

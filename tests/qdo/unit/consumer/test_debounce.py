@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from qdo.consumer.rebalance.debounce import RebalanceDebounce
+from qdo.consumer.rebalance.member_states import RebalanceDebounce
 from qdo.coordination import Member
 
 SECONDS = 0.05

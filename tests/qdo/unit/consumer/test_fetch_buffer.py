@@ -5,30 +5,28 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.batches import Batch
-from qdo.consumer.fetch.fetch_buffer import FetchBuffer, share
-from qdo.consumer.fetch.fetch_state import FetchState
-from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.consumer.fetch.fetch_buffer import Batch, FetchBuffer, share
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition
 from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message_id, messages
 
 
-def opened(partition: Partition) -> FetchState:
-    """Gives a fetch state that may be handed out."""
-    fetch_state = FetchState(OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1)))
-    fetch_state.place(None)
-    fetch_state.opened = True
-    return fetch_state
+def opened(partition: Partition) -> OwnedPartition:
+    """Gives a partition that may be handed out."""
+    row = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
+    row.place(None)
+    row.opened = True
+    return row
 
 
-def filled(*counts: int) -> tuple[FetchBuffer, list[FetchState]]:
+def filled(*counts: int) -> tuple[FetchBuffer, list[OwnedPartition]]:
     """Gives a fetch buffer with so many messages of each partition."""
     buffer = FetchBuffer()
-    fetch_states = [opened(Partition(QUEUE, number)) for number in range(1, len(counts) + 1)]
-    for fetch_state, count in zip(fetch_states, counts, strict=True):
-        buffer.put(fetch_state, messages(1, count, fetch_state.partition.number))
-    return buffer, fetch_states
+    rows = [opened(Partition(QUEUE, number)) for number in range(1, len(counts) + 1)]
+    for row, count in zip(rows, counts, strict=True):
+        buffer.put(row, messages(1, count, row.partition.number))
+    return buffer, rows
 
 
 def handed(buffer: FetchBuffer, most: int, skip: frozenset[Partition] = frozenset()) -> list[tuple[int, int]]:
@@ -72,18 +70,18 @@ def test_those_to_be_skipped_are_left_where_they_are() -> None:
 
 def test_the_position_moves_when_messages_are_handed_out() -> None:
     """Not when they are merely taken."""
-    buffer, (fetch_state,) = filled(5)
+    buffer, (row,) = filled(5)
     taken = buffer.take(3)
-    assert fetch_state.position is None
+    assert row.position is None
     assert buffer.hand_out(taken) == [Batch(ONE, messages(1, 3))]
-    assert fetch_state.position == message_id(3)
+    assert row.position == message_id(3)
 
 
 def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
     """What was taken before a revocation or a seek is dropped, and its position stays."""
     buffer, (one, two) = filled(5, 5)
     taken = buffer.take(10)
-    one._row.state = "revoking"
+    one.state = "revoking"
     buffer.clear(one)
     assert [batch.partition for batch in buffer.hand_out(taken)] == [TWO]
     assert one.position is None
@@ -108,7 +106,7 @@ def test_what_reached_nobody_is_handed_out_again() -> None:
     buffer, (one, two) = filled(4, 4)
     buffer.hand_out(buffer.take(2))
     buffer.hand_out(buffer.take(4))
-    two._row.state = "revoking"
+    two.state = "revoking"
     buffer.clear(two)
     buffer.recall()
     assert one.position == message_id(1)
@@ -131,13 +129,13 @@ def test_messages_count_as_processed_when_more_is_asked_for() -> None:
 
 def test_the_sums_are_those_of_the_partitions() -> None:
     """Whatever comes and goes, also by seeking and pausing."""
-    buffer, fetch_states = filled(7, 8, 9)
+    buffer, rows = filled(7, 8, 9)
     buffer.hand_out(buffer.take(11))
     buffer.hand_out(buffer.take(5), stopped=True)
-    fetch_states[1].paused = True
-    buffer.refresh(fetch_states[1])
-    buffer.clear(fetch_states[2])
-    buffer.put(fetch_states[2], messages(20, 24, 3))
-    assert buffer.count == sum(fetch_state.count for fetch_state in fetch_states)
-    assert buffer.size == sum(fetch_state.size for fetch_state in fetch_states)
+    rows[1].paused = True
+    buffer.refresh(rows[1])
+    buffer.clear(rows[2])
+    buffer.put(rows[2], messages(20, 24, 3))
+    assert buffer.count == sum(row.count for row in rows)
+    assert buffer.size == sum(row.size for row in rows)
     assert dict(handed(buffer, 100)) == {ONE.number: 2, THREE.number: 5}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.fetch.fetch_planner import (
+from qdo.consumer.fetch.fetcher import (
     GATHER,
     PARTITIONS,
     QUEUES,
@@ -14,12 +14,12 @@ from qdo.consumer.fetch.fetch_planner import (
     BufferSpace,
     FetchPlan,
     InFlightCalls,
-    ReadablePartition,
     plan_fetches,
     space_for,
 )
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.partitions import Partition, Queue
-from queuey.client import EARLIEST
 
 NOW = 100.0
 PAGE = 1000
@@ -29,12 +29,15 @@ ROOMY = BufferSpace(3750, low=True, reserve=100)
 FULL = BufferSpace(0, low=False, reserve=7)
 
 
-def want(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> ReadablePartition:
+def want(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> OwnedPartition:
     """Gives a partition that wants messages."""
-    return ReadablePartition(Partition(Queue("host", "app", queue), number), EARLIEST, held, more)
+    partition = Partition(Queue("host", "app", queue), number)
+    made = OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1))
+    made.count, made.more = held, more
+    return made
 
 
-def planned(*wants: ReadablePartition, room: BufferSpace = ROOMY, pending_calls: InFlightCalls = IDLE) -> FetchPlan:
+def planned(*wants: OwnedPartition, room: BufferSpace = ROOMY, pending_calls: InFlightCalls = IDLE) -> FetchPlan:
     """Plans for these."""
     return plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT)
 
@@ -166,7 +169,7 @@ FLIGHTS = st.builds(
 
 @given(WANTS, ROOMS, FLIGHTS)
 def test_plans_stay_within_all_bounds(
-    wants: list[ReadablePartition], room: BufferSpace, pending_calls: InFlightCalls
+    wants: list[OwnedPartition], room: BufferSpace, pending_calls: InFlightCalls
 ) -> None:
     """Nobody is asked twice, no call is too large, no more calls than may be, and no more than there is room for."""
     asks = plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT).asks
@@ -183,14 +186,14 @@ def test_plans_stay_within_all_bounds(
         assert ask.limit * len(ask.wants) <= max(room.free + SLICE, len(ask.wants) * room.reserve)
     assert all(one.more is False for ask in polls for one in ask.wants)
     if not room.free:
-        assert not any(one.held for one in asked)
+        assert not any(one.count for one in asked)
 
 
 @given(WANTS, ROOMS)
-def test_there_is_always_something_to_do(wants: list[ReadablePartition], room: BufferSpace) -> None:
+def test_there_is_always_something_to_do(wants: list[OwnedPartition], room: BufferSpace) -> None:
     """When nothing is under way and somebody holds nothing, somebody is asked; so reading never stands still."""
     asks = plan_fetches(wants, room, IDLE, NOW, page=PAGE, wait=WAIT).asks
-    if any(not one.held for one in wants):
+    if any(not one.count for one in wants):
         assert asks
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qdo.consumer.owned_partition import State as PartitionState
 from qdo.consumer.rebalance.member_states import (
     TRANSITIONS,
     Cause,
@@ -22,7 +23,6 @@ from qdo.consumer.rebalance.member_states import (
     decide_as_leader,
     partition_changes,
 )
-from qdo.consumer.rebalance.partition_table import State as PartitionState
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.session_options import SessionOptions
+from qdo.consumer.rebalance.partition_table import SessionOptions
 from tests.qdo.unit.group.scene import PARTITIONS, SEEN, WANTS, Make
 from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 

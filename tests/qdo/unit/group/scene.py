@@ -40,7 +40,7 @@ def at_rest(group: GroupMember, service: Scripted, owner: Diary) -> bool:
         group.state == "active"
         and not service.session.gone
         and service.right()
-        and share(service) == owned == set(group.held) == owner.have
+        and share(service) == owned == set(group.table.held) == owner.have
     )
 
 

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from qdo.assignment import plan
-from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import (
     CommittedOffset,
     Coordinator,

@@ -27,7 +27,7 @@ from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 async def test_the_only_member_has_everything(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """It joins with what it sees, leads, sets the target, and takes all at one go."""
     assert group.state == "active"
-    assert set(group.held) == PARTITIONS
+    assert set(group.table.held) == PARTITIONS
     assert owner.notified == [("assigned", PARTITIONS)]
     assert service.there["a"].wants == WANTS
 
@@ -116,15 +116,15 @@ async def test_a_group_is_started_once(group: GroupMember) -> None:
 async def test_commits_are_recorded_one_after_the_other(group: GroupMember, service: Scripted) -> None:
     """Many at once for the same partition all count, and the last one stands."""
     ids = [f"{number:032}" for number in range(20)]
-    results = await asyncio.gather(*(group.commit({ONE: identifier, TWO: identifier}) for identifier in ids))
+    results = await asyncio.gather(*(group.table.record({ONE: identifier, TWO: identifier}) for identifier in ids))
     assert set(results) == {frozenset()}
     assert service.recorded[ONE][0] == service.recorded[TWO][0] == ids[-1]
-    assert group.held[ONE].offset.id == ids[-1]
+    assert group.table.held[ONE].recorded == ids[-1]
 
 
 async def test_commits_for_many_partitions_at_a_time_are_one_call(group: GroupMember, service: Scripted) -> None:
     """Whoever commits each partition by itself does not pay for it."""
-    await asyncio.gather(*(group.commit({partition: FIRST}) for partition in PARTITIONS))
+    await asyncio.gather(*(group.table.record({partition: FIRST}) for partition in PARTITIONS))
     assert service.calls.count("commit") == 1
 
 
@@ -133,17 +133,17 @@ async def test_a_commit_for_what_is_not_ours_says_so(group: GroupMember, service
     service.say(OTHER)
     await rest(group, service, owner)
     mine, gone = min(owner.have), min(PARTITIONS - owner.have)
-    assert await group.commit({mine: FIRST, gone: FIRST}) == {gone}
+    assert await group.table.record({mine: FIRST, gone: FIRST}) == {gone}
     assert service.recorded[mine][0] == FIRST
     assert service.recorded[gone][0] is None
-    assert await group.commit({}) == frozenset()
+    assert await group.table.record({}) == frozenset()
 
 
 async def test_a_commit_in_doubt_is_made_certain(group: GroupMember, service: Scripted) -> None:
     """The partition is taken again to know its version, and the commit is repeated."""
     service.faults["commit"] = "in doubt"
-    assert await group.commit({ONE: FIRST}) == frozenset()
-    assert await group.commit({ONE: LATER}) == frozenset()
+    assert await group.table.record({ONE: FIRST}) == frozenset()
+    assert await group.table.record({ONE: LATER}) == frozenset()
     assert service.recorded[ONE][0] == LATER
     assert [call for call in service.calls if call in {"commit", "take"}][-4:] == ["commit", "take", "commit", "commit"]
 
@@ -155,8 +155,8 @@ async def test_a_commit_waits_for_the_service_for_a_time(make: Make, service: Sc
     await rest(group, service, owner)
     service.faults["commit"] = "refused"
     with pytest.raises(CoordinationLost):
-        await group.commit({ONE: FIRST})
-    assert await group.commit({ONE: FIRST}) == frozenset()
+        await group.table.record({ONE: FIRST})
+    assert await group.table.record({ONE: FIRST}) == frozenset()
 
 
 async def test_a_partition_that_turns_out_not_to_be_ours_is_lost(
@@ -164,9 +164,9 @@ async def test_a_partition_that_turns_out_not_to_be_ours_is_lost(
 ) -> None:
     """The owner is told, and it is taken again as the target says."""
     service.owned[ONE] = "somebody"
-    assert await group.commit({ONE: FIRST, TWO: FIRST}) == {ONE}
+    assert await group.table.record({ONE: FIRST, TWO: FIRST}) == {ONE}
     await until(lambda: owner.times("lost") == [{ONE}])
-    assert ONE not in group.held
+    assert ONE not in group.table.held
     service.free(ONE)
     await rest(group, service, owner)
     assert owner.wrong == []
@@ -177,20 +177,20 @@ async def test_a_partition_with_another_version_is_taken_anew(
 ) -> None:
     """Somebody wrote to its offset: nothing is recorded, and the owner begins again at what there is."""
     service.recorded[ONE] = (LATER, 77)
-    assert await group.commit({ONE: FIRST}) == {ONE}
+    assert await group.table.record({ONE: FIRST}) == {ONE}
     await until(lambda: ONE in owner.have and owner.times("lost") == [{ONE}])
     await rest(group, service, owner)
-    assert group.held[ONE].offset.id == LATER
+    assert group.table.held[ONE].recorded == LATER
     assert owner.times("assigned")[-1] == {ONE}
 
 
 async def test_a_cancelled_commit_leaves_no_doubt(group: GroupMember, service: Scripted) -> None:
     """It is carried to its end, and the next one has the right version."""
     service.held_up["commit"] = asyncio.Event()
-    commit = asyncio.create_task(group.commit({ONE: FIRST}))
+    commit = asyncio.create_task(group.table.record({ONE: FIRST}))
     await until(lambda: "commit" in service.calls)
     commit.cancel()
-    later = asyncio.create_task(group.commit({ONE: LATER}))
+    later = asyncio.create_task(group.table.record({ONE: LATER}))
     service.held_up.pop("commit").set()
     assert await later == frozenset()
     assert service.recorded[ONE][0] == LATER
@@ -222,7 +222,7 @@ async def test_only_the_leader_has_queues_looked_up_and_members_read(
     service.give({ONE: "a"})
     group = make()
     await group.start()
-    await until(lambda: set(group.held) == {ONE})
+    await until(lambda: set(group.table.held) == {ONE})
     await until(lambda: "lead" in service.calls)
     assert catalogue.wanted == ()
     assert not {"members", "target"} & set(service.calls)

@@ -65,7 +65,7 @@ async def test_nothing_is_done_while_the_session_is_suspended(
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(service.calls) == before
-    assert set(group.held) == PARTITIONS
+    assert set(group.table.held) == PARTITIONS
     service.suspend(suspended=False)
     assert owner.notified[-1] == ("resumed", frozenset())
     await rest(group, service, owner)
@@ -76,7 +76,7 @@ async def test_nothing_is_done_while_the_session_is_suspended(
 async def test_a_commit_outlasts_a_suspension(group: GroupMember, service: Scripted) -> None:
     """It waits for the service and is recorded then."""
     service.suspend()
-    commit = asyncio.create_task(group.commit({ONE: FIRST}))
+    commit = asyncio.create_task(group.table.record({ONE: FIRST}))
     await until(lambda: service.calls.count("take") > 3)
     service.suspend(suspended=False)
     assert await commit == frozenset()
@@ -104,9 +104,9 @@ async def test_a_lost_session_is_abandoned_and_followed_by_another(
         service.suspend()
     service.expire(service.session)
     assert group.state == "joining"
-    assert group.held == {}
+    assert group.table.held == {}
     with pytest.raises(SessionLost):
-        await group.commit({ONE: FIRST})
+        await group.table.record({ONE: FIRST})
     await rest(group, service, owner)
     assert owner.times("lost") == [PARTITIONS]
     assert owner.have == PARTITIONS
@@ -131,7 +131,7 @@ async def test_a_session_lost_in_the_middle_of_a_revocation_ends_it(
 async def test_a_commit_under_way_fails_when_the_session_is_lost(group: GroupMember, service: Scripted) -> None:
     """Even if no answer ever comes."""
     service.held_up["commit"] = asyncio.Event()
-    commit = asyncio.create_task(group.commit({ONE: FIRST}))
+    commit = asyncio.create_task(group.table.record({ONE: FIRST}))
     await until(lambda: "commit" in service.calls)
     service.expire(service.session)
     with pytest.raises(SessionLost):

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.session_options import SessionOptions
+from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.errors import CoordinationRefused, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.unit.group.scene import (
@@ -47,7 +47,7 @@ async def live(group: GroupMember, service: Scripted, owner: Diary) -> None:
     await commit(group, service, owner, LATER)
     service.say()
     await rest(group, service, owner)
-    owner.on_revoke = lambda partitions: group.commit(dict.fromkeys(partitions, LATER))
+    owner.on_revoke = lambda partitions: group.table.record(dict.fromkeys(partitions, LATER))
     await group.stop()
 
 
@@ -55,9 +55,9 @@ async def commit(group: GroupMember, service: Scripted, owner: Diary, identifier
     """Commits all that is held until it is recorded, as a worker would do that is lost and comes back."""
     while True:
         await rest(group, service, owner)
-        held = set(group.held)
+        held = set(group.table.held)
         try:
-            if not await group.commit(dict.fromkeys(held, identifier)):
+            if not await group.table.record(dict.fromkeys(held, identifier)):
                 break
         except (SessionLost, RuntimeError, CoordinationRefused):
             continue
@@ -104,7 +104,7 @@ async def storm(chance: random.Random, group: GroupMember, service: Scripted, ow
         lambda: service.suspend(suspended=False),
         lambda: owner.slow.update({partition: asyncio.Event() for partition in PARTITIONS}),
         owner.hurry,
-        lambda: commits.append(asyncio.create_task(group.commit(dict.fromkeys(group.held, FIRST)))),
+        lambda: commits.append(asyncio.create_task(group.table.record(dict.fromkeys(group.table.held, FIRST)))),
         lambda: commits and chance.choice(commits).cancel(),
     ]
     kinds: tuple[Fault, ...] = ("refused", "in doubt", "expired", "silently expired", "stuck", "broken")
@@ -133,7 +133,7 @@ async def test_whatever_comes_together_it_ends_well(seed: int) -> None:
     await storm(chance, group, service, owner)
     if chance.random() < 0.5:
         await rest(group, service, owner)
-        assert set(group.held) == share(service)
+        assert set(group.table.held) == share(service)
     await group.stop()
     for ghost in service.ghosts:
         service.expire(ghost)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from qdo.consumer.rebalance.partition_table import LAST_WORD, PartitionTable, State
-from qdo.consumer.rebalance.session_options import SessionEvents, SessionOptions
+from qdo.consumer.owned_partition import State
+from qdo.consumer.rebalance.partition_table import LAST_WORD, PartitionTable, SessionEvents, SessionOptions
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition
@@ -117,10 +117,10 @@ async def test_owned_to_revoking_to_releasing_to_none(site: Site) -> None:
     site.table.give_up([ONE])
     assert site.state() == "revoking"
     assert {row.partition for row in site.owner.stopped} == {ONE}
-    assert await site.table.commit({ONE: FIRST}) == frozenset()
+    assert await site.table.record({ONE: FIRST}) == frozenset()
     site.owner.hurry()
     await site.until("releasing")
-    assert await site.table.commit({ONE: LATER}) == {ONE}
+    assert await site.table.record({ONE: LATER}) == {ONE}
     release.set()
     await site.until(None)
     assert site.service.owned == {}
@@ -146,7 +146,7 @@ async def test_owned_to_releasing_when_it_is_found_to_be_anothers(site: Site) ->
     """The commit says so, the owner is told, and what is another's is not touched."""
     await site.table.claim([ONE])
     site.service.owned[ONE] = "somebody"
-    assert await site.table.commit({ONE: FIRST}) == {ONE}
+    assert await site.table.record({ONE: FIRST}) == {ONE}
     assert site.state() == "releasing"
     await site.until(None)
     assert [what for what, _ in site.owner.notified] == ["assigned", "lost"]
@@ -159,7 +159,7 @@ async def test_revoking_to_releasing_when_it_is_found_to_be_anothers(site: Site)
     await site.table.claim([ONE])
     site.table.give_up([ONE])
     site.service.owned[ONE] = "somebody"
-    assert await site.table.commit({ONE: FIRST}) == {ONE}
+    assert await site.table.record({ONE: FIRST}) == {ONE}
     assert site.state() == "releasing"
     site.owner.hurry()
     await site.until(None)
@@ -187,7 +187,7 @@ async def test_every_state_to_lost(site: Site, state: State) -> None:
     assert site.table.states == {}
     assert all(row.state == "lost" for row in rows)
     with pytest.raises(SessionLost):
-        await site.table.commit({ONE: FIRST})
+        await site.table.record({ONE: FIRST})
     await site.table.abandon()
     notified = {"owned": ["assigned", "lost"], "revoking": ["assigned", "revoke", "lost"], "unsure": []}
     assert [what for what, _ in site.owner.notified] == notified.get(state, ["assigned", "revoke"])
@@ -227,9 +227,9 @@ async def test_an_older_commit_is_not_repeated_after_a_newer_one(site: Site, fau
     """When the connection breaks only the offset that was asked for last is recorded, and both callers are told."""
     await site.table.claim([ONE])
     site.service.faults["commit"] = fault  # type: ignore[assignment] # both are faults
-    older = asyncio.create_task(site.table.commit({ONE: LATER}))
+    older = asyncio.create_task(site.table.record({ONE: LATER}))
     await until(lambda: "commit" in site.service.calls)
-    newer = asyncio.create_task(site.table.commit({ONE: FIRST}))
+    newer = asyncio.create_task(site.table.record({ONE: FIRST}))
     assert await older == await newer == frozenset()
     assert site.recorded() == FIRST
     assert site.service.calls.count("commit") == 2
@@ -242,8 +242,8 @@ async def test_a_commit_that_nobody_waits_for_any_more_is_replaced_as_well(site:
     site.service.faults["commit"] = "refused"
     site.service.held_up["take"] = asyncio.Event()
     with pytest.raises(CoordinationLost):
-        await site.table.commit({ONE: FIRST})
-    newer = asyncio.create_task(site.table.commit({ONE: LATER}))
+        await site.table.record({ONE: FIRST})
+    newer = asyncio.create_task(site.table.record({ONE: LATER}))
     site.service.held_up.pop("take").set()
     assert await newer == frozenset()
     assert site.recorded() == LATER
@@ -253,7 +253,7 @@ async def test_a_commit_goes_before_the_release(site: Site) -> None:
     """One that was asked for while the owner gave up is recorded, however late the service answers."""
     commit = site.service.held_up["commit"] = asyncio.Event()
     await site.table.claim([ONE])
-    recording = asyncio.create_task(site.table.commit({ONE: FIRST}))
+    recording = asyncio.create_task(site.table.record({ONE: FIRST}))
     await until(lambda: "commit" in site.service.calls)
     site.table.give_up([ONE])
     await site.until("releasing")
@@ -269,7 +269,7 @@ async def test_whoever_does_not_release_is_waited_for_no_longer(site: Site) -> N
     site.service.faults["commit"] = "refused"
     await site.table.claim([ONE])
     commit = site.service.held_up["commit"] = asyncio.Event()
-    recording = asyncio.create_task(site.table.commit({ONE: FIRST}))
+    recording = asyncio.create_task(site.table.record({ONE: FIRST}))
     await until(lambda: "commit" in site.service.calls)
     site.table.give_up([ONE])
     await site.until("releasing")

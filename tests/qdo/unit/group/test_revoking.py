@@ -34,8 +34,8 @@ async def test_a_slow_revocation_holds_up_no_other(group: GroupMember, service: 
     (quick,), (slow,) = owner.times("revoke")
     owner.slow[quick].set()
     await until(lambda: quick not in service.owned)
-    assert await group.commit({slow: FIRST, quick: FIRST}) == {quick}
-    assert slow in group.held
+    assert await group.table.record({slow: FIRST, quick: FIRST}) == {quick}
+    assert slow in group.table.held
     owner.slow[slow].set()
     await rest(group, service, owner)
     assert service.recorded[slow][0] == FIRST
@@ -46,7 +46,7 @@ async def test_a_commit_in_a_revocation_comes_before_the_release(
     group: GroupMember, service: Scripted, owner: Diary
 ) -> None:
     """What the owner records while it gives up is recorded."""
-    owner.on_revoke = lambda partitions: group.commit(dict.fromkeys(partitions, FIRST))
+    owner.on_revoke = lambda partitions: group.table.record(dict.fromkeys(partitions, FIRST))
     service.say(OTHER)
     await rest(group, service, owner)
     assert {service.recorded[partition][0] for partition in PARTITIONS - owner.have} == {FIRST}
@@ -111,7 +111,7 @@ async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(
         await asyncio.sleep(0)
     taking.set()
     await until(lambda: set(service.owned) == {ONE} and owner.have == {ONE})
-    assert set(group.held) == {ONE}
+    assert set(group.table.held) == {ONE}
     assert owner.wrong == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from qdo.worker.dispatch.contiguous_offset import ContiguousOffset
+from qdo.worker.dispatch.partition_work import ContiguousOffset
 
 
 @given(some.integers(1, 30).flatmap(lambda count: some.permutations(range(count))))

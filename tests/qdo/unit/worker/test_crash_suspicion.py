@@ -13,13 +13,11 @@ from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
 from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.dispatch.partition_queue import MessageRun
-from qdo.worker.executors.run_handler import RunControl
+from qdo.worker.executors.in_process import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
-from qdo.worker.retry import Retry
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.settings import Retry, WorkerSettings
 from queuey.client import Message
 from tests.qdo.unit.worker.test_room import QUEUE, Owned, messages
 
@@ -114,14 +112,14 @@ class Deadly:
         self._chance = chance
         self._culprits = culprits
 
-    def start(self, run: MessageRun, place: Delivery, control: RunControl) -> asyncio.Future[RunResult]:
+    def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
         """See the protocol."""
-        self.tasks.append(asyncio.get_running_loop().create_task(self._run(run, control)))
+        self.tasks.append(asyncio.get_running_loop().create_task(self._run(run)))
         return self.tasks[-1]
 
-    async def _run(self, run: MessageRun, control: RunControl) -> RunResult:
+    async def _run(self, run: MessageRun) -> RunResult:
         for message in run.messages:
-            if control.halt:
+            if run.halt:
                 break
             self.begun[message.partition, message.id] += 1
             for _ in range(self._chance.randrange(4)):
@@ -130,8 +128,8 @@ class Deadly:
                 self.died.set()
             if self.died.is_set():
                 await asyncio.Event().wait()
-            control.handled += 1
-        return RunResult(control.handled)
+            run.handled += 1
+        return RunResult(run.handled)
 
 
 class Records(Owned):

@@ -6,10 +6,8 @@ from typing import get_args
 
 import pytest
 
-from qdo.worker.failure import Failure, StopWorker
-from qdo.worker.failure_policy import DeadLetterIt, RetryLater, SkipMessage, StopTheWorker, decide
-from qdo.worker.retry import Retry
-from qdo.worker.settings import OnFailure, WorkerSettings
+from qdo.worker.failure import DeadLetterIt, Failure, RetryLater, SkipMessage, StopTheWorker, StopWorker, decide
+from qdo.worker.settings import OnFailure, Retry, WorkerSettings
 
 FAILURE = Failure.of(ValueError("x"))
 RETRY = Retry(attempts=3, base=8, cap=8)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from qdo.worker.dispatch.partition_queue import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionQueue
+from qdo.worker.dispatch.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionQueue
+from qdo.worker.executors.in_process import MessageRun
 from qdo.worker.keys import key_by
 from queuey.client import Message
 from tests.qdo.unit.worker.dead_letter_samples import message
@@ -175,9 +176,11 @@ def test_a_failed_message_travels_alone_when_it_is_tried_again() -> None:
     partition_queue.again(held)
     alone = partition_queue.take(10)
     assert alone is not None
-    assert alone == MessageRun([messages[1]], 2)
+    assert (alone.messages, alone.attempt) == ([messages[1]], 2)
     partition_queue.settle(alone, 1)
-    assert partition_queue.take(10) == MessageRun([messages[2]], 1)
+    last = partition_queue.take(10)
+    assert last is not None
+    assert (last.messages, last.attempt) == ([messages[2]], 1)
 
 
 def test_a_held_message_holds_up_only_its_own_key() -> None:
@@ -286,7 +289,8 @@ def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
         partition_queue.settle(run, 1 if key == "d" else 0)
     assert partition_queue.narrow()
     run = partition_queue.take(1)
-    assert run == MessageRun([messages[0]], 1, ("a",))
+    assert run is not None
+    assert (run.messages, run.attempt, run.keys) == ([messages[0]], 1, ("a",))
     assert partition_queue.settle(run, 0, failed=True) is not None
     assert partition_queue.take(3) is None
     assert not partition_queue.waiting

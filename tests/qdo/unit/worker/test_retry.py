@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from qdo.errors import InvalidArgument
-from qdo.worker.retry import Retry
+from qdo.worker.settings import Retry
 
 draws = some.floats(0, 1)
 

@@ -13,11 +13,8 @@ import pytest
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition, Queue
 from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.dispatch.partition_queue import MessageRun
+from qdo.worker.executors.in_process import MessageRun, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import Crashed
-from qdo.worker.executors.run_handler import RunControl
-from qdo.worker.executors.tasks import TaskExecutor
-from qdo.worker.executors.threads import ThreadExecutor
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
@@ -128,7 +125,7 @@ class Dying:
 
     slots = 1
 
-    def start(self, run: MessageRun, place: Delivery, control: RunControl) -> asyncio.Future[RunResult]:
+    def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
         """See the protocol."""
         ended: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
         ended.set_result(RunResult(len(run.messages), Failure.of(Crashed("was ended by SIGKILL"))))
@@ -154,16 +151,16 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
     middle.feed(Partition(QUEUE, 1), messages(3, 1))
     middle.dispatch()
     (work,) = middle._works.values()
-    (control,) = work.runs
-    control.since -= 50
+    (run,) = work.runs
+    run.since -= 50
     middle.glance()
     assert middle._metrics.oldest >= 50
     assert "in hand" not in caplog.text
-    control.since -= 50
+    run.since -= 50
     middle.glance()
     middle.glance()
     assert caplog.text.count(f"message {0:032x} of {work.partition} for 100 s") == 1
-    control.handled = 1
+    run.handled = 1
     middle.glance()
     assert middle._metrics.oldest < 50
     gate.set()
@@ -193,8 +190,8 @@ async def _until(condition: Callable[[], bool]) -> None:
 def aged(middle: Dispatcher, seconds: float) -> None:
     """Makes all that is in hand so much older, and looks at it."""
     for work in (*middle._works.values(), *middle._lost_work):
-        for control in work.runs:
-            control.since -= seconds
+        for run in work.runs:
+            run.since -= seconds
     middle.glance()
 
 

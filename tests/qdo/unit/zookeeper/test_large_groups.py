@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.rebalance.group_member import GroupMember
-from qdo.consumer.rebalance.partition_table import OwnedPartition
-from qdo.consumer.rebalance.session_options import SessionOptions
+from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.coordination import Coordinator, Member, TargetAssignment
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.coordination.zookeeper.transactions import NODE_LIMIT
@@ -77,7 +77,7 @@ async def joining(count: int, names: list[str]) -> Servers:
 
 def shared(members: list[Found]) -> bool:
     """Tells whether everything is owned, and evenly."""
-    sizes = [len(member.group.held) for member in members]
+    sizes = [len(member.group.table.held) for member in members]
     return sum(sizes) == members[0].found[QUEUE] and max(sizes) - min(sizes) <= 1
 
 

@@ -6,20 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.fetch.fetch_state import FetchState, check_commit
-from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.consumer.commits import check_commit
+from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.errors import InvalidArgument
 from queuey.client import EARLIEST, id_after
 from tests.qdo.unit.samples import ONE, message_id, messages
 
 
-def track(committed: int | None = None, position: int | None = None) -> FetchState:
+def track(committed: int | None = None, position: int | None = None) -> OwnedPartition:
     """Gives a track that was handed out up to a position."""
-    made = FetchState(
-        OwnedPartition(ONE, OwnedOffset(ONE, CommittedOffset(None if committed is None else message_id(committed)), 1))
-    )
-    made.place(made.committed)
+    offset = CommittedOffset(None if committed is None else message_id(committed))
+    made = OwnedPartition(ONE, OwnedOffset(ONE, offset, 1))
+    made.place(made.recorded)
     if position is not None:
         made.position = message_id(position)
     return made
@@ -86,7 +85,7 @@ def test_commits_do_not_go_back_unless_somebody_sought() -> None:
     one = track(3, position=9)
     with pytest.raises(InvalidArgument, match="lies before"):
         check_commit(one, message_id(2))
-    one._row.wish = message_id(7)
+    one.wish = message_id(7)
     with pytest.raises(InvalidArgument, match="lies before"):
         check_commit(one, message_id(5))
     one.seek(message_id(2))

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
 from random import uniform
 
-from qdo.consumer.commits import Record
-from qdo.consumer.fetch.fetch_planner import QUEUES
-from qdo.consumer.fetch.fetch_state import FetchState
-from qdo.errors import QdoError
+from qdo.consumer.fetch.fetcher import QUEUES
+from qdo.consumer.owned_partition import OwnedPartition
+from qdo.errors import InvalidArgument, QdoError
 from qdo.partitions import Partition
-from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query
+from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, id_before, order_of
 
 log = logging.getLogger("qdo.consumer")
+
+Record = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
+"""Records offsets with the group; returns those that were not, as they are no longer this member's."""
 
 PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds between tries, at first and at most."""
@@ -48,38 +51,36 @@ async def horizons(client: AsyncClient, partitions: Iterable[Partition]) -> Mapp
 
 
 async def begin_at_ends(
-    client: AsyncClient, fetch_states: Iterable[FetchState], record: Record, begin_at: Callable[[FetchState, str], None]
+    client: AsyncClient, rows: Iterable[OwnedPartition], record: Record, begin_at: Callable[[OwnedPartition, str], None]
 ) -> None:
     """Begins partitions at their ends, and tries until that is done, or they are gone, or begin elsewhere.
 
     Args:
         client: To ask the service with.
-        fetch_states: Those of which nothing is recorded.
+        rows: Those of which nothing is recorded.
         record: Records offsets with the group.
         begin_at: Begins to read.
     """
-    left = list(fetch_states)
+    left = list(rows)
     pause = PAUSE
-    while left := [fetch_state for fetch_state in left if fetch_state.since is None and not fetch_state.closed]:
+    while left := [row for row in left if row.since is None and not row.closed]:
         try:
             await _begin(client, left, record, begin_at)
         except (ClientError, QdoError) as error:
             log.warning(
                 "the positions at which to begin with %s partitions are not known yet, retrying: %s", len(left), error
             )
-        if any(fetch_state.since is None and not fetch_state.closed for fetch_state in left):
+        if any(row.since is None and not row.closed for row in left):
             await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - so that members come back apart
             pause = min(LONGEST_PAUSE, 2 * pause)
 
 
 async def _begin(
-    client: AsyncClient, fetch_states: list[FetchState], record: Record, begin_at: Callable[[FetchState, str], None]
+    client: AsyncClient, rows: list[OwnedPartition], record: Record, begin_at: Callable[[OwnedPartition, str], None]
 ) -> None:
-    ends = await horizons(client, [fetch_state.partition for fetch_state in fetch_states])
+    ends = await horizons(client, [row.partition for row in rows])
     # Meanwhile somebody may have said where to go on, or the partition may be somebody else's.
-    open_still = {
-        fetch_state.partition for fetch_state in fetch_states if fetch_state.since is None and not fetch_state.closed
-    }
+    open_still = {row.partition for row in rows if row.since is None and not row.closed}
     points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
     for partition, error in ends.items():
         if isinstance(error, ApiError):
@@ -87,12 +88,35 @@ async def _begin(
     if not points:
         return
     lost = await record(points)
-    for fetch_state in fetch_states:
-        point = points.get(fetch_state.partition)
-        if (
-            point is not None
-            and fetch_state.partition not in lost
-            and fetch_state.since is None
-            and not fetch_state.closed
-        ):
-            begin_at(fetch_state, point)
+    for row in rows:
+        point = points.get(row.partition)
+        if point is not None and row.partition not in lost and row.since is None and not row.closed:
+            begin_at(row, point)
+
+
+async def point_of(client: AsyncClient, partition: Partition, to: str | datetime | float) -> str:
+    """Returns the id after which to go on.
+
+    Args:
+        client: To ask the service with, which only ``latest`` needs.
+        partition: The partition.
+        to: ``earliest``, ``latest``, an id, or an instant (seconds since 1970, or an aware datetime).
+
+    Raises:
+        InvalidArgument: There is no such position.
+        ClientError: The service cannot say where the end is.
+    """
+    if to == "earliest":
+        return EARLIEST
+    if to == "latest":
+        end = (await horizons(client, [partition]))[partition]
+        if isinstance(end, ApiError):
+            raise end
+        return end
+    try:
+        if isinstance(to, str):
+            order_of(to)
+            return to.replace("-", "").lower()
+        return id_before(to)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(f"{to!r} is not a position: {error}") from error

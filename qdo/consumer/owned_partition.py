@@ -1,0 +1,240 @@
+"""One partition that a member owns: what the group knows of it, where its owner stands, and what of it is held ready.
+
+Its states are in :mod:`qdo.consumer.rebalance.partition_table`. Its owner, the consumer, works on it::
+
+    fresh ──on_assign over──► announced ──place known──► opened ◄──pause / resume──► paused
+
+One that comes back later is another one, which begins at the committed offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Literal
+
+import msgspec
+
+from qdo.coordination import CommittedOffset, OwnedOffset
+from qdo.partitions import Partition
+from queuey.client import EARLIEST, Message, id_after
+
+State = Literal["owned", "revoking", "releasing", "unsure", "lost"]
+
+
+class OwnedPartition:
+    """One partition of a session.
+
+    Args:
+        partition: The partition.
+        held: As it was taken; None: it is unsure.
+
+    Attributes:
+        state: See the module.
+        claimed: What was recorded when it was taken.
+        held: With the version that the next commit needs.
+        wish: The offset that is to be recorded; None: there is none.
+        note: What is to be noted beside it.
+        certain: The version is known.
+        notified: The owner has heard that it has it, and not that this is over.
+        telling: By which it hears that it has it.
+        released: It is free for others.
+
+    What its owner knows of it:
+
+    Attributes:
+        begun: It works on it.
+        announced: The user was told of it.
+        position: The last message handed out, or the point after which the next one lies; None: the beginning.
+        settled: The position up to which everything counts as processed without being asked.
+        sought: It was moved since the last commit, so that this one may go back.
+        since: From where to read on; None until it is known where to begin, and nothing is read before.
+        opened: It is read.
+        paused: Nothing of it is handed out for now.
+        count: Messages held.
+        size: Bytes of their bodies, about.
+        turn: Rises whenever what was read before is not to be handed out any more.
+        more: There certainly is more to be read (True), none when last looked (False), not known (None).
+        pending_call: The request that it is part of.
+        failures: Reads in a row that failed.
+        rest_until: Instant (of the loop) before which it is not read.
+    """
+
+    def __init__(self, partition: Partition, held: OwnedOffset | None) -> None:
+        self.partition = partition
+        self.state: State = "unsure" if held is None else "owned"
+        self.held = held
+        self.claimed = CommittedOffset() if held is None else held.offset
+        self.wish: str | None = None
+        self.note = self.claimed.note
+        self.certain = True
+        self.notified = self.released = False
+        self.telling: asyncio.Task[bool] | None = None
+        self._over = held is None
+        self._asked: list[PendingCommit] = []
+        self.begun = self.announced = self.opened = self.paused = self.sought = False
+        self.position = self.settled = self.recorded
+        self.since: str | None = None
+        self.more: bool | None = None
+        self.pending_call: object | None = None
+        self.count = self.size = self.turn = self.failures = 0
+        self.rest_until = 0.0
+        self._chunks: deque[tuple[list[Message], int]] = deque()
+        self._start = 0
+
+    @property
+    def recorded(self) -> str | None:
+        """The offset that is recorded, as far as that is known."""
+        return None if self.held is None else self.held.offset.id
+
+    @property
+    def commits(self) -> bool:
+        """Whether commits are accepted."""
+        return self.state in {"owned", "revoking"}
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is released and its owner has heard everything."""
+        return self.released and self._over
+
+    def conclude(self) -> None:
+        """Its owner has heard everything."""
+        self._over = True
+
+    def ask(self, offset: str | None, asked: PendingCommit) -> None:
+        """Wants an offset recorded, in the place of the one that was wanted before; None: only what is noted."""
+        self.wish = offset or self.wish
+        self._asked.append(asked)
+
+    def request(self) -> tuple[OwnedOffset, str | None]:
+        """Returns what is to be sent."""
+        assert self.held is not None  # noqa: S101 - it is owned
+        offset = msgspec.structs.replace(self.held.offset, note=self.note)
+        return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
+
+    def waiting(self) -> int:
+        """Returns how many wait for an offset to be recorded."""
+        return len(self._asked)
+
+    def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
+        """Tells those who wait, or the first of them; when it tells all of them nothing is wanted any more."""
+        notified = self._asked[:waiting]
+        del self._asked[:waiting]
+        if waiting is None:
+            self.wish = None
+        for asked in notified:
+            asked.answer(self.partition, recorded=recorded)
+
+    def fail(self, error: Exception, *, due: float | None = None) -> None:
+        """Tells those who wait of an error: all of them, or those whose time is over."""
+        late = [asked for asked in self._asked if due is None or asked.deadline < due]
+        self._asked = [asked for asked in self._asked if asked not in late]
+        for asked in late:
+            asked.fail(error)
+
+    # What its owner does with it.
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is not this member's any more, or is being given up."""
+        return self.state != "owned"
+
+    @property
+    def live(self) -> bool:
+        """Whether what it holds may be handed out."""
+        return self.opened and not self.paused and self.state == "owned"
+
+    @property
+    def lowest_commit(self) -> str | None:
+        """What is to be recorded, or else was; no commit goes below it unless somebody went back."""
+        return self.recorded if self.wish is None else self.wish
+
+    def place(self, position: str | None) -> None:
+        """Says where to begin: after a position, None: at the beginning."""
+        self.position = self.settled = position
+        self.since = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
+
+    def seek(self, position: str) -> None:
+        """Goes on after another position. What was read must have been dropped."""
+        self.place(position)
+        self.more = None
+        self.rest_until = 0.0
+        self.sought = True
+
+    def clear(self) -> None:
+        """Drops what is held, and whatever is under way."""
+        self._chunks.clear()
+        self._start = self.count = self.size = 0
+        self.pending_call = None
+        self.turn += 1
+
+    def push(self, messages: list[Message], size: int) -> None:
+        """Takes messages that come after those it holds, with the bytes of their bodies."""
+        each = -(-size // len(messages))
+        self._chunks.append((messages, each))
+        self.count += len(messages)
+        self.size += each * len(messages)
+
+    def take(self, most: int) -> list[Message]:
+        """Gives up to so many of the messages that it holds; at least one. A whole chunk is given as it is."""
+        taken: list[Message] = []
+        while most > 0 and self._chunks:
+            messages, each = self._chunks[0]
+            end = min(self._start + most, len(messages))
+            part = messages[self._start : end] if self._start or end < len(messages) else messages
+            if end == len(messages):
+                self._chunks.popleft()
+                self._start = 0
+            else:
+                self._start = end
+            most -= len(part)
+            self.count -= len(part)
+            self.size -= each * len(part)
+            taken = taken + part if taken else part
+        return taken
+
+    def put_back(self, messages: list[Message], size: int) -> None:
+        """Takes back what it gave last."""
+        if self._start:
+            rest, each = self._chunks.popleft()
+            self._chunks.appendleft((rest[self._start :], each))
+            self._start = 0
+        each = -(-size // len(messages))
+        self._chunks.appendleft((messages, each))
+        self.count += len(messages)
+        self.size += each * len(messages)
+
+
+class PendingCommit:
+    """A commit of some partitions, until each of them has its answer.
+
+    Args:
+        count: How many.
+        deadline: Until when it is tried again while the service does not answer, by the loop's clock.
+    """
+
+    def __init__(self, count: int, deadline: float) -> None:
+        self.deadline = deadline
+        self.end: asyncio.Future[frozenset[Partition]] = asyncio.get_running_loop().create_future()
+        self.end.add_done_callback(_looked_at)
+        self._left = count
+        self._lost: set[Partition] = set()
+
+    def answer(self, partition: Partition, *, recorded: bool) -> None:
+        """Takes the answer for one partition."""
+        self._left -= 1
+        if not recorded:
+            self._lost.add(partition)
+        if not self._left and not self.end.done():
+            self.end.set_result(frozenset(self._lost))
+
+    def fail(self, error: Exception) -> None:
+        """Ends it without an answer."""
+        if not self.end.done():
+            self.end.set_exception(error)
+
+
+def _looked_at(end: asyncio.Future[frozenset[Partition]]) -> None:
+    """Spares a warning when a commit failed for which nobody waits any more."""
+    if not end.cancelled():
+        end.exception()

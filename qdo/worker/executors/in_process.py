@@ -1,0 +1,417 @@
+"""Where handlers run: what threads, tasks and processes have in common, and what those in this process share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from contextvars import ContextVar
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any, Protocol
+
+from qdo.errors import HandlerError, TimeLimit
+from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.handlers import Context
+from qdo.worker.middleware import Hooks
+from queuey.client import Message
+
+
+class MessageRun:
+    """Messages to be handled one after another, without a pause, and how far that has come.
+
+    Args:
+        messages: At least one. One that failed before travels alone.
+        attempt: Which attempt at them it is, from 1 on.
+        keys: The keys that they have; where messages have none: empty.
+
+    Attributes:
+        halt: It is to end after the message in hand; looked at before each message.
+        handled: How many of its messages are handled, while it goes on.
+        seen: How many they were when somebody looked last.
+        since: When that was another number, by the loop's clock.
+        told: After how many seconds without another one somebody was told last.
+        tell: Called when it is to end, for whoever cannot look.
+        begun: A handler has it in hand: it waits for nothing else.
+        abandoned: How many were handled when the message in hand did not come to an end in time; None: it never was so.
+        stray: Nor did it come to an end when it was to be stopped.
+    """
+
+    __slots__ = (
+        "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "since", "stray", "tell", "told"
+    )  # fmt: skip
+
+    def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
+        self.messages = messages
+        self.attempt = attempt
+        self.keys = keys
+        self.halt = self.begun = self.stray = False
+        self.handled = self.seen = 0
+        self.since = self.told = 0.0
+        self.tell: Callable[[], None] | None = None
+        self.abandoned: int | None = None
+
+    def stop(self) -> None:
+        """Ends it after the message in hand."""
+        self.halt = True
+        if self.tell is not None:
+            self.tell()
+
+
+class Executor(Protocol):
+    """Runs messages somewhere, a bounded number of runs at a time."""
+
+    slots: int
+    """How many runs there may be at the same moment."""
+
+    async def open(self) -> None:
+        """Gets everything ready, the context too.
+
+        Raises:
+            HandlerError: The handler or its context cannot be used.
+        """
+
+    def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
+        """Begins a run. The future has its end, whatever happens; it never raises."""
+
+    def abandon(self, run: MessageRun) -> bool:
+        """Ends one run whose message in hand takes too long; returns whether it ends, or else makes room for another.
+
+        Args:
+            run: Which. It may be asked for once more if it has not ended.
+        """
+
+    def give_up(self) -> bool:
+        """Ends what is running as far as that is possible: tasks and processes are stopped, threads cannot be.
+
+        Returns:
+            Whether it ends soon.
+        """
+
+    async def close(self) -> None:
+        """Leaves the context. Nothing is running any more, or was given up."""
+
+
+class InThisProcess:
+    """What threads and tasks share: a handler, and a context that is entered once for all of them.
+
+    Args:
+        handler: Called with each message.
+        context: Factory of its second argument; None: an empty dict.
+        count: Runs at the same moment.
+        seconds: After which a run ends before its last message.
+        hooks: Called around each message.
+    """
+
+    def __init__(
+        self,
+        handler: Any,  # noqa: ANN401 - plain or async, as the runner wants it
+        context: Context | None,
+        count: int,
+        seconds: float,
+        hooks: Hooks,
+    ) -> None:
+        self.slots = count
+        self._handler = handler
+        self._factory = context
+        self._seconds = seconds
+        self._hooks = hooks
+        self._entered = AsyncExitStack()
+        self._context: Any = None
+
+    async def open(self) -> None:
+        """Enters the context."""
+        self._context = await enter(self._factory, self._entered)
+
+    async def close(self) -> None:
+        """Leaves the context."""
+        await self._entered.aclose()
+
+
+async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noqa: ANN401 - whatever handlers share
+    """Calls the factory and enters what it gives; returns what goes to the handlers.
+
+    Args:
+        factory: Gives a context manager, plain or async, or a plain value. None: handlers share an empty dict.
+        entered: Leaves it.
+
+    Raises:
+        HandlerError: It failed.
+    """
+    if factory is None:
+        return {}
+    try:
+        made: Any = factory()
+        if inspect.isawaitable(made):
+            made = await made
+        if isinstance(made, AbstractAsyncContextManager):
+            return await entered.enter_async_context(made)
+        if isinstance(made, AbstractContextManager):
+            return entered.enter_context(made)
+    except Exception as error:
+        raise HandlerError(f"the context cannot be made: {type(error).__name__}: {error}") from error
+    return made
+
+
+QUICK = 0.0005
+"""Seconds. Handlers that return sooner are not told apart."""
+_BREATH = 0.01
+"""Seconds for which an async handler that never waits may keep the loop from everything else."""
+
+_delivery: ContextVar[Delivery] = ContextVar("delivery")
+
+
+class MessageHooks(Protocol):
+    """What is called around each message: hooks, or what stands for them in another process."""
+
+    around: bool
+    """Whether it is to be called."""
+
+    def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
+        """``before`` or ``after``, with the message and its delivery. Raises nothing."""
+
+
+def delivery() -> Delivery:
+    """Returns the partition of the message that the caller is handling, and the number of the attempt.
+
+    Example:
+        >>> from qdo import AsyncConsumer, StopWorker, Worker, delivery, open_coordinator
+        >>> from queuey.client import AsyncClient
+        >>> def handle(message, context):
+        ...     print(message.body, "attempt", delivery().attempt)
+        ...     raise StopWorker
+        >>> consumer = AsyncConsumer(AsyncClient(), open_coordinator("local:", "billing"), queues=["orders"])
+        >>> Worker(handle, consumer).run()
+        one apple attempt 1
+        0
+
+    Raises:
+        LookupError: The caller is not a handler, or not in the thread or task in which it was called.
+    """
+    return _delivery.get()
+
+
+def run_plain(
+    handler: Callable[[Message, Any], Any],
+    context: object,
+    run: MessageRun,
+    place: Delivery,
+    seconds: float,
+    hooks: MessageHooks,
+) -> RunResult:
+    """Calls a plain function for one message after another; blocks.
+
+    Args:
+        handler: The function.
+        context: Its second argument.
+        run: The messages; says when to end before the last.
+        place: Where they come from.
+        seconds: After which to end before the last.
+        hooks: Called around each.
+    """
+    _delivery.set(place)
+    around = hooks.around
+    handled, failure, slow = 0, None, []
+    begun = last = perf_counter()
+    until = begun + seconds
+    try:
+        for message in run.messages:
+            if run.halt:
+                break
+            if around:
+                hooks.call("before", message, place)
+            result = handler(message, context)
+            if result is not None and inspect.isawaitable(result):
+                refuse_awaitable(result)
+            handled = run.handled = handled + 1
+            if around:
+                hooks.call("after", message, place)
+            now = perf_counter()
+            if now - last > QUICK:
+                slow.append(now - last)
+            last = now
+            if now > until:
+                break
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to this message and is judged elsewhere
+        failure = Failure.of(error)
+    return RunResult(handled, failure, handled - len(slow), last - begun - sum(slow), tuple(slow))
+
+
+async def run_async(  # noqa: C901 - every message goes through it, and calls cost
+    handler: Callable[[Message, Any], Awaitable[Any]],
+    context: object,
+    run: MessageRun,
+    place: Delivery,
+    seconds: float,
+    hooks: MessageHooks,
+    limit: float | None,
+) -> RunResult:
+    """Awaits an async function for one message after another; see :func:`run_plain`.
+
+    When its task is cancelled the message in hand counts as not handled, and those before it as handled; a cancellation
+    that the handler brought about itself is its failure. ``limit`` is the seconds that one call may take; None: any.
+    """
+    _delivery.set(place)
+    around = hooks.around
+    handled, failure, slow = 0, None, []
+    begun = last = breath = perf_counter()
+    until = begun + seconds
+    try:
+        for message in run.messages:
+            if run.halt:
+                break
+            if around:
+                hooks.call("before", message, place)
+            if limit is None:
+                await handler(message, context)
+            else:
+                await _limited(handler(message, context), limit)
+            handled = run.handled = handled + 1
+            if around:
+                hooks.call("after", message, place)
+            now = perf_counter()
+            if now - last > QUICK:
+                slow.append(now - last)
+            last = now
+            if now > until:
+                break
+            if now - breath > _BREATH:
+                await asyncio.sleep(0)
+                last = breath = perf_counter()
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            failure = Failure.of(error)
+    except BaseException as error:  # noqa: BLE001 - as above
+        failure = Failure.of(error)
+    return RunResult(handled, failure, handled - len(slow), max(0.0, last - begun - sum(slow)), tuple(slow))
+
+
+async def _limited(call: Awaitable[Any], limit: float) -> None:
+    timer = asyncio.timeout(limit)
+    try:
+        async with timer:
+            await call
+    except TimeoutError as error:
+        if timer.expired():
+            raise TimeLimit(f"the handler took longer than {limit:g} s") from error
+        raise
+
+
+def refuse_awaitable(result: Any) -> None:  # noqa: ANN401 - is an awaitable
+    """Says that a handler which was taken for a plain function is none.
+
+    Raises:
+        HandlerError: Always. Nothing was handled, and nothing would be by calling it again.
+    """
+    if inspect.iscoroutine(result):
+        result.close()
+    raise HandlerError("the handler is a plain function that returned something to be awaited; make it async")
+
+
+Job = tuple[asyncio.Future[RunResult], MessageRun, Delivery]
+
+
+class ThreadExecutor(InThisProcess):
+    """A pool whose threads do not keep the process from ending: one that never returns cannot be stopped.
+
+    Each thread is started when it is needed first. Arguments: see :class:`InThisProcess`.
+    """
+
+    def __init__(
+        self, handler: Callable[[Message, Any], Any], context: Context | None, count: int, seconds: float, hooks: Hooks
+    ) -> None:
+        super().__init__(handler, context, count, seconds, hooks)
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+
+    def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
+        """Begins a run in a thread."""
+        future = asyncio.get_running_loop().create_future()
+        self._busy += 1
+        run.begun = True
+        if self._busy > len(self._threads) < self.slots:
+            thread = threading.Thread(target=self._work, name=f"qdo-{len(self._threads) + 1}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put((future, run, place))
+        return future
+
+    def abandon(self, run: MessageRun) -> bool:  # noqa: ARG002 - whichever it is, it cannot be stopped
+        """Lets another thread begin; this one counts no more."""
+        self.slots += 1
+        return False
+
+    def give_up(self) -> bool:
+        """Does nothing: each run ends after its message in hand, if that ever ends."""
+        return False
+
+    async def close(self) -> None:
+        """Lets the idle threads end and leaves the context."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        await super().close()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, run, place = job
+            ran = contextvars.Context().run(
+                run_plain, self._handler, self._context, run, place, self._seconds, self._hooks
+            )
+            try:
+                future.get_loop().call_soon_threadsafe(self._settle, future, ran, run)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more
+
+    def _settle(self, future: asyncio.Future[RunResult], ran: RunResult, run: MessageRun) -> None:
+        self._busy -= 1
+        self.slots -= run.abandoned is not None
+        if not future.done():
+            future.set_result(ran)
+
+
+class TaskExecutor(InThisProcess):
+    """One task for a run.
+
+    Args:
+        *shared: See :class:`InThisProcess`.
+        limit: Seconds that one call may take; None: any. A handler that swallows its cancellation cannot be stopped.
+    """
+
+    def __init__(self, *shared: Any, limit: float | None) -> None:  # noqa: ANN401 - see there
+        super().__init__(*shared)
+        self._limit = limit
+        self._running: dict[MessageRun, asyncio.Task[RunResult]] = {}
+
+    def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
+        """Begins a run in a task."""
+        task = asyncio.get_running_loop().create_task(
+            run_async(self._handler, self._context, run, place, self._seconds, self._hooks, self._limit)
+        )
+        run.begun = True
+        self._running[run] = task
+        task.add_done_callback(lambda _: self._running.pop(run, None))
+        return task
+
+    def abandon(self, run: MessageRun) -> bool:
+        """Cancels the run; one that goes on all the same gets no more messages, and another may run beside it."""
+        run.stop()
+        task = self._running.get(run)
+        if task is None or not task.cancelling():
+            return task is None or task.cancel()
+        self.slots += 1
+        task.add_done_callback(self._ended)
+        return False
+
+    def _ended(self, _: asyncio.Task[RunResult]) -> None:
+        self.slots -= 1
+
+    def give_up(self) -> bool:
+        """Cancels what is running."""
+        for task in self._running.values():
+            task.cancel()
+        return True
