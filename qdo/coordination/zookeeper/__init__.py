@@ -1,13 +1,13 @@
 """Coordination by ZooKeeper: members on any number of machines.
 
 Importing this needs kazoo (``pip install 'queuey[zookeeper]'``). Layout: :mod:`qdo.coordination.zookeeper.paths`.
-Fencing: :mod:`qdo.coordination.zookeeper.partition_owners`.
+Fencing: :mod:`qdo.coordination.zookeeper.session`.
 """
 
 from __future__ import annotations
 
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions
+from qdo.coordination.zookeeper.connection_options import parse as parse_url
 from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from qdo.coordination.zookeeper.url import parse as parse_url
 
 __all__ = ["ConnectionOptions", "DigestLogin", "SaslLogin", "TlsOptions", "ZooKeeperCoordinator", "parse_url"]

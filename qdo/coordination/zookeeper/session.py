@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from qdo.coordination import Event, Listen, Member, OwnedOffset, Session, TargetAssignment, Versioned
-from qdo.coordination.encoding import decode_member, encode_member
-from qdo.coordination.zookeeper.batching import lacks_parent, make
+from qdo.coordination import CommittedOffset, Event, Listen, Member, OwnedOffset, Session, TargetAssignment, Versioned
+from qdo.coordination.encoding import decode_member, decode_offset, encode_member, encode_offset
+from qdo.coordination.zookeeper.batching import ParentNodes, apply_each, lacks_parent, make
 from qdo.coordination.zookeeper.driver import Link, State
-from qdo.coordination.zookeeper.partition_owners import SessionPartitions
 from qdo.coordination.zookeeper.paths import GroupPaths, decode
-from qdo.coordination.zookeeper.stored_assignments import OwnAssignment, TargetWriter
+from qdo.coordination.zookeeper.stored_assignments import StoredAssignments
 from qdo.coordination.zookeeper.transactions import (
     ANY,
     Applied,
     Change,
+    Check,
     Create,
     Delete,
+    NodeData,
+    Rejection,
     RejectionReason,
     Rounds,
     SetData,
 )
 from qdo.coordination.zookeeper.watched import WatchedNodes
-from qdo.errors import CoordinationLost, MemberExists, SessionLost
-from qdo.partitions import Partition
+from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
+from qdo.partitions import Partition, Queue
 
-EVENTS: Mapping[State, Event] = {"connected": "connected", "suspended": "suspended", "lost": "lost"}
+log = logging.getLogger("qdo.zookeeper")
+
+FEW = 4
+"""Partitions of a queue that are tried at once; of more it is asked first which are owned, all in one answer."""
+
+
+class ClaimCandidates(NamedTuple):
+    """What to do with partitions that shall be taken.
+
+    Attributes:
+        free: Nobody owns them, as far as we know.
+        mine: This session owns them.
+        owned: Somebody does.
+        former: An earlier session of this member does; who has its name may end that.
+    """
+
+    free: set[Partition]
+    mine: set[Partition]
+    owned: set[Partition]
+    former: set[Partition]
 
 
 class ZooKeeperSession(Session):
@@ -47,9 +71,13 @@ class ZooKeeperSession(Session):
         self._member = member
         self._listen = listen
         self._watching = WatchedNodes(link)
-        self._own = OwnAssignment(link, group_paths, member.id, self._watching)
-        self._setting = TargetWriter(link, group_paths, self._watching)
-        self._ownership = SessionPartitions(link, group_paths, member.id)
+        self._assignments = StoredAssignments(link, group_paths, member.id, self._watching)
+        self._maker = ParentNodes(link)
+        self._owner = member.id.encode()
+        self._held: dict[Partition, OwnedOffset] = {}
+        self._refused: set[Partition] = set()
+        self._strange: set[Partition] = set()
+        self._watched_owners: set[str] = set()
         self._over = False
 
     async def join(self, *, replace: bool = False) -> None:
@@ -90,7 +118,7 @@ class ZooKeeperSession(Session):
         mine = await self._watching.node(self._paths.member(self._member.id))
         if mine is None or mine.session != self.link.session:
             raise self._removed()
-        return await self._own.read()
+        return await self._assignments.own()
 
     async def lead(self) -> bool:
         """See the contract. The first to come leads, until its session ends."""
@@ -124,23 +152,11 @@ class ZooKeeperSession(Session):
 
     async def target(self) -> Versioned:
         """See the contract."""
-        return await self._setting.read()
+        return await self._assignments.target()
 
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
         """See the contract."""
-        return await self._setting.set(target, version)
-
-    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
-        """See the contract."""
-        return await self._ownership.claim(partitions)
-
-    async def release(self, partitions: Iterable[Partition]) -> None:
-        """See the contract."""
-        await self._ownership.release(partitions)
-
-    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
-        """See the contract."""
-        return await self._ownership.commit(offsets)
+        return await self._assignments.set_target(target, version)
 
     async def leave(self) -> None:
         """See the contract."""
@@ -157,16 +173,183 @@ class ZooKeeperSession(Session):
         self._report(EVENTS[state])
         if state == "connected":
             # What was watched is watched no more.
-            for each in (self._watching, self._ownership):
-                each.forget()
+            self._watching.forget()
+            self._watched_owners.clear()
             self._report("changed")
 
     def _on_watch(self, paths: list[str]) -> None:
-        for each in (self._watching, self._ownership):
-            each.hear(paths)
+        self._watching.hear(paths)
+        self._watched_owners.difference_update(paths)
         self._report("changed")
 
     def _report(self, event: Event) -> None:
         if not self._over:
             self._over = event == "lost"
             self._listen(event)
+
+    # Partitions; see the module.
+
+    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
+        """See the contract. The nodes of other owners are watched."""
+        wanted = dict.fromkeys(partitions)
+        held: dict[Partition, OwnedOffset] = {}
+        todo = await self._sort(set(wanted))
+        rounds = Rounds("who owns the partitions")
+        while any(todo) and rounds:
+            todo = await self._look(todo)
+            todo = await self._try(todo, held)
+        return {partition: held[partition] for partition in wanted if partition in held}
+
+    async def _sort(self, wanted: set[Partition]) -> ClaimCandidates:
+        """Asks for the owners of queues of which several partitions are wanted."""
+        mine = (wanted & self._held.keys()) - self._refused
+        queues: dict[Queue, set[Partition]] = {}
+        for partition in wanted - mine:
+            queues.setdefault(partition.queue, set()).add(partition)
+        asked = [queue for queue, several in queues.items() if len(several) > FEW]
+        lists = await self.link.children(map(self._paths.owners_of, asked))
+        owned: set[Partition] = set()
+        for queue, numbers in zip(asked, lists, strict=True):
+            there = frozenset(numbers or ())
+            owned |= {partition for partition in queues[queue] if str(partition.number) in there}
+        return ClaimCandidates(wanted - mine - owned, mine, owned, set())
+
+    async def _look(self, todo: ClaimCandidates) -> ClaimCandidates:
+        """Looks whose the owned ones are, and watches them. Those that are watched already are somebody else's."""
+        asked = sorted(each for each in todo.owned if self._paths.owner(each) not in self._watched_owners)
+        paths = [self._paths.owner(partition) for partition in asked]
+        self._watched_owners.update(paths)
+        try:
+            nodes = await self.link.read(paths, watch=True)
+        except BaseException:
+            self._watched_owners.difference_update(paths)
+            raise
+        found = ClaimCandidates(set(todo.free), set(todo.mine), set(), set())
+        for partition, path, node in zip(asked, paths, nodes, strict=True):
+            if node is None:
+                found.free.add(partition)
+            elif node.session == self.link.session:
+                found.mine.add(partition)
+            elif node.data == self._owner:
+                found.former.add(partition)
+            else:
+                continue
+            self._watched_owners.discard(path)
+        return found
+
+    async def _try(self, todo: ClaimCandidates, held: dict[Partition, OwnedOffset]) -> ClaimCandidates:
+        """Takes the free ones and those that are ours; returns those that turned out to be something else."""
+        wanted = sorted(todo.free | todo.mine | todo.former)
+        nodes = await self.link.read(map(self._paths.offset, wanted))
+        offsets = dict(zip(wanted, nodes, strict=True))
+        new = {partition.queue for partition, node in offsets.items() if node is None}
+        await self._maker.make(path for queue in new for path in self._holders(queue))
+        # Before anything is taken: what cannot be understood must not be owned.
+        recorded = {each: offset for each, node in offsets.items() if (offset := self._understood(each, node))}
+        wishes = {each: self._claiming(each, offsets[each], recorded[each], todo) for each in recorded}
+        again = ClaimCandidates(set(), set(), set(), set())
+        missing: set[str] = set()
+        for partition, outcome in (await apply_each(self.link, wishes)).items():
+            if isinstance(outcome, Applied):
+                held[partition] = self._held[partition] = OwnedOffset(
+                    partition, recorded[partition], outcome.versions[-1]
+                )
+                self._refused.discard(partition)
+                continue
+            self._place(partition, outcome, again, mine=partition in todo.mine)
+            if outcome.why is RejectionReason.NO_NODE:
+                missing.update(self._holders(partition.queue))
+        self._maker.doubt(missing)
+        await self._maker.make(missing)
+        return again
+
+    def _understood(self, partition: Partition, node: NodeData | None) -> CommittedOffset | None:
+        """Returns the offset that a node holds; None, with a word in the log, if it is none for this program."""
+        if node is None:
+            return CommittedOffset()
+        try:
+            return decode_offset(node.data)
+        except CoordinationIncompatible as error:
+            if partition not in self._strange:
+                self._strange.add(partition)
+                log.error("%s is left out, because its offset cannot be read: %s", partition, error)  # noqa: TRY400 - says it all
+            return None
+
+    def _place(self, partition: Partition, refusal: Rejection, again: ClaimCandidates, *, mine: bool) -> None:
+        """Says what to do with a partition that could not be taken."""
+        # Of one that a former session owned only the first operation can find the owner to be another.
+        at_owner = refusal.at == 0
+        if at_owner and refusal.why is RejectionReason.NODE_EXISTS:
+            again.owned.add(partition)
+        elif at_owner:
+            self._held.pop(partition, None)
+            again.free.add(partition)
+        else:
+            (again.mine if mine else again.free).add(partition)
+
+    def _claiming(
+        self, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
+    ) -> Change:
+        path, there = self._paths.owner(partition), self._paths.offset(partition)
+        owner: Change = (Check(path) if partition in todo.mine else Create(path, self._owner, ephemeral=True),)
+        if partition in todo.former:
+            owner = (Delete(path), *owner)
+        claimed = encode_offset(replace(recorded, held=True))
+        if offset is None:
+            return *owner, Create(there, claimed)
+        return *owner, SetData(there, claimed, offset.version)
+
+    def _holders(self, queue: Queue) -> tuple[str, str]:
+        return self._paths.owners_of(queue), self._paths.offsets_of(queue)
+
+    async def release(self, partitions: Iterable[Partition]) -> None:
+        """See the contract."""
+        wanted = set(partitions)
+        known = (wanted & self._held.keys()) - self._refused
+        doubtful = sorted(wanted - known)
+        nodes = await self.link.look(map(self._paths.owner, doubtful))
+        ours = {
+            partition
+            for partition, node in zip(doubtful, nodes, strict=True)
+            if node is not None and node.session == self.link.session
+        }
+        held = {each: one for each in wanted if (one := self._held.pop(each, None)) is not None}
+        outcomes = await apply_each(self.link, {each: self._releasing(held[each]) for each in sorted(known)})
+        # Of one whose version is in doubt it stays recorded that it was not released: its next owner is careful.
+        left = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)} | ours
+        await apply_each(self.link, {each: (Delete(self._paths.owner(each)),) for each in sorted(left)})
+
+    def _releasing(self, held: OwnedOffset) -> Change:
+        offset = encode_offset(replace(held.offset, held=False))
+        return Delete(self._paths.owner(held.partition)), SetData(
+            self._paths.offset(held.partition), offset, held.version
+        )
+
+    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
+        """See the contract; of several offsets for a partition the last counts."""
+        instant = time.time()
+        wanted = list(offsets)
+        known = {held.partition: held for held, _ in wanted}
+        recorded = {
+            held.partition: CommittedOffset(identifier, instant, self._member.id, held=True, note=held.offset.note)
+            for held, identifier in wanted
+        }
+        # The servers check that there is an owner; that it is this session only the session knows.
+        wishes = {each: self._recording(held, recorded[each]) for each, held in known.items() if each in self._held}
+        outcomes = await apply_each(self.link, wishes)
+        # Whoever is refused looks whose a partition is before it takes or releases it.
+        self._refused.update(each for each, outcome in outcomes.items() if not isinstance(outcome, Applied))
+        now: dict[Partition, OwnedOffset | None] = dict.fromkeys(known)
+        for partition, outcome in outcomes.items():
+            if isinstance(outcome, Applied):
+                now[partition] = self._held[partition] = OwnedOffset(
+                    partition, recorded[partition], outcome.versions[-1]
+                )
+        return now
+
+    def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
+        path = self._paths.offset(held.partition)
+        return Check(self._paths.owner(held.partition)), SetData(path, encode_offset(offset), held.version)
+
+
+EVENTS: Mapping[State, Event] = {"connected": "connected", "suspended": "suspended", "lost": "lost"}

@@ -167,8 +167,8 @@ async def read(link: Link, group_paths: GroupPaths, node: NodeData | None) -> St
     return StoredTarget(None if node is None else node.version, generation, stored)
 
 
-class OwnAssignment:
-    """What one member is to own, as its session sees it.
+class StoredAssignments:
+    """What is assigned, as one session sees it, and as that of who leads sets it.
 
     Args:
         link: The session.
@@ -183,8 +183,9 @@ class OwnAssignment:
         self._watching = watching
         self._path = group_paths.assignment(member)
         self._known = TargetGeneration()
+        self._present: StoredTarget | None = None
 
-    async def read(self) -> frozenset[Partition]:
+    async def own(self) -> frozenset[Partition]:
         """Returns what the member is to own.
 
         Raises:
@@ -202,23 +203,7 @@ class OwnAssignment:
             self._known = decode_generation(await self._watching.node(self._paths.target))
         return assigned.counted(self._known)
 
-
-class TargetWriter:
-    """The target, as the session of who leads sees and sets it.
-
-    Args:
-        link: The session.
-        group_paths: The group's paths.
-        watching: What the session hears of.
-    """
-
-    def __init__(self, link: Link, group_paths: GroupPaths, watching: WatchedNodes) -> None:
-        self._link = link
-        self._paths = group_paths
-        self._watching = watching
-        self._present: StoredTarget | None = None
-
-    async def read(self) -> Versioned:
+    async def target(self) -> Versioned:
         """Returns the target, and has the next change told.
 
         Raises:
@@ -226,7 +211,7 @@ class TargetWriter:
         """
         return (await self._read()).target
 
-    async def set(self, target: TargetAssignment, version: int) -> bool:
+    async def set_target(self, target: TargetAssignment, version: int) -> bool:
         """Sets the target if it has a version; returns whether it did.
 
         Raises:

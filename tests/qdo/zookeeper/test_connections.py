@@ -16,9 +16,8 @@ from qdo.coordination import Member, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.driver.handler import Handler
+from qdo.coordination.zookeeper.driver.handler import Handler, Wire
 from qdo.coordination.zookeeper.driver.link import MOST_FLYING
-from qdo.coordination.zookeeper.driver.wire import Wire
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.coordination.zookeeper.transactions import NodeData

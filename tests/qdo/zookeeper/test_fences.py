@@ -10,7 +10,6 @@ import pytest
 from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
 from qdo.coordination.encoding import encode_offset
 from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.partition_owners import SessionPartitions
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.coordination.zookeeper.transactions import ANY, Change, Check, SetData
 from qdo.errors import SessionLost
@@ -36,20 +35,19 @@ def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Itera
         fresh: Another session, under which they go otherwise.
     """
 
-    def recording(self: SessionPartitions, held: OwnedOffset, offset: CommittedOffset) -> Change:
+    def recording(self: ZooKeeperSession, held: OwnedOffset, offset: CommittedOffset) -> Change:
         owner = (Check(self._paths.owner(held.partition)),) if "owner" in parts else ()
         version = held.version if "version" in parts else ANY
         return *owner, SetData(self._paths.offset(held.partition), encode_offset(offset), version)
 
-    owned = session._ownership
-    link = owned._link
-    with replace(SessionPartitions._recording, recording):
+    link = session.link
+    with replace(ZooKeeperSession._recording, recording):
         if "session" not in parts:
-            owned._link = fresh
+            session.link = fresh
         try:
             yield
         finally:
-            owned._link = link
+            session.link = link
 
 
 async def recorded_after(
@@ -127,6 +125,6 @@ async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coo
     held = (await mine.claim([ONE]))[ONE]
     assert await other.commit([(held, "1")]) == {ONE: None}
     assert await coordinator.offsets() == {}
-    other._ownership._held[ONE] = held
+    other._held[ONE] = held
     assert (await other.commit([(held, "1")]))[ONE]
     assert (await coordinator.offsets())[ONE].id == "1"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,9 +24,145 @@ from typing import Any
 
 from kazoo.handlers.threading import KazooTimeoutError
 
-from qdo.coordination.zookeeper.driver.answer import PendingAnswer
-from qdo.coordination.zookeeper.driver.wire import Wire
 from qdo.coordination.zookeeper.lease import SessionLease
+
+
+class PendingAnswer:
+    """The answer to one request. One thread puts it in, another may ask for callbacks at the same time.
+
+    Only the first answer counts: kazoo gives two to a request that comes while it is being closed.
+
+    Attributes:
+        value: What was answered; None as well while there is nothing or an error.
+        exception: The error.
+    """
+
+    __slots__ = ("_callbacks", "_ready", "exception", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.exception: BaseException | None = None
+        self._ready = False
+        self._callbacks: list[Callable[[PendingAnswer], object]] = []
+
+    def set(self, value: Any = None) -> None:  # noqa: ANN401 - of any request
+        """Puts it in."""
+        self._finish(value, None)
+
+    def set_exception(self, exception: BaseException) -> None:
+        """Puts an error in."""
+        self._finish(None, exception)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, FBT001, FBT002 - kazoo's signature
+        """Returns it, or raises the error; nobody may wait for it."""
+        if not self._ready:
+            raise KazooTimeoutError
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def rawlink(self, callback: Callable[[PendingAnswer], object]) -> None:
+        """Calls back when it is there, or at once."""
+        self._callbacks.append(callback)
+        if self._ready:
+            self._call()
+
+    def _finish(self, value: Any, exception: BaseException | None) -> None:  # noqa: ANN401 - of any request
+        if self._ready:
+            return
+        self.value, self.exception = value, exception
+        self._ready = True
+        self._call()
+
+    def _call(self) -> None:
+        """Calls each callback once, though both threads may be here: taking one from the list is one step."""
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop()
+            except IndexError:
+                return
+            callback(self)
+
+
+PIECE = 65_536
+GREETING = struct.Struct(">iii")
+"""What a server's first packet begins with: its length, the protocol's version, the timeout granted in ms."""
+
+
+class Wire:
+    """A connection, used by one thread.
+
+    Args:
+        connection: Connected, and encrypted if it shall be.
+        lease: Told when the server grants a session and whenever it is heard.
+    """
+
+    def __init__(self, connection: socket.socket, lease: SessionLease) -> None:
+        self._connection = connection
+        self._lease = lease
+        self._data = b""
+        self._at = 0
+        self._ended = False
+        self._head = b""
+        self.fileno = connection.fileno
+        self.setblocking = connection.setblocking
+        self.getpeername = connection.getpeername
+        self.close = connection.close
+        self.send = connection.send
+
+    def greeted(self) -> bool:
+        """Tells whether the server has answered on this connection."""
+        return len(self._head) >= GREETING.size
+
+    def pending(self) -> int:
+        """Returns how many bytes can be had without asking the operating system."""
+        return len(self._data) - self._at
+
+    def fill(self) -> bool:
+        """Takes what has arrived; to be called when nothing is pending and the operating system has something.
+
+        Returns:
+            There is something to receive: data or the end.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        try:
+            data = self._connection.recv(PIECE)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return False
+        except ssl.SSLEOFError:
+            data = b""
+        self._data, self._at = data, 0
+        self._ended = not data
+        if data:
+            self._overhear(data)
+        return True
+
+    def recv(self, most: int) -> bytes:
+        """Returns up to so many bytes, none at the end.
+
+        Raises:
+            OSError: The connection is broken.
+            ssl.SSLWantReadError: There is nothing yet; what kazoo understands, with and without TLS.
+        """
+        if not self.pending() and not self._ended and not self.fill():
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "nothing has arrived")
+        data = self._data[self._at : self._at + most]
+        self._at += len(data)
+        return data
+
+    def _overhear(self, data: bytes) -> None:
+        if self.greeted():
+            self._lease.hear()
+            return
+        self._head += data[: GREETING.size]
+        if self.greeted():
+            _, _, timeout = GREETING.unpack(self._head[: GREETING.size])
+            if timeout > 0:
+                self._lease.grant(timeout / 1000)
+                self._lease.hear()
+
 
 SHORTEST_TRY = 1.0
 """Seconds that a server has at least for its first answer."""

@@ -35,9 +35,7 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
 from qdo.coordination.zookeeper.driver import failures
-from qdo.coordination.zookeeper.driver.answer import PendingAnswer
-from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler
-from qdo.coordination.zookeeper.driver.inbox import Inbox
+from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler, PendingAnswer
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.coordination.zookeeper.transactions import (
     Applied,
@@ -52,6 +50,38 @@ from qdo.coordination.zookeeper.transactions import (
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
 from qdo.keepalive.vitals import Vitals
+
+
+class Inbox:
+    """Filled by any thread, emptied by the loop that made it.
+
+    Args:
+        handle: Is given everything that has come, in the loop.
+    """
+
+    def __init__(self, handle: Callable[[list[Callable[[], None]]], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._handle = handle
+        self._items: deque[Callable[[], None]] = deque()
+        self._called = False
+
+    def put(self, item: Callable[[], None]) -> None:
+        """Leaves an item; never waits. After the loop has ended it is lost, as there is nobody to care."""
+        self._items.append(item)
+        if not self._called:
+            self._called = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._empty)
+
+    def _empty(self) -> None:
+        # Before the items are taken: whoever puts one after the last was taken has to call again.
+        self._called = False
+        items = []
+        while self._items:
+            items.append(self._items.popleft())
+        if items:
+            self._handle(items)
+
 
 State: TypeAlias = Literal["new", "connected", "suspended", "lost"]
 Call: TypeAlias = Callable[[], PendingAnswer]

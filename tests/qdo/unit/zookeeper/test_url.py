@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions
-from qdo.coordination.zookeeper.url import parse
+from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions, parse
 from qdo.errors import InvalidArgument
 
 

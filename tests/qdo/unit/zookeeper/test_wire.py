@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler
-from qdo.coordination.zookeeper.driver.wire import PIECE, Wire
+from qdo.coordination.zookeeper.driver.handler import CLOSING, PIECE, Handler, Wire
 from qdo.coordination.zookeeper.lease import SessionLease
 from tests.qdo.unit.zookeeper.test_lease import Hand
 
