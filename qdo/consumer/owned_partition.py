@@ -34,6 +34,7 @@ class OwnedPartition:
         claimed: What was recorded when it was taken.
         held: With the version that the next commit needs.
         wish: The offset that is to be recorded; None: there is none.
+        asked: The commits that wait for it.
         note: What is to be noted beside it.
         certain: The version is known.
         notified: The owner has heard that it has it, and not that this is over.
@@ -53,6 +54,7 @@ class OwnedPartition:
         paused: Nothing of it is handed out for now.
         count: Messages held.
         size: Bytes of their bodies, about.
+        chunks: They themselves, as they were read, each with the bytes of a body; of the first all from ``start`` on.
         turn: Rises whenever what was read before is not to be handed out any more.
         more: There certainly is more to be read (True), none when last looked (False), not known (None).
         pending_call: The request that it is part of.
@@ -71,7 +73,7 @@ class OwnedPartition:
         self.notified = self.released = False
         self.telling: asyncio.Task[bool] | None = None
         self._over = held is None
-        self._asked: list[PendingCommit] = []
+        self.asked: list[PendingCommit] = []
         self.begun = self.announced = self.opened = self.paused = self.sought = False
         self.position = self.settled = self.recorded
         self.since: str | None = None
@@ -79,8 +81,8 @@ class OwnedPartition:
         self.pending_call: object | None = None
         self.count = self.size = self.turn = self.failures = 0
         self.rest_until = 0.0
-        self._chunks: deque[tuple[list[Message], int]] = deque()
-        self._start = 0
+        self.chunks: deque[tuple[list[Message], int]] = deque()
+        self.start = 0
 
     @property
     def recorded(self) -> str | None:
@@ -101,34 +103,25 @@ class OwnedPartition:
         """Its owner has heard everything."""
         self._over = True
 
-    def ask(self, offset: str | None, asked: PendingCommit) -> None:
-        """Wants an offset recorded, in the place of the one that was wanted before; None: only what is noted."""
-        self.wish = offset or self.wish
-        self._asked.append(asked)
-
     def request(self) -> tuple[OwnedOffset, str | None]:
         """Returns what is to be sent."""
         assert self.held is not None  # noqa: S101 - it is owned
         offset = msgspec.structs.replace(self.held.offset, note=self.note)
         return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
 
-    def waiting(self) -> int:
-        """Returns how many wait for an offset to be recorded."""
-        return len(self._asked)
-
     def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
         """Tells those who wait, or the first of them; when it tells all of them nothing is wanted any more."""
-        notified = self._asked[:waiting]
-        del self._asked[:waiting]
+        answered = self.asked[:waiting]
+        del self.asked[:waiting]
         if waiting is None:
             self.wish = None
-        for asked in notified:
-            asked.answer(self.partition, recorded=recorded)
+        for each in answered:
+            each.answer(self.partition, recorded=recorded)
 
     def fail(self, error: Exception, *, due: float | None = None) -> None:
         """Tells those who wait of an error: all of them, or those whose time is over."""
-        late = [asked for asked in self._asked if due is None or asked.deadline < due]
-        self._asked = [asked for asked in self._asked if asked not in late]
+        late = [asked for asked in self.asked if due is None or asked.deadline < due]
+        self.asked = [asked for asked in self.asked if asked not in late]
         for asked in late:
             asked.fail(error)
 
@@ -160,49 +153,6 @@ class OwnedPartition:
         self.more = None
         self.rest_until = 0.0
         self.sought = True
-
-    def clear(self) -> None:
-        """Drops what is held, and whatever is under way."""
-        self._chunks.clear()
-        self._start = self.count = self.size = 0
-        self.pending_call = None
-        self.turn += 1
-
-    def push(self, messages: list[Message], size: int) -> None:
-        """Takes messages that come after those it holds, with the bytes of their bodies."""
-        each = -(-size // len(messages))
-        self._chunks.append((messages, each))
-        self.count += len(messages)
-        self.size += each * len(messages)
-
-    def take(self, most: int) -> list[Message]:
-        """Gives up to so many of the messages that it holds; at least one. A whole chunk is given as it is."""
-        taken: list[Message] = []
-        while most > 0 and self._chunks:
-            messages, each = self._chunks[0]
-            end = min(self._start + most, len(messages))
-            part = messages[self._start : end] if self._start or end < len(messages) else messages
-            if end == len(messages):
-                self._chunks.popleft()
-                self._start = 0
-            else:
-                self._start = end
-            most -= len(part)
-            self.count -= len(part)
-            self.size -= each * len(part)
-            taken = taken + part if taken else part
-        return taken
-
-    def put_back(self, messages: list[Message], size: int) -> None:
-        """Takes back what it gave last."""
-        if self._start:
-            rest, each = self._chunks.popleft()
-            self._chunks.appendleft((rest[self._start :], each))
-            self._start = 0
-        each = -(-size // len(messages))
-        self._chunks.appendleft((messages, each))
-        self.count += len(messages)
-        self.size += each * len(messages)
 
 
 class PendingCommit:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,8 +10,6 @@ import msgspec
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.partitions import Partition
 from queuey.client import Message
-
-_number = attrgetter("partition")
 
 
 class Batch(NamedTuple):
@@ -36,19 +32,6 @@ class Batch(NamedTuple):
 
     partition: Partition
     messages: list[Message]
-
-
-def divide(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:
-    """Divides what a read gave, partition after partition in ascending order, at the bounds between them.
-
-    Costs by the number of partitions that have any, not by the number of messages.
-    """
-    start = 0
-    while start < len(messages):
-        number = messages[start].partition
-        end = bisect_right(messages, number, start, key=_number)
-        yield number, list(messages[start:end])
-        start = end
 
 
 def weigh(messages: Sequence[Message]) -> int:
@@ -90,16 +73,20 @@ class FetchBuffer:
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
-        """Takes what was read of a partition."""
-        self._weigh(row, -1)
-        row.push(messages, weigh(messages))
-        self._weigh(row, 1)
+        """Takes what was read of a partition: messages that come after those that are held of it."""
+        each = -(-weigh(messages) // len(messages))
+        row.chunks.append((messages, each))
+        self._count(row, len(messages), each)
         self.refresh(row)
 
     def clear(self, row: OwnedPartition) -> None:
         """Drops what is held of a partition, and what is under way."""
-        self._weigh(row, -1)
-        row.clear()
+        self.count -= row.count
+        self.size -= row.size
+        row.chunks.clear()
+        row.start = row.count = row.size = 0
+        row.pending_call = None
+        row.turn += 1
         self.refresh(row)
 
     def refresh(self, row: OwnedPartition) -> None:
@@ -156,22 +143,41 @@ class FetchBuffer:
             row.settled = row.position
 
     def _take(self, row: OwnedPartition, share: int) -> BufferedSlice:
-        self._weigh(row, -1)
-        messages = row.take(share)
-        self._weigh(row, 1)
+        """Takes up to so many messages of a partition, at least one. A whole chunk is given as it is."""
+        taken: list[Message] = []
+        while share > 0 and row.chunks:
+            messages, each = row.chunks[0]
+            end = min(row.start + share, len(messages))
+            part = messages[row.start : end] if row.start or end < len(messages) else messages
+            if end == len(messages):
+                row.chunks.popleft()
+                row.start = 0
+            else:
+                row.start = end
+            share -= len(part)
+            self._count(row, -len(part), each)
+            taken = taken + part if taken else part
         del self._ready[row.partition]
         self.refresh(row)
-        return BufferedSlice(row, row.turn, messages)
+        return BufferedSlice(row, row.turn, taken)
 
     def _put_back(self, taken: BufferedSlice) -> None:
-        self._weigh(taken.row, -1)
-        taken.row.put_back(taken.messages, weigh(taken.messages))
-        self._weigh(taken.row, 1)
-        self.refresh(taken.row)
+        row, messages = taken.row, taken.messages
+        if row.start:
+            rest, each = row.chunks.popleft()
+            row.chunks.appendleft((rest[row.start :], each))
+            row.start = 0
+        each = -(-weigh(messages) // len(messages))
+        row.chunks.appendleft((messages, each))
+        self._count(row, len(messages), each)
+        self.refresh(row)
 
-    def _weigh(self, row: OwnedPartition, sign: int) -> None:
-        self.count += sign * row.count
-        self.size += sign * row.size
+    def _count(self, row: OwnedPartition, messages: int, each: int) -> None:
+        """Counts messages that are held from now on, or (below 0) are not any more."""
+        row.count += messages
+        row.size += messages * each
+        self.count += messages
+        self.size += messages * each
 
 
 def share(counts: list[int], most: int) -> list[int]:

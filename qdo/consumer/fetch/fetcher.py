@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from random import uniform
 from typing import NamedTuple
 
-from qdo.consumer.fetch.fetch_buffer import FetchBuffer, divide
+from qdo.consumer.fetch.fetch_buffer import FetchBuffer
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.settings import ConsumerSettings
 from qdo.partitions import Partition, Queue
@@ -507,3 +508,16 @@ def _rich(page: Page, given: Mapping[int, Sequence[Message]], pending_call: InFl
         return ()
     full = {number for number, messages in given.items() if len(messages) >= pending_call.ask.limit}
     return full or given or page.next
+
+
+def divide(messages: Sequence[Message]) -> Iterator[tuple[int, list[Message]]]:
+    """Divides what a read gave, partition after partition in ascending order, at the bounds between them.
+
+    Costs by the number of partitions that have any, not by the number of messages.
+    """
+    start = 0
+    while start < len(messages):
+        number = messages[start].partition
+        end = bisect_right(messages, number, start, key=_place)
+        yield number, list(messages[start:end])
+        start = end

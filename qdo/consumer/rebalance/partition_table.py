@@ -314,7 +314,8 @@ class PartitionTable(Ownership):
             return lost
         asked = PendingCommit(len(rows), asyncio.get_running_loop().time() + self._options.patience)
         for row in rows:
-            row.ask(offsets[row.partition], asked)
+            row.wish = offsets[row.partition] or row.wish  # in the place of what was wanted before
+            row.asked.append(asked)
             self._due[row.partition] = row
         if self._recording is None:
             self._recording = self._start(self._record_all())
@@ -406,7 +407,7 @@ class PartitionTable(Ownership):
             for row in doubtful:
                 self._note(row, again.get(row.partition))
         sent = [
-            (row, row.wish, row.note, row.waiting(), row.request())
+            (row, row.wish, row.note, len(row.asked), row.request())
             for row in rows
             if row.certain and row.partition in self._due
         ]

@@ -22,11 +22,12 @@ from qdo.worker.dispatch.partition_work import (
     BatchSize,
     FailedMessage,
     KeyedQueue,
+    MessageRun,
     OrderedQueue,
     PartitionQueue,
     PartitionWork,
 )
-from qdo.worker.executors.in_process import Executor, MessageRun
+from qdo.worker.executors.in_process import Executor
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
@@ -173,11 +174,7 @@ class Dispatcher:
                 self._suspect, self._only = work, last
                 work.charge(suspect)
             work.queued = False
-            run = (
-                work.partition_queue.take(1 if suspect is not None else self._batch_size.messages)
-                if work.open
-                else None
-            )
+            run = work.take(1 if suspect is not None else self._batch_size.messages)
             if run is not None:
                 self._begin(work, run)
                 self._queue(work)
@@ -398,7 +395,6 @@ class Dispatcher:
 
     def _begin(self, work: PartitionWork, run: MessageRun) -> None:
         run.since = asyncio.get_running_loop().time()
-        work.begin(run)
         self._running += 1
         self._metrics.in_flight = self._running
         future: asyncio.Future[RunResult]
@@ -442,9 +438,8 @@ class Dispatcher:
         self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
         if run.abandoned == ran.handled and ran.failure is None:
             ran = ran._replace(failure=self._too_long())
-        if not work.void:
-            self._settle(work, run, ran)
-        work.ended(run)
+        self._settle(work, run, ran)
+        work.look()
         self.dispatch()
         self._changed()
 
@@ -472,7 +467,9 @@ class Dispatcher:
         failure = ran.failure
         failed = failure is not None and ran.handled < len(run.messages)
         before = work.partition_queue.count
-        held = work.partition_queue.settle(run, ran.handled, failed=failed)
+        held = work.settle(run, ran.handled, failed=failed)
+        if work.void:
+            return
         self._grown(work, before)
         if failure is not None and held is not None:
             self._failed(work, held, failure)

@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeAlias
 
 from qdo.partitions import Partition
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
-from qdo.worker.executors.in_process import MessageRun
 from qdo.worker.keys import Key
 from queuey.client import Message
 
@@ -79,6 +78,47 @@ class ContiguousOffset:
             else:
                 between.append(identifier)
         return found
+
+
+class MessageRun:
+    """Messages to be handled one after another, without a pause, and how far that has come.
+
+    Args:
+        messages: At least one. One that failed before travels alone.
+        attempt: Which attempt at them it is, from 1 on.
+        keys: The keys that they have; where messages have none: empty.
+
+    Attributes:
+        halt: It is to end after the message in hand; looked at before each message.
+        handled: How many of its messages are handled, while it goes on.
+        seen: How many they were when somebody looked last.
+        since: When that was another number, by the loop's clock.
+        told: After how many seconds without another one somebody was told last.
+        tell: Called when it is to end, for whoever cannot look.
+        begun: A handler has it in hand: it waits for nothing else.
+        abandoned: How many were handled when the message in hand did not come to an end in time; None: it never was so.
+        stray: Nor did it come to an end when it was to be stopped.
+    """
+
+    __slots__ = (
+        "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "since", "stray", "tell", "told"
+    )  # fmt: skip
+
+    def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
+        self.messages = messages
+        self.attempt = attempt
+        self.keys = keys
+        self.halt = self.begun = self.stray = False
+        self.handled = self.seen = 0
+        self.since = self.told = 0.0
+        self.tell: Callable[[], None] | None = None
+        self.abandoned: int | None = None
+
+    def stop(self) -> None:
+        """Ends it after the message in hand."""
+        self.halt = True
+        if self.tell is not None:
+            self.tell()
 
 
 class FailedMessage(NamedTuple):
@@ -395,15 +435,27 @@ class PartitionWork:
         if lost := self.suspicion.lost(suspect):
             self.partition_queue.charge(lost - self.suspicion.guilty(suspect))
 
-    def begin(self, run: MessageRun) -> None:
-        """A run begins."""
-        self.runs[run] = None
-        self._quiet.clear()
+    def take(self, most: int) -> MessageRun | None:
+        """Begins a run of up to so many messages, if any may be handled now."""
+        run = self.partition_queue.take(most) if self.open else None
+        if run is not None:
+            self.runs[run] = None
+            self._quiet.clear()
+        return run
 
-    def ended(self, run: MessageRun) -> None:
-        """A run has ended."""
+    def settle(self, run: MessageRun, handled: int, *, failed: bool) -> FailedMessage | None:
+        """Says how a run ended; :meth:`look` follows when its failure is seen to.
+
+        Args:
+            run: The run.
+            handled: So many from the front are done.
+            failed: The one after those failed.
+
+        Returns:
+            The failed message, which is held now.
+        """
         self.runs.pop(run, None)
-        self._settle()
+        return None if self.void else self.partition_queue.settle(run, handled, failed=failed)
 
     def later(self, timer: asyncio.TimerHandle) -> None:
         """Something is to be tried again then."""
@@ -450,7 +502,7 @@ class PartitionWork:
         self.void = True
         for task in self._dead_letters:
             task.cancel()
-        self._settle()
+        self.look()
 
     async def until_quiet(self) -> None:
         """Waits until nothing is in hand."""
@@ -467,9 +519,10 @@ class PartitionWork:
 
     def _buried(self, task: asyncio.Task[None]) -> None:
         self._dead_letters.discard(task)
-        self._settle()
+        self.look()
 
-    def _settle(self) -> None:
+    def look(self) -> None:
+        """Looks whether anything is still in hand."""
         if self.filling and not self.void and self.partition_queue.waiting:
             return
         if not self.runs and not self._dead_letters:

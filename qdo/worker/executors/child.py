@@ -17,9 +17,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from qdo.errors import HandlerError
+from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
-from qdo.worker.executors.in_process import MessageRun, enter, run_async, run_plain
+from qdo.worker.executors.in_process import enter, run_async, run_plain
 from qdo.worker.failure import Delivery, RunResult
 from qdo.worker.handlers import Handler, is_async, load_context, load_handler
 

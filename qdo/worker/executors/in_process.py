@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from contextvars import ContextVar
 from queue import SimpleQueue
@@ -14,51 +14,11 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from qdo.errors import HandlerError, TimeLimit
+from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.handlers import Context
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
-
-
-class MessageRun:
-    """Messages to be handled one after another, without a pause, and how far that has come.
-
-    Args:
-        messages: At least one. One that failed before travels alone.
-        attempt: Which attempt at them it is, from 1 on.
-        keys: The keys that they have; where messages have none: empty.
-
-    Attributes:
-        halt: It is to end after the message in hand; looked at before each message.
-        handled: How many of its messages are handled, while it goes on.
-        seen: How many they were when somebody looked last.
-        since: When that was another number, by the loop's clock.
-        told: After how many seconds without another one somebody was told last.
-        tell: Called when it is to end, for whoever cannot look.
-        begun: A handler has it in hand: it waits for nothing else.
-        abandoned: How many were handled when the message in hand did not come to an end in time; None: it never was so.
-        stray: Nor did it come to an end when it was to be stopped.
-    """
-
-    __slots__ = (
-        "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "since", "stray", "tell", "told"
-    )  # fmt: skip
-
-    def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
-        self.messages = messages
-        self.attempt = attempt
-        self.keys = keys
-        self.halt = self.begun = self.stray = False
-        self.handled = self.seen = 0
-        self.since = self.told = 0.0
-        self.tell: Callable[[], None] | None = None
-        self.abandoned: int | None = None
-
-    def stop(self) -> None:
-        """Ends it after the message in hand."""
-        self.halt = True
-        if self.tell is not None:
-            self.tell()
 
 
 class Executor(Protocol):

@@ -15,9 +15,9 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from qdo.errors import HandlerError, TimeLimit
+from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
-from qdo.worker.executors.in_process import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.middleware import Hooks
 from queuey.client import Message

@@ -8,7 +8,8 @@ from operator import attrgetter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.fetch.fetch_buffer import divide, weigh
+from qdo.consumer.fetch.fetch_buffer import weigh
+from qdo.consumer.fetch.fetcher import divide
 from tests.qdo.unit.samples import message, messages
 
 

@@ -46,6 +46,44 @@ def test_shares_are_fair_and_leave_nothing(counts: list[int], more: int) -> None
     assert all(got == count for got, count in zip(shares, counts, strict=True) if got < equal)
 
 
+@given(
+    st.lists(st.integers(1, 7), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=30),
+)
+def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list[tuple[int, bool]]) -> None:
+    """However it is cut into portions, and whatever of it is put back, nothing is lost, doubled or moved."""
+    buffer, row = FetchBuffer(), opened(ONE)
+    total = sum(chunks)
+    end = 0
+    for size in chunks:
+        buffer.put(row, messages(end + 1, end + size))
+        end += size
+    given_out = []
+    for most, back in steps:
+        if not buffer.count:
+            break
+        before = row.count
+        (taken,) = buffer.take(most)
+        assert 1 <= len(taken.messages) <= most
+        assert row.count == buffer.count == before - len(taken.messages)
+        if back:
+            assert buffer.hand_out([taken], stopped=True) == []
+            assert row.count == buffer.count == before
+        else:
+            given_out += taken.messages
+    rest = buffer.take(total)[0].messages if buffer.count else []
+    assert given_out + rest == messages(1, total)
+    assert (row.count, row.size, buffer.size) == (0, 0, 0)
+
+
+def test_a_whole_chunk_is_given_as_it_is() -> None:
+    """What was read as one page costs no copy when it is handed out as one."""
+    buffer, page = FetchBuffer(), messages(1, 100)
+    buffer.put(opened(ONE), page)
+    (taken,) = buffer.take(100)
+    assert taken.messages is page
+
+
 def test_partitions_take_turns() -> None:
     """Who was handed out goes to the end of the line, so that all come to their turn."""
     buffer, _ = filled(2, 2, 2)

@@ -1,17 +1,15 @@
-"""Where a partition stands: what it holds, gives and takes back, and what may be committed of it."""
+"""Where a partition stands: where it begins, and what may be committed of it."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qdo.consumer.commits import check_commit
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.errors import InvalidArgument
 from queuey.client import EARLIEST, id_after
-from tests.qdo.unit.samples import ONE, message_id, messages
+from tests.qdo.unit.samples import ONE, message_id
 
 
 def track(committed: int | None = None, position: int | None = None) -> OwnedPartition:
@@ -31,44 +29,6 @@ def test_it_begins_after_what_was_committed() -> None:
     moved = track(5)
     moved.seek(EARLIEST)
     assert moved.since == EARLIEST
-
-
-@given(
-    st.lists(st.integers(1, 7), min_size=1, max_size=6),
-    st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=30),
-)
-def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list[tuple[int, bool]]) -> None:
-    """However it is cut into portions, and whatever of it is put back, nothing is lost, doubled or moved."""
-    one = track()
-    total = sum(chunks)
-    end = 0
-    for size in chunks:
-        one.push(messages(end + 1, end + size), 10 * size)
-        end += size
-    given_out = []
-    for most, back in steps:
-        if not one.count:
-            break
-        before = one.count
-        taken = one.take(most)
-        assert 1 <= len(taken) <= most
-        assert one.count == before - len(taken)
-        if back:
-            one.put_back(taken, 10 * len(taken))
-            assert one.count == before
-        else:
-            given_out += taken
-    rest = one.take(total) if one.count else []
-    assert given_out + rest == messages(1, total)
-    assert (one.count, one.size) == (0, 0)
-
-
-def test_a_whole_chunk_is_given_as_it_is() -> None:
-    """What was read as one page costs no copy when it is handed out as one."""
-    one = track()
-    page = messages(1, 100)
-    one.push(page, 1000)
-    assert one.take(100) is page
 
 
 def test_only_what_was_handed_out_is_committed() -> None:

@@ -13,7 +13,7 @@ from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
 from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.executors.in_process import MessageRun
+from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from qdo.worker.dispatch.partition_work import FailedMessage, KeyedQueue, OrderedQueue, PartitionQueue
-from qdo.worker.executors.in_process import MessageRun
+from qdo.worker.dispatch.partition_work import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionQueue
 from qdo.worker.keys import key_by
 from queuey.client import Message
 from tests.qdo.unit.worker.dead_letter_samples import message

@@ -13,7 +13,8 @@ import pytest
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition, Queue
 from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.executors.in_process import MessageRun, TaskExecutor, ThreadExecutor
+from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.worker.executors.in_process import TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import Crashed
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
