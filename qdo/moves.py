@@ -13,7 +13,7 @@ import msgspec
 
 from qdo.coordination import CommittedOffset, Coordinator
 from qdo.errors import GroupActive
-from qdo.partitions import Partition
+from qdo.partitions import Partition, some
 from queuey.client import order_of
 
 log = logging.getLogger("qdo.consumer")
@@ -65,12 +65,10 @@ async def refuse_active(coordinator: Coordinator) -> None:
         GroupActive: It has; some are named.
         CoordinationLost
     """
-    members = sorted(await coordinator.members())
-    if members:
-        more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
+    if members := await coordinator.members():
         raise GroupActive(
             f"group {coordinator.group} is active, so its offsets cannot be moved: "
-            f"stop its members first ({', '.join(members[:_NAMED])}{more})"
+            f"stop its members first ({some(members, _NAMED)})"
         )
 
 

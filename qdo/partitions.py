@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from qdo.errors import InvalidArgument
+
+
+def some(things: Iterable[Any], most: int) -> str:
+    """Names the first of several, sorted, and says how many more there are."""
+    found = [str(each) for each in sorted(things)]
+    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
 
 
 class Queue(NamedTuple):

@@ -13,8 +13,9 @@ from qdo.cli import output
 from qdo.cli.opening import group_of, open_both, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.output import DryRun, Json, Yes
-from qdo.cli.selection import chosen, deleted, ends, existing, id_of
+from qdo.cli.selection import chosen, deleted, existing, id_of
 from qdo.cli.settings import SERVICE, WorkSettings
+from qdo.consumer.positions import ends
 from queuey.client import EARLIEST
 
 if TYPE_CHECKING:

@@ -7,18 +7,16 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from qdo.consumer.positions import horizons
 from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
-from queuey.client import EARLIEST, ApiError, id_before, order_of
+from queuey.client import EARLIEST, id_before, order_of
 from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup
     from qdo.cli.settings import WorkSettings
-    from queuey.client import AsyncClient
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -130,17 +128,3 @@ def moment(text: str, now: float) -> datetime:
         raise InvalidArgument(f"{text!r} is a cursor, which says where to begin, and no instant") from error
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(str(error)) from error
-
-
-async def ends(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:
-    """Returns the end of each partition: whoever goes on after it reads what comes from now on.
-
-    Raises:
-        ClientError: The service cannot say.
-    """
-    found: dict[Partition, str] = {}
-    for partition, end in (await horizons(client, partitions)).items():
-        if isinstance(end, ApiError):
-            raise end
-        found[partition] = end
-    return found

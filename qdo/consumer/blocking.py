@@ -18,6 +18,7 @@ from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
+from qdo.tasks import cancel
 from queuey.client import AsyncClient, Message
 
 T = TypeVar("T")
@@ -304,10 +305,7 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(cancel(*asyncio.all_tasks(self._loop)))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.errors import InvalidArgument, NotOwner
-from qdo.partitions import Partition, Queue
+from qdo.partitions import Partition, Queue, some
 from queuey.client import AsyncClient, ClientError, OffsetConflict, order_of
 
 _NAMED = 5
@@ -56,9 +56,7 @@ async def record_commits(
         moved = {row.partition for row in sought}
         mirror.record({each: (new[each], back or each in moved) for each in new.keys() - lost})
     if lost:
-        names = ", ".join(str(partition) for partition in sorted(lost)[:_NAMED])
-        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
-        raise NotOwner(f"no longer this member's: {names}{more}", lost)
+        raise NotOwner(f"no longer this member's: {some(lost, _NAMED)}", lost)
 
 
 def check_commit(row: OwnedPartition, identifier: str, *, back: bool = False) -> bool:

@@ -30,6 +30,7 @@ from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import take_over
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import subscribe
+from qdo.tasks import cancel
 from queuey.client import AsyncClient, Message
 
 log = logging.getLogger("qdo.consumer")
@@ -492,9 +493,7 @@ class AsyncConsumer:
         await take_over(self.coordinator, service, self._former)
 
     async def _close(self, within: float | None) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         await self._fetcher.close()
         await self._ownership.close()
         await self._group.stop(within)

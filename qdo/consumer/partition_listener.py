@@ -11,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qdo.consumer.fetch.fetch_buffer import FetchBuffer
 from qdo.consumer.fetch.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition
+from qdo.tasks import cancel, start
 
 log = logging.getLogger("qdo.consumer")
 
@@ -63,7 +64,7 @@ class PartitionListener:
         fetcher: Fetcher,
         callbacks: Callbacks,
         *,
-        begin: Callable[[list[OwnedPartition]], Awaitable[None]] | None,
+        begin: Callable[[list[OwnedPartition]], Coroutine[Any, Any, None]] | None,
         leaving: Callable[[frozenset[Partition]], Awaitable[None]],
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
@@ -76,7 +77,7 @@ class PartitionListener:
         self._leaving = leaving
         self._changed = changed
         self._failed = failed
-        self._beginning: set[asyncio.Future[None]] = set()
+        self._beginning: set[asyncio.Task[None]] = set()
 
     def attach(self, callbacks: Callbacks) -> None:
         """Has somebody else told too, before those who are told already."""
@@ -145,9 +146,7 @@ class PartitionListener:
 
     async def close(self) -> None:
         """Stops looking for where to begin."""
-        for task in self._beginning:
-            task.cancel()
-        await asyncio.gather(*self._beginning, return_exceptions=True)
+        await cancel(*self._beginning)
 
     def _open(self, rows: Iterable[OwnedPartition]) -> None:
         unplaced = []
@@ -158,9 +157,7 @@ class PartitionListener:
                 row.opened = True
                 self._fetcher.add(row)
         if unplaced and self._begin is not None:
-            task = asyncio.ensure_future(self._begin(unplaced))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+            start(self._begin(unplaced), self._beginning)
         self._changed()
 
 

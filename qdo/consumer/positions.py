@@ -94,6 +94,20 @@ async def _begin(
             begin_at(row, point)
 
 
+async def ends(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:
+    """Returns the end of each partition: whoever goes on after it reads what comes from now on.
+
+    Raises:
+        ClientError: The service cannot say.
+    """
+    found: dict[Partition, str] = {}
+    for partition, end in (await horizons(client, partitions)).items():
+        if isinstance(end, ApiError):
+            raise end
+        found[partition] = end
+    return found
+
+
 async def point_of(client: AsyncClient, partition: Partition, to: str | datetime | float) -> str:
     """Returns the id after which to go on.
 
@@ -109,10 +123,7 @@ async def point_of(client: AsyncClient, partition: Partition, to: str | datetime
     if to == "earliest":
         return EARLIEST
     if to == "latest":
-        end = (await horizons(client, [partition]))[partition]
-        if isinstance(end, ApiError):
-            raise end
-        return end
+        return (await ends(client, [partition]))[partition]
     try:
         if isinstance(to, str):
             order_of(to)

@@ -31,6 +31,7 @@ from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.partition_listener import Callbacks
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
+from qdo.tasks import cancel, happens
 from qdo.worker import exit_codes, handlers
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
@@ -234,9 +235,7 @@ class Worker:
             joining.result()
             return True
         finally:
-            joining.cancel()
-            asked.cancel()
-            await asyncio.gather(joining, asked, return_exceptions=True)
+            await cancel(joining, asked)
 
     async def _work(self) -> None:
         patience = 0.0
@@ -259,8 +258,7 @@ class Worker:
             batches = await self.consumer.poll(most, None, skip=self._handling.busy)
         except ClientError as error:
             logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - says it all
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), _REFUSED_PAUSE)
+            await happens(self._asked, _REFUSED_PAUSE)
             return
         for partition, messages in batches:
             self._handling.feed(partition, messages)
@@ -294,9 +292,7 @@ class Worker:
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(*tasks)
 
     def _beside_ended(self, task: asyncio.Task[None]) -> None:
         """What runs beside the loop never ends by itself; without it nothing would be recorded any more."""

@@ -26,6 +26,7 @@ from qdo.consumer.fetch.fetch_buffer import FetchBuffer
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.settings import ConsumerSettings
 from qdo.partitions import Partition, Queue
+from qdo.tasks import cancel, start
 from queuey.client import (
     EARLIEST,
     ApiError,
@@ -340,9 +341,7 @@ class Fetcher:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     def _wants(self, now: float) -> tuple[list[OwnedPartition], list[float]]:
         """Returns which partitions could be read, and when the others will have rested."""
@@ -380,9 +379,7 @@ class Fetcher:
             rows.setdefault(row.partition.queue, {})[row.partition.number] = row
             row.pending_call = pending_call
         self._pending_calls.add(pending_call)
-        pending_call.task = self._loop.create_task(self._fly(pending_call))
-        self._tasks.add(pending_call.task)
-        pending_call.task.add_done_callback(self._tasks.discard)
+        pending_call.task = start(self._fly(pending_call), self._tasks)
 
     async def _fly(self, pending_call: InFlightCall) -> None:
         try:

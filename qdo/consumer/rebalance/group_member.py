@@ -29,7 +29,6 @@ from qdo.consumer.rebalance.partition_table import (
     PartitionTable,
     SessionEvents,
     SessionOptions,
-    cancel,
 )
 from qdo.coordination import Coordinator, Event, Member, Session
 from qdo.errors import (
@@ -42,6 +41,7 @@ from qdo.errors import (
 )
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
+from qdo.tasks import cancel, happens, start
 
 log = logging.getLogger(__name__)
 
@@ -171,11 +171,7 @@ class GroupSession:
                 await self._events.sleep(self._options.pause(failures))
                 continue
             recheck = self._options.recheck * (0.5 + self._options.draw() / 2)
-            try:
-                async with asyncio.timeout(recheck if wait is None else min(wait, recheck)):
-                    await self._events.changed.wait()
-            except TimeoutError:
-                continue
+            await happens(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
         """Looks once and acts; returns after how many seconds to look again even if nothing changes.
@@ -450,9 +446,7 @@ class GroupMember:
             session = await asyncio.shield(joining)
         except asyncio.CancelledError:
             # It goes on: nobody would end a session that nobody knows of.
-            stray = asyncio.create_task(_leave_when_joined(joining))
-            self._strays.add(stray)
-            stray.add_done_callback(self._strays.discard)
+            start(_leave_when_joined(joining), self._strays)
             raise
         self._events = events
         self._group_session = GroupSession(session, events, self._owner, self._options, self._queues)

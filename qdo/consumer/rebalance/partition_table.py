@@ -42,6 +42,7 @@ from qdo.consumer.owned_partition import OwnedPartition, PendingCommit, State
 from qdo.coordination import Event, HandlingNote, OwnedOffset, Session
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.partitions import Partition
+from qdo.tasks import cancel, happens, start
 from queuey.client import RetryPolicy
 
 log = logging.getLogger(__name__)
@@ -121,12 +122,8 @@ class SessionEvents:
         Raises:
             SessionLost: The session ended meanwhile.
         """
-        try:
-            async with asyncio.timeout(seconds):
-                await self.lost.wait()
-        except TimeoutError:
-            return
-        raise SessionLost("the session is over")
+        if await happens(self.lost, seconds):
+            raise SessionLost("the session is over")
 
     def ended(self, task: asyncio.Task[None]) -> None:
         """Takes the end of work without which there is no taking part: its failure ends the session."""
@@ -370,9 +367,7 @@ class PartitionTable(Ownership):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts work whose failure ends the session."""
-        task = asyncio.create_task(work)
-        self._endings.add(task)
-        task.add_done_callback(self._endings.discard)
+        task = start(work, self._endings)
         task.add_done_callback(self._events.ended)
         return task
 
@@ -577,14 +572,4 @@ class PartitionTable(Ownership):
                 return True
             return False
 
-        task = asyncio.create_task(guarded())
-        running.add(task)
-        task.add_done_callback(running.discard)
-        return task
-
-
-async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels tasks and waits for their end; what they raise is of no interest any more."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        return start(guarded(), running)

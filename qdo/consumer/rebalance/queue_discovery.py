@@ -21,6 +21,7 @@ import msgspec
 from qdo.errors import CoordinationLost, QdoError, StoreChanged
 from qdo.partitions import Queue
 from qdo.subscriptions import Subscription
+from qdo.tasks import happens
 from queuey.client import AsyncClient, ClientError, NotAllowed, NotFound, QueueNotFound, RetryPolicy
 from queuey.client import Queue as Described
 
@@ -283,8 +284,6 @@ class QueueFinder:
         shortest = min(SHORTEST, self._every)
         rest = max(0.0, self._every * uniform(0.9, 1.1) - shortest)  # noqa: S311 - so that leaders look apart
         for event, seconds in ((self._more, shortest), (self._asked, rest)):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await event.wait()
+            await happens(event, seconds)
             if self._more.is_set():
                 return

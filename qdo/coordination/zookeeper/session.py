@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -170,7 +170,8 @@ class ZooKeeperSession(Session):
         return gone
 
     def _on_state(self, state: State) -> None:
-        self._report(EVENTS[state])
+        if state != "new":  # which none comes back to
+            self._report(state)
         if state == "connected":
             # What was watched is watched no more.
             self._watching.forget()
@@ -350,6 +351,3 @@ class ZooKeeperSession(Session):
     def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
         path = self._paths.offset(held.partition)
         return Check(self._paths.owner(held.partition)), SetData(path, encode_offset(offset), held.version)
-
-
-EVENTS: Mapping[State, Event] = {"connected": "connected", "suspended": "suspended", "lost": "lost"}

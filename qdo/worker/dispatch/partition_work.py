@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from qdo.partitions import Partition
+from qdo.tasks import happens
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
 from qdo.worker.keys import Key
 from queuey.client import Message
@@ -510,12 +511,7 @@ class PartitionWork:
 
     async def pause(self, seconds: float) -> bool:
         """Waits; returns False, and at once, if it is closed."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            return True
-        return False
+        return not await happens(self._closing, seconds)
 
     def _buried(self, task: asyncio.Task[None]) -> None:
         self._dead_letters.discard(task)

@@ -9,20 +9,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from itertools import count
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 from qdo.errors import HandlerError, TimeLimit
+from qdo.tasks import cancel, start
 from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
-
-T = TypeVar("T")
 
 logger = logging.getLogger("qdo.worker")
 
@@ -202,7 +201,8 @@ class ProcessExecutor:
         self._hooks = hooks
         self._children: set[ChildProcess] = set()
         self._idle: asyncio.Queue[ChildProcess] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._running: set[asyncio.Task[RunResult]] = set()
+        self._replacing: set[asyncio.Task[None]] = set()
         self._given_up = False
 
     async def open(self) -> None:
@@ -211,19 +211,17 @@ class ProcessExecutor:
         Raises:
             HandlerError: One of them cannot use the handler or its context.
         """
-        begun = [asyncio.ensure_future(self._add()) for _ in range(self.slots)]
+        begun = [asyncio.create_task(self._add()) for _ in range(self.slots)]
         try:
             await asyncio.gather(*begun)
         except BaseException:
-            for each in begun:
-                each.cancel()
-            await asyncio.gather(*begun, return_exceptions=True)
+            await cancel(*begun)
             await self.close()
             raise
 
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
         """Begins a run in the next idle child."""
-        return self._begin(self._run(run, place))
+        return start(self._run(run, place), self._running)
 
     def abandon(self, run: MessageRun) -> bool:  # noqa: ARG002 - the limit is the same for all
         """Does nothing: the child is killed when its message takes too long."""
@@ -238,9 +236,7 @@ class ProcessExecutor:
 
     async def close(self) -> None:
         """Lets the children end."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._running, *self._replacing)
         await asyncio.gather(*(child.close() for child in self._children))
         self._children.clear()
 
@@ -264,7 +260,7 @@ class ProcessExecutor:
         self._children.discard(child)
         if not self._given_up:
             logger.warning("%s; another is started", why)
-            self._begin(self._replace())
+            start(self._replace(), self._replacing)
 
     async def _one_by_one(self, child: ChildProcess, run: MessageRun, place: Delivery) -> RunResult:
         """Calls the hooks around each message."""
@@ -305,12 +301,6 @@ class ProcessExecutor:
         await child.start()
         self._children.add(child)
         self._idle.put_nowait(child)
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:

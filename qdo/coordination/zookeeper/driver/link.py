@@ -50,6 +50,7 @@ from qdo.coordination.zookeeper.transactions import (
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
 from qdo.keepalive.vitals import Vitals
+from qdo.tasks import happens
 
 
 class Inbox:
@@ -231,9 +232,7 @@ class Link:
 
     async def wait(self) -> State:
         """Waits a little for a connection that broke to be back; returns the state that it has then."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BRIEFLY):
-                await self._settled.wait()
+        await happens(self._settled, BRIEFLY)
         return self.state
 
     async def close(self) -> None:

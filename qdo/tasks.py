@@ -1,0 +1,33 @@
+"""Tasks that run beside others, and events that are waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def start(work: Coroutine[Any, Any, T], running: set[asyncio.Task[T]]) -> asyncio.Task[T]:
+    """Starts a task, which is one of those that are running until it ends."""
+    task = asyncio.get_running_loop().create_task(work)
+    running.add(task)
+    task.add_done_callback(running.discard)
+    return task
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels tasks and waits for their end; what they raise is of no interest any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def happens(event: asyncio.Event, within: float) -> bool:
+    """Waits until an event is set; returns False if so many seconds are over before."""
+    try:
+        async with asyncio.timeout(within):
+            return await event.wait()
+    except TimeoutError:
+        return False
