@@ -93,7 +93,11 @@ def _behind(row: OwnedPartition, order: tuple[int, int]) -> bool:
 
 
 class OffsetMirror:
-    """The offsets of one group, as the service has them.
+    """The offsets of one group, as the service has them, so that its lag shows there.
+
+    What counts is recorded by coordination. The mirror follows: it never goes back by itself (somebody who lost a
+    partition may come late), it is brought up to date in the background, and when it fails that is logged and tried
+    again with the next commit.
 
     Args:
         client: To speak to the service with.

@@ -1,7 +1,8 @@
-"""Where a group begins that is to handle only what comes: at the end of each partition when it is first assigned.
+"""Where partitions begin, and what ``seek`` understands.
 
-That point is recorded before anything is handed out. Otherwise a member that stops before its first commit would let
-its successor begin at a later end, and what came in between would be lost.
+A group that is to handle only what comes begins at the end of each partition when it is first assigned. That point is
+recorded before anything is handed out. Otherwise a member that stops before its first commit would let its successor
+begin at a later end, and what came in between would be lost.
 """
 
 from __future__ import annotations

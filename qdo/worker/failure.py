@@ -1,4 +1,7 @@
-"""What came of a handler that raised, as a value that threads and processes can hand on."""
+"""What came of a handler that raised, what becomes of its message, and what the log says of it.
+
+A failure is a value that threads and processes can hand on. What becomes of the message is decided by a pure function.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How a worker handles messages."""
+"""How a worker handles messages, and whether and when it tries a failed one again.
+
+Nothing here sleeps or looks at a clock.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The thread that does a coordinator's waiting: it runs the transactions, gives signs of life, and tells members.
+"""A member's session, and the thread that does a coordinator's waiting.
 
-It sleeps until there is something to do, somebody rings, or a sign of life is due: a third of a session after the last
-one, or when another member's session ends.
+The thread runs the transactions, gives signs of life, and tells members. It sleeps until there is something to do,
+somebody rings, or a sign of life is due: a third of a session after the last one, or when another member's session
+ends.
 
 When the file cannot be used, the sessions are suspended and the next sign of life is tried soon. One that is made in
 time finds them alive. Otherwise they are lost when their time is over, by the clock by which the others count it.

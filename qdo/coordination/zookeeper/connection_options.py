@@ -1,4 +1,19 @@
-"""How ZooKeeper is reached: servers, patience, encryption and credentials. Values that are in order, or an error."""
+"""How ZooKeeper is reached: servers, patience, encryption and credentials. Values that are in order, or an error.
+
+A URL, ``zookeeper://user:password@host:2181,host:2181/chroot?option=value``, may say:
+
+========================  ==============================================================================================
+``connect_timeout``       seconds that a first connection may take
+``login``                 what the user and the password are for: ``digest`` (ZooKeeper's own scheme) or ``sasl``
+``login_file``            a file with ``user:password``, so that no list of processes shows them
+``private``               whether nodes are open only to who made them; yes where there is a login
+``tls``                   whether connections are encrypted; yes where one of the next four is given
+``ca``, ``cert``, ``key``  files with certificates, the member's own certificate, and its key
+``key_password``          of the key
+``check_hostname``        whether certificates must name the host; yes
+``shuffle``               whether members try the servers in an order of their own; yes
+========================  ==============================================================================================
+"""
 
 from __future__ import annotations
 

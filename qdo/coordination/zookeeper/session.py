@@ -1,4 +1,23 @@
-"""A member's session in a group kept by ZooKeeper: one link, and what lies under the group while it is connected."""
+"""A member's session in a group kept by ZooKeeper: one link, and what lies under the group while it is connected.
+
+It takes partitions, gives them up, and records how far each was processed.
+
+**Fencing.** Taking is one transaction: make the owner's node, and write the offset's node over with what it holds, at
+the version that was read. That raises the version, so a commit at an earlier one is refused. A commit is one
+transaction as well: the owner's node is there, and the offset has the version of the taking or of the last commit.
+What each part keeps out:
+
+* the session has ended and nobody has taken the partition: there is no owner's node (and no server takes anything from
+  a session that has ended, and a link never begins a second one);
+* somebody else has taken it: the version is another;
+* the version is known although the partition is another session's: a session commits only what it took itself.
+
+The owner's node alone would not do: ZooKeeper compares versions of data only, and a node that was made anew begins with
+the same one.
+
+What a session asked for without being told the end may have been done. Taking again settles it: the node that is there
+says whose it is, and the version goes up once more, so that nothing that was sent before can count after it.
+"""
 
 from __future__ import annotations
 

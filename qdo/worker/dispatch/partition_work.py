@@ -8,6 +8,17 @@
 Closed: what is in hand is finished and counts; then only what lies before something that is done, so that this need
 not be done again elsewhere. Void: it may still run, for nobody can stop a thread, but what comes of it counts for
 nothing, and the partition takes no other messages here until it has ended.
+
+Its messages are in a queue, which is pure bookkeeping. A message is in one of these states::
+
+    waiting ──take──► running ──settle──► done
+       ▲                 │
+       │              (failed)
+       │                 ▼
+       └───again────── held ────finish──► done
+
+While a message is held, whatever must come after it waits: in an :class:`OrderedQueue` everything, in a
+:class:`KeyedQueue` the messages with its key. A partition queue's ``end`` is the id up to which everything is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Where handlers run: what threads, tasks and processes have in common, and what those in this process share."""
+"""Where handlers run: what threads, tasks and processes have in common, and threads and tasks themselves.
+
+A run of messages is handled one after another, in loops that every message goes through. What a loop does beside
+calling the handler is what each message costs, so the clock is read once a message, and only what took long is written
+down one by one.
+"""
 
 from __future__ import annotations
 

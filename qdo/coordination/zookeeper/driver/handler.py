@@ -90,7 +90,14 @@ GREETING = struct.Struct(">iii")
 
 
 class Wire:
-    """A connection, used by one thread.
+    """A connection to a server as kazoo wants a socket, read in large pieces and overheard for signs of life.
+
+    Kazoo reads an answer in two small pieces and asks the operating system before each whether there is something. Here
+    whatever has arrived is taken at once and handed out from memory, which makes a thousand answers several times
+    cheaper. It also does away with two traps of TLS: records that the encryption has read ahead, of which the operating
+    system knows nothing, and records without data, after which kazoo would wait inside of an answer that is not there.
+
+    It is used by one thread.
 
     Args:
         connection: Connected, and encrypted if it shall be.
