@@ -28,7 +28,7 @@ Fate = Literal["move", "same", "ahead", "untouched", "gone"]
 is; nothing was processed; there is no such queue or partition."""
 
 
-class Status(msgspec.Struct, frozen=True):
+class WorkerStatus(msgspec.Struct, frozen=True):
     """How far a partition was processed, as a status message tells it.
 
     Attributes:
@@ -66,7 +66,7 @@ class _StatusBody(msgspec.Struct, frozen=True):
     last_worker: str = ""
 
 
-def read_status(message: Message) -> Status:
+def read_status(message: Message) -> WorkerStatus:
     """Reads a status message.
 
     Raises:
@@ -83,12 +83,12 @@ def read_status(message: Message) -> Status:
     if not (queue and dash and number.isascii() and number.isdigit() and int(number)):
         raise ValueError(f"{value.partition!r} is not <queue>-<partition>")
     processed = uuid.UUID(value.processed).hex if value.processed else None
-    return Status(queue, int(number), processed, value.last_worker, message.id)
+    return WorkerStatus(queue, int(number), processed, value.last_worker, message.id)
 
 
-def newest(messages: Iterable[Message]) -> tuple[list[Status], list[str]]:
+def newest(messages: Iterable[Message]) -> tuple[list[WorkerStatus], list[str]]:
     """Returns the newest status of each partition, and what could not be read, with the reason."""
-    found: dict[tuple[str, int], Status] = {}
+    found: dict[tuple[str, int], WorkerStatus] = {}
     unreadable: list[str] = []
     for message in messages:
         try:
