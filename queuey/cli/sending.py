@@ -48,14 +48,14 @@ def send(
     key_field: Annotated[
         str | None, typer.Option(help="Field whose value picks the partition: same value, same partition, in order.")
     ] = None,
-    message_key: Annotated[str | None, typer.Option(help="The same for all messages of this call.")] = None,
+    message_key: Annotated[str | None, typer.Option(help="Message key of all messages of this call.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=1, help="Partition.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="How long the messages live, such as 12h.")] = None,
-    delay: Annotated[str | None, typer.Option(help="How long range reads hide the messages.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="Time to live of the messages, such as 12h.")] = None,
+    delay: Annotated[str | None, typer.Option(help="Time for which range reads hide the messages.")] = None,
     content_type: Annotated[str | None, typer.Option(help="Kept with each message.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="<name>=<value>, kept with each message.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Create queues that do not exist.")] = False,
-    partitions: Annotated[int, typer.Option(min=1, max=200, help="Of queues that --create makes.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, max=200, help="Partitions of queues that --create makes.")] = 1,
     skip: Annotated[int, typer.Option(min=0, help="Skip this many lines at the start of --from.")] = 0,
     batch: Annotated[int, typer.Option(min=1, max=1000, help="Messages per request.")] = 1000,
     json: Json = False,
@@ -163,11 +163,11 @@ class _Feeding:
             output.note(f"queuey: {error}")
         output.note(f"{output.plural(stored, 'message was', 'messages were')} stored before.")
         if interrupted or getattr(error, "outcome", None) == "unknown":
-            output.note("Of the batch under way some may be stored as well.")
+            output.note("Some messages of the current batch may be stored as well.")
         if self._route.queue_field is None:
-            output.note(f"To go on after line {done}: --skip {done}")
+            output.note(f"To continue after line {done}: --skip {done}")
         else:
-            output.note("No --skip goes on exactly here: with --queue-field lines are sent by queue, not in order.")
+            output.note("No --skip continues exactly here: with --queue-field lines are sent by queue, not in order.")
 
 
 def _send_bodies(client: Client, queue: str, body: list[str] | None, options: dict[str, Any], *, json: bool) -> None:

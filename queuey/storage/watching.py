@@ -125,9 +125,9 @@ class Watches:
                 return
             except QueueyError as error:
                 # Whoever reads meets it too, and tells its caller.
-                log.debug("No look for new messages was possible: %s", error)
+                log.debug("Cannot check for new messages: %s", error)
             except Exception:
-                log.exception("A look for new messages failed.")
+                log.exception("Checking for new messages failed.")
 
 
 def _wake(watches: Iterable[Watch]) -> None:

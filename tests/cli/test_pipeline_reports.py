@@ -148,7 +148,7 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     assert ended.code == 0
     assert "12, the first in 30 s" in ended.text
     assert ended.text.splitlines()[-1].split() == ["q", "2", "g", "50", "3", "min", "1.50", "12", "30", "s"]
-    assert "Not shown, though behind: 1;" in ended.err
+    assert "Groups with a lag that are not shown: 1;" in ended.err
     assert (given[0].groups, given[0].within, given[0].offsets) == (("g",), 7200.0, {"q": {2: FIRST}})
     assert run("pipeline", "stats", "--lag", "--json").json["rows"][0]["forecast"]["lost"] == 12
 
@@ -179,7 +179,7 @@ def test_an_audit_ends_by_what_it_found(run: Run, job: Job) -> None:
     ended = run("pipeline", "audit", "r", "--group", "g", "--as", "q=p", "--late", "9s", "--equal-bodies")
     assert (ended.code, ended.text.splitlines()[-1]) == (0, "1,707 of 1,707 messages are there: all is well.")
     assert "Sends that were never answered: 3, of which stored: 1." in ended.text
-    assert "Other messages, without a receipt: 4." in ended.text
+    assert "Other messages without a receipt: 4." in ended.text
     assert "Lines that are no receipts: 1." in ended.err
     options = given[0]
     assert (options.receipts, options.names, options.late, options.copies) == (("r",), {"q": "p"}, 9.0, False)

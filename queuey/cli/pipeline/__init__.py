@@ -11,7 +11,7 @@ COMMANDS = {
     "replay": "Write an archive back into queues, each message once however often it is run.",
     "stats": "Measure queues: depth, bytes, rate and skew, and how far groups lag behind.",
     "audit": "Compare what producers were told with what is there and what was handled.",
-    "deadletter": "Sort dead letters by what went wrong, and send them back in bulk.",
+    "deadletter": "Sort dead letters by error, and send them back in bulk.",
     "pipe": "Move messages from queues to a queue through SQL or Python, each exactly once.",
 }
 """The commands in the order shown, each with its line in the list."""

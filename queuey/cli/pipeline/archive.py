@@ -36,7 +36,7 @@ def archive(
         str, typer.Option("--to", help="Directory or URL of the archive, the same on all of Spark's machines.")
     ],
     pattern: Matching = None,
-    bucket: Annotated[str, typer.Option(help="How much time one bucket holds: 1h, 15m, 1d.")] = "1h",
+    bucket: Annotated[str, typer.Option(help="Time span of one bucket: 1h, 15m, 1d.")] = "1h",
     kind: Annotated[
         str, typer.Option("--format", help=f"{', '.join(FORMATS)}; the last two need their package.")
     ] = "parquet",
@@ -44,18 +44,14 @@ def archive(
         bool, typer.Option("--verify/--no-verify", help="Scan the store a second time and compare.")
     ] = True,
     again: Annotated[
-        bool, typer.Option("--again", help="Look also at buckets that are archived, and add what they lack.")
+        bool, typer.Option("--again", help="Scan archived buckets again, and add missing messages.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Archive nothing: compare the archive with its manifests and the store.")
     ] = False,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Go on until Ctrl-C: keep messages as they come, buckets as they close.")
-    ] = False,
-    once: Annotated[bool, typer.Option("--once", help="With --stream: end when all there is has been kept.")] = False,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="With --stream: directory or URL where it notes how far it is.")
-    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="Archive continuously until Ctrl-C.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --stream: end when all messages are archived.")] = False,
+    checkpoint: Annotated[str | None, typer.Option(help="With --stream: directory or URL of the checkpoint.")] = None,
     every: Annotated[str, typer.Option(help="With --stream: time between its batches.")] = "10s",
 ) -> None:
     """Keep messages as Parquet before their TTL takes them.

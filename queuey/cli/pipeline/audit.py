@@ -40,9 +40,9 @@ def audit(
         ),
     ],
     archive: Annotated[
-        str | None, typer.Option(help="Directory of queuey pipeline archive; what is there is present too.")
+        str | None, typer.Option(help="Directory of queuey pipeline archive; messages in it count as present, too.")
     ] = None,
-    only_archive: Annotated[bool, typer.Option("--only-archive", help="Do not look into the store.")] = False,
+    only_archive: Annotated[bool, typer.Option("--only-archive", help="Do not read the store.")] = False,
     queue: Annotated[
         list[str] | None, typer.Option(help="Only receipts of this queue; several may be given.", show_default="all")
     ] = None,
@@ -50,14 +50,14 @@ def audit(
         list[str] | None,
         typer.Option("--as", help="OLD=NEW: look for the messages of queue OLD in NEW, where they were replayed to."),
     ] = None,
-    late: Annotated[str, typer.Option(help="Answers so long after the id's time are late.")] = "5s",
+    late: Annotated[str, typer.Option(help="Answers this long after the id's time count as late.")] = "5s",
     margin: Annotated[
-        str, typer.Option(help="Messages may be gone so long before their end: what an audit takes.")
+        str, typer.Option(help="How long before its expiry a message may be missing: the duration of an audit.")
     ] = "60s",
     equal_bodies: Annotated[
         bool, typer.Option("--equal-bodies", help="Producers send equal bodies on purpose: they are no duplicates.")
     ] = False,
-    samples: Annotated[int, typer.Option(min=0, max=10_000, help="So many messages of each finding are named.")] = 10,
+    samples: Annotated[int, typer.Option(min=0, max=10_000, help="Number of messages to name for each finding.")] = 10,
     group: Annotated[
         list[str] | None,
         typer.Option(help="A group with offsets in the store; several may be given.", rich_help_panel=_GROUPS),
@@ -91,7 +91,7 @@ def audit(
         samples=samples,
     )
     if run.dry_run:
-        output.note("Nothing is changed in any case; --dry-run means nothing here.")
+        output.note("This command changes nothing, so --dry-run has no effect.")
     with run.session() as spark:
         found = job.run(spark, options, run.say)
     if run.json:
@@ -158,7 +158,7 @@ def _show_rest(found: Audit) -> None:
         output.say(f"Sends that were never answered: {found.doubtful + total.maybe:,}, of which stored: {there:,}.")
     strays = found.strays - found.answered - total.copies
     if strays > 0:
-        output.say(f"Other messages, without a receipt: {strays:,}.")
+        output.say(f"Other messages without a receipt: {strays:,}.")
     if found.foreign:
         output.say(f"Receipts of other applications, left out: {found.foreign:,}.")
     if found.broken:

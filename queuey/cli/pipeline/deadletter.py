@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Sort dead letters by what went wrong, list them, and send them back to where they came from.",
+    help="Sort dead letters by error, list them, and send them back to their queues.",
 )
 
 _SHOWN = 100
@@ -30,7 +30,7 @@ _SHOWN = 100
 def classes(
     run: PipelineRun,
     choose: Choose,
-    samples: Annotated[int, typer.Option(min=0, max=100, help="How many dead letters of each class are listed.")] = 3,
+    samples: Annotated[int, typer.Option(min=0, max=100, help="Number of dead letters to list for each class.")] = 3,
 ) -> None:
     """Sort dead letters by queue, class of the error and what its texts have in common. Nothing is changed."""
     from queuey.spark.jobs.deadletter import deadletter_job
@@ -70,13 +70,11 @@ def redrive(
     run: PipelineRun,
     choose: Choose,
     ttl: Annotated[
-        str | None, typer.Option(help="How long the messages live: 3600, 2d.", show_default="the queue's")
+        str | None, typer.Option(help="Time to live of the messages: 3600, 2d.", show_default="the queue's")
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            "--run", help="Name of the run: given again, it goes on and sends nothing twice.", show_default="a new one"
-        ),
+        typer.Option("--run", help="Name of the run; the same name continues a run.", show_default="a new one"),
     ] = None,
 ) -> None:
     """Send dead letters back to the ends of the partitions that they came from, each once, and remove them.
@@ -91,14 +89,14 @@ def redrive(
     seconds = None if ttl is None else int(times.length(ttl, least=1, most=MAX_TTL))
     order = RedriveOrder(run=name or f"redrive-{uuid4().hex[:12]}", wanted=wanted, ttl=seconds, dry_run=run.dry_run)
     if not run.dry_run:
-        output.note(f"If it is interrupted, go on with --run {order.run} and the same queues and filters.")
+        output.note(f"If it is interrupted, continue with --run {order.run} and the same queues and filters.")
     with run.session() as spark:
         done = deadletter_job.redrive(spark, run.store, order, run.say)
     tell(done, dry_run=run.dry_run, json=run.json, run=order.run)
 
 
 def _nothing_to_try() -> None:
-    output.note("Nothing is changed in any case; --dry-run means nothing here.")
+    output.note("This command changes nothing, so --dry-run has no effect.")
 
 
 def _show_classes(found: DeadLetterClasses) -> None:

@@ -52,21 +52,21 @@ Once = Annotated[
     bool, typer.Option("--once", help="Move the messages that are there now, and end.", rich_help_panel=_WHAT)
 ]
 Every = Annotated[str, typer.Option(help="Time between micro-batches.", rich_help_panel=_HOW)]
-Most = Annotated[int | None, typer.Option(min=1, help="Messages of one micro-batch.", rich_help_panel=_HOW)]
+Most = Annotated[int | None, typer.Option(min=1, help="Most messages of one micro-batch.", rich_help_panel=_HOW)]
 Create = Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.", rich_help_panel=_HOW)]
 Partitions = Annotated[
     int | None,
-    typer.Option(min=1, help="Of a queue that is created.", show_default="the source's", rich_help_panel=_HOW),
+    typer.Option(min=1, help="Partitions of a new queue.", show_default="the source's", rich_help_panel=_HOW),
 ]
 Ttl = Annotated[
-    str | None, typer.Option(help="How long messages live.", show_default="the queue's", rich_help_panel=_HOW)
+    str | None, typer.Option(help="Time to live of the messages.", show_default="the queue's", rich_help_panel=_HOW)
 ]
 Lead = Annotated[
     str,
-    typer.Option(help="How far ahead ids are reserved: messages can be read that much later.", rich_help_panel=_HOW),
+    typer.Option(help="How far ahead ids are reserved; readers wait this long.", rich_help_panel=_HOW),
 ]
 Watermark = Annotated[
-    str | None, typer.Option(help="How late messages may be for groups by time: 10m.", rich_help_panel=_HOW)
+    str | None, typer.Option(help="How late a message may come for a group by time: 10m.", rich_help_panel=_HOW)
 ]
 Update = Annotated[
     bool, typer.Option("--update", help="Write groups whenever they change, not when complete.", rich_help_panel=_HOW)

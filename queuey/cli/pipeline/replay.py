@@ -35,21 +35,21 @@ def replay(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Give messages new ids, in their old order, so that readers get them.")
     ] = False,
-    start: Annotated[str | None, typer.Option("--from", help=f"Only from here on, inclusive: {_FORMS}.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="Only up to here, exclusive.")] = None,
+    start: Annotated[str | None, typer.Option("--from", help=f"Only messages from this position on: {_FORMS}.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Only messages before this position.")] = None,
     where: Annotated[
         str | None, typer.Option("--where", help="Only messages that match this condition, in Spark's SQL.")
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Of a queue that is made.", show_default="as archived")
+        int | None, typer.Option(min=1, help="Partitions of a new queue.", show_default="as archived")
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option("--ttl", help="How long messages live from now on.", show_default="the queue's")
+        str | None, typer.Option("--ttl", help="Time to live of the messages, from now on.", show_default="the queue's")
     ] = None,
     keep_expiry: Annotated[
         bool, typer.Option("--keep-expiry", help="Messages keep their time of expiry; expired ones are left out.")
     ] = False,
-    rate: Annotated[float, typer.Option("--rate", min=0, help="At most so many messages a second; 0: no limit.")] = 0,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="Most messages per second; 0: no limit.")] = 0,
     name: Annotated[
         str | None,
         typer.Option(

@@ -39,7 +39,7 @@ def stats(
     pattern: Annotated[
         str | None, typer.Option(help="Queues whose whole name this regular expression matches.")
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="How long the lists are.")] = 10,
+    top: Annotated[int, typer.Option(min=0, help="Length of the lists.")] = 10,
     lag: Annotated[
         bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=_LAG)
     ] = False,
@@ -131,7 +131,7 @@ def _selection(queues: list[str] | None, pattern: str | None) -> Selection | Non
 
 
 def _say_nothing_changes() -> None:
-    output.note("Nothing is changed in any case; --dry-run means nothing here.")
+    output.note("This command changes nothing, so --dry-run has no effect.")
 
 
 def _document(found: Stats) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _show_lag(found: LagReport) -> None:
         ],
     )
     if len(found.rows) < found.behind:
-        output.note(f"Not shown, though behind: {found.behind - len(found.rows):,}; --top shows more.")
+        output.note(f"Groups with a lag that are not shown: {found.behind - len(found.rows):,}; --top shows more.")
 
 
 def _foretold(forecast: Forecast) -> tuple[str, str]:

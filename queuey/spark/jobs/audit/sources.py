@@ -61,7 +61,7 @@ class MessageSources:
         spark: The session.
         options: The store.
         archive: The directory of an archive; None: there is none.
-        only_archive: Do not look into the store.
+        only_archive: Do not read the store.
         groups: Consumer groups, by their offsets in the store.
 
     Raises:

@@ -52,7 +52,7 @@ def each(spark: SparkSession, store: StoreOptions, wanted: DeadLetterFilter, say
 def classes(
     spark: SparkSession, store: StoreOptions, wanted: DeadLetterFilter, *, samples: int = SAMPLES, say: Say
 ) -> DeadLetterClasses:
-    """Sorts dead letters by what went wrong.
+    """Sorts dead letters by error.
 
     Only what the classes have in common and their samples leave the tasks.
 

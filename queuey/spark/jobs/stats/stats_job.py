@@ -64,7 +64,7 @@ class StatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         selection: Which queues; None: all of the application.
-        top: How long the lists are.
+        top: Length of the lists.
         recent: Also count what the deepest queues got in the last minute and hour.
         size: Queues of one task, about.
     """

@@ -107,7 +107,7 @@ class TotalsBuilder:
     """Folds queues into a tally, holding no more than its lists.
 
     Args:
-        top: How long the lists are.
+        top: Length of the lists.
     """
 
     def __init__(self, top: int) -> None:
@@ -162,7 +162,7 @@ def together(tallies: Iterable[Totals], top: int) -> Totals:
 
     Args:
         tallies: Each with lists at least as long.
-        top: How long the lists are.
+        top: Length of the lists.
     """
     tallies = list(tallies)
     lists: dict[Order, tuple[QueueFigures, ...]] = {}

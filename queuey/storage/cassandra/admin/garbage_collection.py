@@ -102,7 +102,7 @@ class GarbageCollector:
                 if failures == _MOST_FAILURES:
                     raise
                 log.info(
-                    "Queue %s of %s cannot be emptied now; garbage collection will try again.",
+                    "Queue %s of %s cannot be emptied now; garbage collection will repeat this.",
                     pending.name,
                     pending.application,
                     exc_info=True,

@@ -102,9 +102,9 @@ class Sweep:
             except StoreClosed:
                 return
             except QueueyError as error:
-                log.warning("the sweep of expired messages failed and will be tried again: %s", error)
+                log.warning("The sweep of expired messages failed and will be repeated: %s", error)
             except Exception:
-                log.exception("the sweep of expired messages failed and will be tried again")
+                log.exception("The sweep of expired messages failed and will be repeated")
             if time.monotonic() >= due:
                 due = time.monotonic() + interval
 
