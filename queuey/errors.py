@@ -23,10 +23,10 @@
     │   ├── OffsetConflict        compare-and-set failed; carries the present offsets
     │   ├── KeyInUse              a post with this idempotency key is being carried out
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
-    │   └── ClaimLost             messages were handed out again; carries what became of each receipt
+    │   └── ClaimLost             messages were delivered again; carries the result of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
     ├── TooManyRequests           the application has its share of the process already
-    │   ├── TooManyWaiters        no room for another long poll
+    │   ├── TooManyWaiters        too many long polls
     │   └── TooManyClaims         a partition has as many claims as it may have
     ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
     │   ├── StoreBusy             locked by another process for too long
@@ -268,7 +268,7 @@ class OffsetConflict(Conflict):
             for number, offset in self.current.items()
             if number not in self.applied
         )
-        return f"The recorded offset is another than expected: {there}. Somebody else has set it: read it again."
+        return f"The recorded offset is not the expected one: {there}. Another client has changed it: read it again."
 
 
 class KeyInUse(Conflict):
@@ -298,10 +298,10 @@ class ClaimsRefused(Conflict):
 
 
 class ClaimLost(Conflict):
-    """Claims had expired, and their messages were handed out to somebody else. The other receipts were carried out.
+    """Claims had expired, and their messages were delivered to other callers. The other receipts succeeded.
 
     Args:
-        results: What became of each receipt, in the order given, as the caller is to be told.
+        results: The result of each receipt, in the order given, for the answer.
     """
 
     code = "ClaimLost"
@@ -312,7 +312,7 @@ class ClaimLost(Conflict):
 
     def __str__(self) -> str:
         """Says what to do."""
-        return "Some claims had expired, and their messages were handed out again; results says which. Leave these be."
+        return "Some claims had expired, and their messages were delivered again: see results. Skip these messages."
 
 
 class QueueChanged(QueueyError):

@@ -25,7 +25,7 @@ MAX_DELIVERIES = 1000
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Somebody other than the owning application, and what they may do: ``app:reports``, ``bid:ann@example.org``."""
+    """A caller other than the owning application, and its rights: ``app:reports``, ``bid:ann@example.org``."""
 
     name: str
     read: bool = True

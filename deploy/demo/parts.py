@@ -187,7 +187,7 @@ def record_offset(stage: Stage) -> Account:
         stage.client.commit(WORK, GROUP, {partition: places[-1]}, expected={partition: None})
     except OffsetConflict:
         text = f"Group {GROUP} has processed half of partition {partition}; {behind} messages are behind."
-        return Account(f"{text} Whoever expects an older offset is refused.")
+        return Account(f"{text} A commit that expects an older offset is refused.")
     raise DemoFailed("an offset was overwritten by someone who did not know it")
 
 

@@ -41,18 +41,18 @@ def claim(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages. 1; with a program no limit.")
     ] = None,
-    ttl: Annotated[float, typer.Option(help="Seconds until somebody else may get a message that is not done.")] = 30.0,
+    ttl: Annotated[float, typer.Option(help="Seconds until other callers may get the messages.")] = 30.0,
     wait: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds to wait for messages, up to 20. 0; with a program any number, and for ever."),
     ] = None,
     retry: Annotated[
-        float, typer.Option(min=0, help="Seconds until a message whose program failed is handed out again.")
+        float, typer.Option(min=0, help="Seconds until a message whose program failed is delivered again.")
     ] = 10.0,
     partitions: Partitions = "*",
     json: Json = False,
 ) -> None:
-    """Claim messages, so that nobody else gets them for a while; with --json one a line.
+    """Claim messages, so that no other caller gets them for a while; with --json one per line.
 
     A line has the receipt, the number of deliveries and the body. `queuey ack` says that a message is done. With a
     program, each message is its standard input; exit code 0 acknowledges the message.
@@ -74,14 +74,14 @@ def claim(
 @ack_app.command()
 @connected
 def ack(client: Client, queue: Queue, receipt: Receipts = None, json: Json = False) -> None:
-    """Say that claimed messages are done: nobody gets them again."""
+    """Acknowledge claimed messages: they are not delivered again."""
     _settle(client.job_queue(queue).ack, receipt, "acknowledged", json=json)
 
 
 @release_app.command()
 @connected
 def release(client: Client, queue: Queue, receipt: Receipts = None, json: Json = False) -> None:
-    """Give claimed messages back: they are handed out again at once."""
+    """Release claimed messages: they are delivered again at once."""
     _settle(client.job_queue(queue).release, receipt, "released", json=json)
 
 
@@ -102,7 +102,7 @@ def _work(
         if code == 0:
             job.ack()
         else:
-            output.note(f"{command[0]} ended with {code} for {job.receipt}; it is handed out again.")
+            output.note(f"{command[0]} ended with {code} for {job.receipt}; the message is delivered again.")
             job.release(delay=retry)
         left -= 1
         if left <= 0:
@@ -137,7 +137,7 @@ def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | No
         output.say(f"{output.plural(done, 'message')} {what}.")
     if refused:
         for each in refused:
-            output.note(f"{each.receipt}: the claim had expired, and the message was handed out again.")
+            output.note(f"{each.receipt}: the claim had expired, and the message was delivered again.")
         raise typer.Exit(1)
 
 

@@ -100,7 +100,7 @@ class _Feeding:
     Args:
         client: Speaks to the service.
         route: How a line becomes a message.
-        progress: Is told how far it has come.
+        progress: Called with the progress.
         partitions: Of queues to be made; None: queues must be there.
         made: Queues known to be there.
     """

@@ -363,7 +363,7 @@ class AsyncClient:
         return await self._run(offset_calls.offsets(queue, group))
 
     async def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
-        """Returns how much lies behind cursors, whoever keeps them; see :meth:`Client.lag`."""
+        """Returns the number of messages behind given cursors; see :meth:`Client.lag`."""
         return await self._run(offset_calls.lag(queue, cursors))
 
     async def groups(self, queue: str) -> tuple[str, ...]:

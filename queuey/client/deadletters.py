@@ -140,7 +140,7 @@ async def _create(client: AsyncClient, queue: str, target: str, partition: int) 
     try:
         await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)
     except QueueExists:
-        return  # somebody else was quicker, with a queue of another shape
+        return  # another program created it first, with other fields
 
 
 async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:

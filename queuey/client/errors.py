@@ -30,10 +30,10 @@
         ├── Conflict                 409
         │   ├── QueueExists
         │   ├── OffsetConflict       current offsets, and which partitions were set nevertheless
-        │   └── ClaimLost            the message was handed out again; which receipts that is true of
+        │   └── ClaimLost            the message was delivered again; carries these receipts
         └── ServerError              5xx and 429; outcome of a write, outcomes of a batch
             └── ServiceUnavailable   503
-                └── TooManyWaiters   no room for another long poll
+                └── TooManyWaiters   too many long polls
 
 No message, attribute or repr of these errors contains the API key or a token.
 """
@@ -314,7 +314,7 @@ class OffsetConflict(Conflict):
 
 
 class ClaimLost(Conflict):
-    """The claim had expired, and the message was handed out to somebody else.
+    """The claim had expired, and the message was delivered to another caller.
 
     Attributes:
         refused: The receipts of the call that this is true of. The others were carried out.

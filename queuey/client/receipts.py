@@ -276,7 +276,7 @@ class _Putting:
 
 
 class _Nothing:
-    """Messages on their way that nobody keeps receipts of."""
+    """Messages on their way without receipts."""
 
     def __enter__(self) -> Self:
         return self

@@ -254,7 +254,7 @@ class Client:
             options: See :class:`Outgoing`.
 
         Raises:
-            TransportError: Nobody answered. With ``outcome`` ``unknown`` the message may have been stored.
+            TransportError: There was no answer. With ``outcome`` ``unknown`` the message may have been stored.
         """
         message = Outgoing(body, **options)
         call = send_calls.send(queue, message, after)
@@ -484,7 +484,7 @@ class Client:
         return self._run(offset_calls.offsets(queue, group))
 
     def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
-        """Returns how much lies behind cursors, whoever keeps them; the service records nothing.
+        """Returns the number of messages behind given cursors; the service records nothing.
 
         Args:
             queue: The queue.

@@ -54,7 +54,7 @@ class Service:
         store: Where everything is kept; its owner closes it.
         limits: How much one request may ask for.
         metrics: Counts messages in and out.
-        stopping: Set when the service ends: whoever waits for messages is answered at once.
+        stopping: Set when the service ends: long polls are answered at once.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from queuey.service.ranges import body_bytes
 from queuey.storage import Store
 
 Begun = Callable[[Any, Exception | None], None]
-"""Is told of the end of a post."""
+"""Called with the result of a post."""
 
 
 def partition_error(partition: int, queue: Queue) -> str | None:
@@ -112,7 +112,7 @@ class MessageUseCases:
     def begin_post(
         self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None, key: str | None = None
     ) -> tuple[Callable[[Begun], Callable[[], Outcome]], Callable[[Any], PostResult]]:
-        """Prepares a post that blocks nobody, for a caller who was let in to just this row.
+        """Prepares a post without blocking, for a caller who was authorized for just this row.
 
         Returns:
             A function that starts it, given whom to tell of its end (see ``Messages.begin_append``), and one that takes

@@ -23,7 +23,7 @@ Check = Callable[[Queue], None]
 :class:`~queuey.errors.NotAuthenticated` when its credential has ended meanwhile."""
 
 ATTEMPTS = 5
-"""A row that changes under five reads in a row is being rewritten by somebody in a loop."""
+"""A row that changes during five reads in a row is being rewritten in a loop."""
 
 
 def find_queue(store: Store, application: str, name: str, *, fresh: bool = False) -> Queue:

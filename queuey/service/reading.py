@@ -71,7 +71,7 @@ class Reader:
         wait: float = 0.0,
         waiter: Waiter | None = None,
     ) -> bool:
-        """Starts a short read of one partition that blocks nobody, for a caller who was let in to just this row.
+        """Starts a short read of one partition without blocking, for a caller who was authorized for just this row.
 
         Args:
             queue: The row.

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 from queuey.messages import Queue
 
 FEW = 8
-"""Whoever waits on more partitions of a queue than these is woken by all of its partitions."""
+"""A waiter on more partitions of a queue than these is woken by all of its partitions."""
 TICK = 0.5
 """Seconds between looks of a thread that waits at the end of service, and at whether its caller may still read."""
 
@@ -67,7 +67,7 @@ class _Shared:
         self._watchers = watchers
 
     def wake(self) -> None:
-        """Is told of news, in any thread."""
+        """Called for new messages, in any thread."""
         if not self._told:
             self._told = True
             self._watchers.tell(self._wake)
@@ -147,14 +147,14 @@ class Watchers:
                     shared.trying.add(waiter)
 
     def tried(self, keys: Iterable[Key], waiter: Waiter) -> None:
-        """Notes that there was nothing, so nobody else need try."""
+        """Notes that there was nothing, so no other waiter needs to try."""
         with self._lock:
             for key in keys:
                 self._shared[key].trying.discard(waiter)
 
 
 class Waiter(ABC):
-    """Somebody who waits for messages. Used by one thread at a time, but for :meth:`wake`.
+    """A request that waits for messages. Used by one thread at a time, except for :meth:`wake`.
 
     Attributes:
         wait: Seconds that the last try would have waited; 0: its answer is the one to give.

@@ -25,7 +25,7 @@ class Setting(NamedTuple):
     """A line of the table: ``type``, ``default`` and ``help`` for people, ``hint`` for converting values.
 
     A setting that is a table has ``fields``, lines whose names begin with that of the table, and ``preset``, the table
-    that holds as long as nobody names a field.
+    that holds as long as no place names a field.
     """
 
     name: str

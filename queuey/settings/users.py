@@ -171,7 +171,7 @@ def _faults_of_browserid(issuer: UserIssuer) -> Iterator[str]:
 
 
 def _is_safe_url(url: str) -> bool:
-    """Tells whether nobody on the way can change what is read from a URL."""
+    """Tells whether what is read from a URL cannot be changed on the network."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -190,7 +190,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_places(issuers: Iterable[UserIssuer]) -> None:
-    """Makes sure that an issuer has one place of its keys, whoever trusts it."""
+    """Makes sure that all applications name the same keys for an issuer."""
     places: dict[tuple[str, str], str] = {}
     for issuer in issuers:
         place = places.setdefault((issuer.scheme, issuer.issuer), issuer.keys)

@@ -1,4 +1,4 @@
-"""Errors of the Spark room, beside those of :mod:`queuey.errors`.
+"""Errors of the Spark package, in addition to those of :mod:`queuey.errors`.
 
 ::
 

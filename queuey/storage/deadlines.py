@@ -102,7 +102,7 @@ class Deadline(threading.local):
         return min(left, most)
 
     def sent(self) -> None:
-        """Notes that the call is about to send a change: from now on nobody knows what its end leaves."""
+        """Notes that the call is about to send a change: from now on its outcome may be unknown."""
         self._wrote = True
 
     @contextmanager

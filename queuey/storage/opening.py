@@ -192,7 +192,7 @@ def _check_body(settings: Settings) -> None:
 
 
 def no_password() -> str:
-    """Stands for the password of a key in a file: asking for one would hold up whoever starts a service.
+    """Stands for the password of a key in a file, because asking for one would block the start of the service.
 
     Raises:
         ssl.SSLError: Always.

@@ -15,7 +15,7 @@ class Trouble:
     """One thing that may be wrong, for one reason at a time. Safe for use by many threads.
 
     Args:
-        log: Where it is told.
+        log: Where it is logged.
         thing: What it is that may be wrong, as a sentence about it begins.
         quiet: Seconds without a failure after which it is over.
         clock: Seconds.
@@ -36,7 +36,7 @@ class Trouble:
         """A word for what is wrong, None while nothing is."""
 
     def met(self, reason: str, text: object) -> None:
-        """Notes that it is wrong; tells of it unless that was told already."""
+        """Notes the trouble, and logs it if it is new."""
         with self._lock:
             before, self.reason, self._last = self.reason, reason, self._clock()
             if before is None:

@@ -1,4 +1,4 @@
-"""Who is to be told of news in which partitions, and the one thread of a store that looks for what nobody tells it of.
+"""Watches of partitions for new messages, and the store's one thread that polls for those of other processes.
 
 What this process writes, it tells at once (:meth:`Watches.wrote`). What others write, and what comes due, the thread
 finds: it calls the store's ``look`` with all watches, as long as there are any.
@@ -21,12 +21,12 @@ EVERY = 0.2
 
 
 class Watch:
-    """Somebody who is to be told of news in a partition.
+    """A callback for new messages in a partition.
 
     Attributes:
         queue: The row as the watcher knows it.
         partition: Of the queue.
-        prompt: Told of what is stored, not only of what a read shows that keeps the read delay.
+        prompt: Called for stored messages, before a read that keeps the read delay shows them.
         wake: Tells the watcher.
         position: Ticks; what lies below was there before, or the watcher was told of it. It belongs to the looks.
         asking, looked: Whether a look for it is under way, and when the last was. They belong to the looks.
@@ -124,7 +124,7 @@ class Watches:
             except StoreClosed:
                 return
             except QueueyError as error:
-                # Whoever reads meets it too, and tells its caller.
+                # A reader gets this error, too.
                 log.debug("Cannot check for new messages: %s", error)
             except Exception:
                 log.exception("Checking for new messages failed.")

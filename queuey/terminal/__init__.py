@@ -43,7 +43,7 @@ def note(text: str) -> None:
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
     except OSError:
-        _silence(sys.stderr)  # Nobody listens, or nothing can be written: there is nobody left to tell.
+        _silence(sys.stderr)  # The output is closed or cannot be written, so no error can be shown.
 
 
 def emit(value: object) -> None:
@@ -86,14 +86,14 @@ def confirm(question: str, *, yes: bool) -> None:
     """Asks before something that cannot be undone.
 
     Raises:
-        typer.Exit: The answer is no (code 1), or there is nobody to ask (2).
+        typer.Exit: The answer is no (code 1), or there is no terminal (2).
     """
     import typer
 
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        note(f"{question} Nobody is there to ask: repeat with --yes.")
+        note(f"{question} There is no terminal to ask: repeat with --yes.")
         raise typer.Exit(2)
     if not typer.confirm(printable(question), err=True):
         note("Nothing was changed.")

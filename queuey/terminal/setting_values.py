@@ -20,7 +20,7 @@ _SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
 
 
 class Given(NamedTuple):
-    """A value that somebody gave.
+    """A value that was given.
 
     Attributes:
         value: A text, or a value of TOML.

@@ -1,4 +1,4 @@
-"""The web room: HTTP on one side, the use cases on the other.
+"""The web package: HTTP on one side, the use cases on the other.
 
 :func:`make_app` assembles it. It is imported when it is asked for, so that the parent process of the service, which
 answers no request, does without the web framework.

@@ -19,7 +19,7 @@ from queuey.web.errors import NoSuchResource, error_response
 from queuey.web.responses import Response
 
 with warnings.catch_warnings():
-    # Of the end of pkg_resources, which Pyramid 2.1 imports: nobody who starts the service can do anything about it.
+    # The warning about pkg_resources, which Pyramid 2.1 imports: users of the service cannot do anything about it.
     warnings.filterwarnings("ignore", "pkg_resources is deprecated")
     from pyramid.config import Configurator
 
@@ -83,7 +83,7 @@ def make_app(
         stopping: Setting it answers everybody who waits for messages and turns the load balancer's heartbeat red.
         publish_metrics: Serve what was counted at ``/metrics``.
         readers: Of credentials other than the store's application keys.
-        private: Applications of whose queues strangers are not told whether they exist.
+        private: Applications that do not reveal to other callers which queues exist.
         clock: Seconds, for how long a credential is believed without asking the store.
     """
     config = Configurator(introspection=False, root_factory=lambda _: _ROOT)

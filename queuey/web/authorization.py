@@ -173,7 +173,7 @@ class Authorization:
         Args:
             service: Has the queues.
             authenticate: Knows callers.
-            private: Applications of whose queues strangers are not told whether they exist.
+            private: Applications that do not reveal to other callers which queues exist.
         """
         self._service = service
         self._authenticate = authenticate

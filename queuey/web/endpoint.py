@@ -1,7 +1,7 @@
 """One view per resource, which looks at the method: cheaper than one view per method.
 
 Every resource has HEAD where it has GET, and OPTIONS; other methods are 405. Resources of the original's answer as the
-original's did: other methods are 404, HEAD included, and callers without a credential are told 403 in place of 401.
+original's did: other methods are 404, HEAD included, and requests without a credential get 403 instead of 401.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resources for whoever runs the service: is it well, which version is it, what has it done. No credential."""
+"""Resources for operators: health, version and metrics. They need no credential."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OpsViews:
         """Answers a heartbeat by what is known. One caller a second is sent to a thread, which looks again.
 
         Raises:
-            WouldBlock: It is time to look, and nobody does.
+            WouldBlock: A check of the store is due, and none is running.
         """
         if self._looked is None or (self._due() and not self._looking.locked()):
             raise WouldBlock

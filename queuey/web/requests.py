@@ -148,7 +148,7 @@ class BodyReader:
     async def take(self, environ: Environ, receive: Receive, loop: asyncio.AbstractEventLoop, tenant: str) -> int:
         """Reads the body into the environ (:data:`BODY`) unless it is longer than any view takes; returns its size.
 
-        Afterwards, in any case, whoever calls this gives back what :data:`HELD` in the environ says, if it is there.
+        Afterwards, in any case, the caller releases what :data:`HELD` in the environ says, if it is there.
 
         Raises:
             InvalidRequest: It broke off, or did not arrive in time.
@@ -242,7 +242,7 @@ _DIGITS = 18
 STRICT = "strict"
 """The field of any query that has unknown fields refused."""
 UNKNOWN = "queuey.unknown"
-"""Set in the environ of a request whose query has fields that nobody knows: their names."""
+"""Set in the environ of a request whose query has unknown fields: their names."""
 MOST_NAMED = 10
 LONGEST_NAMED = 60
 """How many unknown fields a warning names, and how much of each."""
@@ -358,7 +358,7 @@ def parse_form(text: str, what: str) -> dict[str, str]:
 
 
 def read_query(environ: Environ, known: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Reads the fields of the query. Those that nobody knows are ignored, and noted for a warning.
+    """Reads the fields of the query. Unknown fields are ignored, and noted for a warning.
 
     Args:
         environ: The request.

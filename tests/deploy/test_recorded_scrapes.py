@@ -121,7 +121,7 @@ def fail(recorder: Recorder, number: int) -> None:
 def test_a_service_that_refuses(record: Any, tmp_path: Path) -> None:  # noqa: ANN401
     """503 of one worker is an alert about the service, once, with the rate over all workers."""
     summary = "web-1:5000 answers 1.667 requests a second with 503, above one in a hundred"
-    about = "The store was not there or too slow, the process is full, or more long polls wait than have a place."
+    about = "The store was unreachable or slow, the process is overloaded, or there are too many long polls."
     expected = {
         "exp_labels": {"instance": "web-1:5000", "severity": "page"},
         "exp_annotations": {"summary": summary, "description": about},

@@ -73,7 +73,7 @@ class Poll(Waiter):
 
     Args:
         web: Where it is sent to.
-        done: Told of the end.
+        done: Called with the result.
         limit, ttl, wait, queue: What is asked.
 
     Attributes:

@@ -1,6 +1,6 @@
 """``queuey app``: applications and their keys, straight on the store of ``--data`` or ``--store``.
 
-Whoever can write the data directory, or Cassandra's keyspace, may do this; no key and no running service is needed.
+Every user who can write the data directory, or Cassandra's keyspace, may do this, without a key or a running service.
 A running service takes a change up within ten seconds. A key is shown once, when it is made: the store keeps only its
 SHA-256.
 """

@@ -26,7 +26,7 @@ from queuey.storage import Store
 APPLICATION = "queuey"
 
 State = Literal["absent", "foreign", "ours"]
-"""Of a profile: not there; somebody else's or unreadable; its key opens this store."""
+"""Of a profile: missing; another server's or unreadable; its key is valid for this store."""
 
 
 class Found(NamedTuple):
@@ -61,7 +61,7 @@ def plan(main: Found, beside: Found, url: str, *, keys: int, answers: Callable[[
         beside: The one of this store alone.
         url: Where the service is going to be.
         keys: How many valid keys the application has.
-        answers: Tells whether somebody serves at a URL now.
+        answers: Tells whether a service answers at a URL now.
     """
     for found in (main, beside):
         if found.profile is not None and found.profile.url == url:

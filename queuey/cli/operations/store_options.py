@@ -45,7 +45,7 @@ class ConfiguredStore:
         self._sources = loaded.sources
 
     def given(self) -> dict[str, str]:
-        """Returns the settings of the store that somebody gave, by name, as texts that mean the same in any process.
+        """Returns the settings of the store that were given, by name, as texts that mean the same in any process.
 
         Secrets stay names of secrets. The directory of an embedded store is there in any case: where it is by default
         depends on who asks.

@@ -10,7 +10,7 @@ COMMANDS = {
     "archive": "Keep messages as Parquet before their TTL takes them.",
     "replay": "Write an archive back into queues, each message once however often it is run.",
     "stats": "Measure queues: depth, bytes, rate and skew, and how far groups lag behind.",
-    "audit": "Compare what producers were told with what is there and what was handled.",
+    "audit": "Compare the receipts of producers with what is stored and what was handled.",
     "deadletter": "Sort dead letters by error, and send them back in bulk.",
     "pipe": "Move messages from queues to a queue through SQL or Python, each exactly once.",
 }

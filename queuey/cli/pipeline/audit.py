@@ -1,4 +1,4 @@
-"""``queuey pipeline audit``: what producers were told, beside what is there and what was handled."""
+"""``queuey pipeline audit``: receipts of producers, compared with what is stored and what was handled."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Calls about claims: hand out messages, and what becomes of them by their receipts.
+"""Calls about claims: claim messages, then acknowledge, renew or release them by their receipts.
 
 All of them may be sent again after an answer that was lost:
 
 * *acknowledge*, *renew* and *release* name the claim by its receipt. Done twice they are the same as done once.
-* A *claim* whose answer was lost has handed messages out to nobody. They come back when the claim's time is over, with
+* A *claim* whose answer was lost has claimed messages for no caller. They are delivered again later, with
   one more delivery counted, whether or not the call is sent again.
 
 The one exception is *release all*: sent again it might release what was claimed in between.
@@ -48,7 +48,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def claim(queue: str, limit: int, ttl: float, wait: float, partitions: Partitions) -> Call[list[Claimed]]:
-    """Has up to ``limit`` messages handed out for ``ttl`` seconds; waits for some up to ``wait`` seconds."""
+    """Claims up to ``limit`` messages for ``ttl`` seconds; waits for some up to ``wait`` seconds."""
     params = [("limit", number_text(limit)), ("ttl", number_text(ttl))]
     if wait:
         params.append(("wait", number_text(wait)))
@@ -80,7 +80,7 @@ def release_all(queue: str) -> Call[None]:
 
 
 def counts(queue: str) -> Call[ClaimCounts]:
-    """Asks how many messages are handed out."""
+    """Asks how many messages are claimed."""
     return Call("GET", f"{queue_segment(queue)}/claims", partial(decode, shape=ClaimCounts), repeatable=True)
 
 

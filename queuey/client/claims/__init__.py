@@ -1,1 +1,1 @@
-"""Queues as job queues: jobs that are claimed, kept while somebody works on them, and acknowledged."""
+"""Queues as job queues: jobs that are claimed, renewed during the work, and acknowledged."""

@@ -61,7 +61,7 @@ class AsyncKeeper:
 
     def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
         """Keeps claims from now on, whose time began no earlier than they were asked for."""
-        import asyncio  # noqa: PLC0415 - whoever awaits this has loaded it
+        import asyncio  # noqa: PLC0415 - the caller has loaded it
 
         holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
         if holds and (self._task is None or self._task.done() or holds[0].due < self._wakes):
@@ -117,11 +117,11 @@ class AsyncJob(HeldJob):
         self._run = run
 
     async def ack(self) -> None:
-        """Says that the message is done; see :meth:`Job.ack`."""
+        """Acknowledges the message; see :meth:`Job.ack`."""
         await self._settle(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
 
     async def release(self, delay: float = 0.0) -> None:
-        """Gives the message back, now or after ``delay`` seconds; see :meth:`Job.release`."""
+        """Releases the message, now or after ``delay`` seconds; see :meth:`Job.release`."""
         await self._settle(self._giving_back(delay))
 
     async def renew(self, ttl: float | None = None) -> None:
@@ -233,7 +233,7 @@ class AsyncJobQueue:
         await self._run(claim_calls.release_all(self.name))
 
     async def counts(self) -> ClaimCounts:
-        """Returns how many messages are claimed, and how many wait to be handed out again."""
+        """Returns how many messages are claimed, and how many wait to be delivered again."""
         return await self._run(claim_calls.counts(self.name))
 
     async def size(self, limit: int | None = None) -> QueueSize:

@@ -119,7 +119,7 @@ class Claiming:
         return now - self._acknowledged >= _TOGETHER
 
     def to_acknowledge(self) -> list[Hold]:
-        """Returns the claims to acknowledge now; those that somebody has acknowledged meanwhile are left out."""
+        """Returns the claims to acknowledge now; those that were acknowledged meanwhile are left out."""
         self._acknowledged = self._clock()
         self.finished = [hold for hold in self.finished if hold.state == "finished"]
         return self.finished

@@ -42,7 +42,7 @@ class Hold(msgspec.Struct, eq=False):
         queue: Whose message it is.
         receipt: Names the claim.
         ttl: Seconds for which each renewal keeps it.
-        end: When nobody vouches for it any more, in seconds of the client's clock.
+        end: When the claim expires, in seconds of the client's clock.
         due: When something has to be done about it.
         state: See above.
     """
@@ -97,7 +97,7 @@ class Holding:
                 hold.state, hold.due = "finished", self._clock() + SOON
 
     def postpone(self, holds: Iterable[Hold]) -> None:
-        """Notes that somebody is about to acknowledge claims, so that nobody else need do it for a while."""
+        """Notes that a thread is about to acknowledge claims, so that no other one does it for a while."""
         now = self._clock()
         with self._lock:
             for hold in holds:
@@ -168,7 +168,7 @@ def _work(queue: str, ttl: float, state: State, holds: list[Hold]) -> Work:
 
 
 class HeldJob:
-    """A message that was handed out to this process, and that is renewed until its work is done.
+    """A message that is claimed by this process, and renewed until its work is done.
 
     Args:
         claimed: What the server said.
@@ -200,12 +200,12 @@ class HeldJob:
 
     @property
     def deliveries(self) -> int:
-        """How often the message has been handed out, this time included."""
+        """Number of deliveries of the message, including this one."""
         return self._claimed.deliveries
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may have the message by now, because the claim could not be renewed in time."""
+        """Whether another caller may have the message, because the claim could not be renewed in time."""
         hold = self._hold
         return hold.state == "lost" or (hold.state == "held" and self._clock() >= hold.end)
 

@@ -37,9 +37,9 @@ class Job(HeldJob):
     Attributes:
         message, body: The message, and its body alone.
         receipt: Names this claim.
-        deliveries: How often the message has been handed out, this time included.
-        lost: Whether somebody else may have the message by now, because the claim could not be renewed in time. A long
-            handler may look at it now and then and stop.
+        deliveries: Number of deliveries of the message, including this one.
+        lost: Whether another caller may have the message, because the claim could not be renewed in time. A long
+            handler can check it between two steps and stop.
     """
 
     def __init__(self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float], run: Run) -> None:
@@ -47,32 +47,32 @@ class Job(HeldJob):
         self._run = run
 
     def ack(self) -> None:
-        """Says that the message is done: nobody gets it again. The loop does this by itself at its next turn.
+        """Acknowledges the message: it is not delivered again. The loop does this by itself at its next turn.
 
         Raises:
-            ClaimLost: It was handed out to somebody else.
+            ClaimLost: It was delivered to another caller.
         """
         self._settle(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
 
     def release(self, delay: float = 0.0) -> None:
-        """Gives the message back: somebody gets it again, now or after a time.
+        """Releases the message: it is delivered again, now or after a time.
 
         Args:
             delay: Seconds, at most 43,200. What is left of the claim is not shortened.
 
         Raises:
-            ClaimLost: It was handed out to somebody else already.
+            ClaimLost: It was already delivered to another caller.
         """
         self._settle(self._giving_back(delay))
 
     def renew(self, ttl: float | None = None) -> None:
-        """Renews the claim now, which otherwise happens by itself.
+        """Renews the claim now. The loop also renews it automatically.
 
         Args:
             ttl: Seconds from now on; None: those of the loop.
 
         Raises:
-            ClaimLost: It was handed out to somebody else.
+            ClaimLost: It was delivered to another caller.
         """
         asked, seconds = self._clock(), self._hold.ttl if ttl is None else ttl
         self._send(claim_calls.renew(self._hold.queue, [self.receipt], seconds))
@@ -92,7 +92,7 @@ class Job(HeldJob):
 
 
 class JobQueue:
-    """A queue whose messages are handed out to one claimer each, until somebody says that they are done.
+    """A queue as a job queue: each message is delivered to one worker, until a worker acknowledges it.
 
     Made by :meth:`Client.job_queue <queuey.client.Client.job_queue>`. Safe to use from several threads.
 
@@ -195,7 +195,7 @@ class JobQueue:
 
         Args:
             limit: Messages at most, 1 to 1,000.
-            ttl: Seconds, up to 43,200, after which a message that is not acknowledged is handed out again.
+            ttl: Seconds, up to 43,200, after which a message that is not acknowledged is delivered again.
             wait: Seconds, up to 20, to wait for messages if there are none.
             partitions: ``"*"`` for all, a number, or several.
 
@@ -214,13 +214,13 @@ class JobQueue:
         return self._run(claim_calls.claim(self.name, limit, ttl, wait, partitions))
 
     def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
-        """Says that messages are done: nobody gets them again.
+        """Acknowledges messages: they are not delivered again.
 
         Args:
             claims: Receipts, or what :meth:`receive` returned.
 
         Returns:
-            Those that were refused, because they were handed out to somebody else meanwhile. All others are done.
+            Those that were refused, because another caller got the messages meanwhile. All others are done.
         """
         return send_all(self._run, claim_calls.acknowledge(self.name, claim_calls.receipts_of(claims)))
 
@@ -229,7 +229,7 @@ class JobQueue:
         return send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
 
     def release(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
-        """Gives messages back, so that they are handed out again at once; see :meth:`ack`."""
+        """Releases messages, so that they are delivered again at once; see :meth:`ack`."""
         return send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims)))
 
     def release_all(self) -> None:
@@ -237,7 +237,7 @@ class JobQueue:
         self._run(claim_calls.release_all(self.name))
 
     def counts(self) -> ClaimCounts:
-        """Returns how many messages are claimed, and how many wait to be handed out again."""
+        """Returns how many messages are claimed, and how many wait to be delivered again."""
         return self._run(claim_calls.counts(self.name))
 
     def size(self, limit: int | None = None) -> QueueSize:

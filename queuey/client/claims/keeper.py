@@ -1,4 +1,4 @@
-"""Keeps claims alive while somebody works on them: one thread for all claims of a client."""
+"""Renews claims during the work: one thread for all claims of a client."""
 
 from __future__ import annotations
 

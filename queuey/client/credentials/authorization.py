@@ -99,7 +99,7 @@ class AsyncAuthorizationHeader:
         return self._kept.result() != refused
 
     async def _ask(self, source: TokenSource, seen: int, refused: str | None = None) -> None:
-        import anyio  # noqa: PLC0415 - whoever has no source does without it
+        import anyio  # noqa: PLC0415 - only needed with a source
 
         self._lock = self._lock or anyio.Lock()
         async with self._lock:

@@ -100,7 +100,7 @@ class TokenSource(ABC):
 
     async def ask_async(self) -> Token:
         """Is :meth:`ask` for async code: the event loop goes on meanwhile."""
-        from anyio.to_thread import run_sync  # noqa: PLC0415 - whoever has no source does without it
+        from anyio.to_thread import run_sync  # noqa: PLC0415 - only needed with a source
 
         return await run_sync(self.ask, abandon_on_cancel=True)
 

@@ -33,7 +33,7 @@ from queuey.client.http.servers import Server, ServerChoice
 T = TypeVar("T")
 
 Notice = Callable[[ClientError | None], None]
-"""Is told how a live read fares: the first of failures in a row, and None when it works again."""
+"""Called with the first error of failures in a row, and with None when reads work again."""
 
 _ERROR = 400
 _FAILURE = 500
@@ -134,7 +134,7 @@ class Patience:
         limit: Seconds of uninterrupted failure; None: for ever.
         clock: Monotonic seconds.
         draw: Random numbers from 0 to 1.
-        notice: Is told the first of failures in a row, and None when reads work again.
+        notice: Called with the first error of failures in a row, and with None when reads work again.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _sleep(seconds: float) -> None:
-    import asyncio  # noqa: PLC0415 - whoever awaits this has loaded it
+    import asyncio  # noqa: PLC0415 - the caller has loaded it
 
     await asyncio.sleep(seconds)
 

@@ -17,11 +17,11 @@ from queuey.storage import Store
 log = logging.getLogger(__name__)
 
 TRIES = 3
-"""Attempts to record an offset that somebody else moves at the same time."""
+"""Attempts to record an offset that another program changes at the same time."""
 
 
 class GroupOffsets:
-    """Records how far a group has come; never backwards, whoever else records for it.
+    """Records the progress of a group; never backwards, also if other programs record it.
 
     Nothing depends on what is recorded, so where it cannot be, that is logged and made up for the next time.
     """

@@ -224,7 +224,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fronts(self, *, missing: bool = True) -> list[QueueHorizon]:
         """Looks at the queues, and sees to it that horizons are recent.
 
-        Where nobody writes, the clock of an embedded store stands still; a ping moves it on.
+        Without writes the clock of an embedded store stands still; a ping advances it.
         """
         store = open_stores.opened(self._options.store)
         found = queue_horizons(self._options, missing=missing)

@@ -158,7 +158,7 @@ class CassandraClaimLogs(ClaimLogs):
             with self._deadline.running():
                 self._watch.require()
                 self._rows.current(queue)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the end is told of it
+        except Exception as error:  # noqa: BLE001 - passed to the waiting caller
             tell(None, error)
         else:
             send()

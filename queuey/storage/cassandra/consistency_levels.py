@@ -91,7 +91,7 @@ class ConsistencyLevels:
     def concludes(self, queue: Queue) -> bool:
         """Tells whether emptiness that a read of a queue finds may be remembered, stored or trusted.
 
-        Everything that is derived from seeing nothing goes through here: low watermarks and vacancies.
+        Everything that is concluded from an empty read goes through here: low watermarks and the empty-range cache.
         """
         level = self.of(queue)
         if not level.safe:

@@ -173,7 +173,7 @@ class _Post:
             step = self._steps.send(value) if error is None else self._steps.throw(error)
         except StopIteration as ended:
             self._end(ended.value, None)
-        except Exception as failure:  # noqa: BLE001 - whoever waits for the end is told of it
+        except Exception as failure:  # noqa: BLE001 - passed to the waiting caller
             self._end(None, failure)
         else:
             self._begin(step)

@@ -221,5 +221,5 @@ class _Turn:
 
 
 def unclear(what: str) -> StoreUnavailable:
-    """Returns the error for a change that may have been made, but was then changed by somebody else."""
+    """Returns the error for a change that may have been made, but was then changed by another caller."""
     return StoreUnavailable(f"{what} was changed by others while a change of ours was in doubt", outcome="unknown")

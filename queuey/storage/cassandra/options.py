@@ -72,7 +72,7 @@ class CassandraOptions:
         catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
         heartbeat: Seconds between looks at the coordinators' clocks: well below :data:`.ids.clock.FRESH`, so that an
             acknowledgement need not wait for one.
-        reap_interval: Seconds between looks for what purges and deletes left; None: only when told.
+        reap_interval: Seconds between searches for what purges and deletes left; None: only when called.
         reap_after: Seconds for which that is left alone.
     """
 

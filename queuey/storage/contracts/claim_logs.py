@@ -17,9 +17,9 @@ LONGEST_SNAPSHOT = 4 << 20
 """Bytes of a snapshot's body."""
 
 Appended = Callable[[bool | None, Exception | None], None]
-"""Told the end of an append: True, None: it was applied; False, None: it was refused; None and an error."""
+"""Called with the result of an append: True, None: it was applied; False, None: it was refused; None and an error."""
 Read = Callable[["LogPage | None", Exception | None], None]
-"""Told the page that was read, or why there is none."""
+"""Called with the page that was read, or the error."""
 
 
 class ClaimLogs(ABC):
@@ -56,7 +56,7 @@ class ClaimLogs(ABC):
             queue: The queue.
             partition: Of the queue.
             entry: What to append.
-            done: Told of the end: once, from any thread, perhaps before this call returns. It must be quick and must
+            done: Called with the result once, from any thread, perhaps before this returns. It must be quick and must
                 not raise. With an error whose ``outcome`` is ``none``, ``QueueChanged`` or ``InvalidRequest`` this call
                 appends nothing; with ``unknown`` the entry is in doubt. If the entry was in doubt before, no error ends
                 that.
@@ -94,7 +94,7 @@ class ClaimLogs(ABC):
         """Starts :meth:`read_log`, without ``newest``, if the caller need not wait for that.
 
         Returns:
-            Whether ``done`` will be told, once, from any thread, perhaps before this call returns. False: nothing was
+            Whether ``done`` will be called, once, from any thread, perhaps before this call returns. False: nothing was
             begun, and :meth:`read_log` can do it.
         """
         return False

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from queuey.messages import NewMessage, PostKey, PostResult, Queue
 
 Done = Callable[["PostResult | None", Exception | None], None]
-"""Told the end of a post: its result, or why there is none."""
+"""Called with the result of a post, or its error."""
 
 
 class KeyedPosts(ABC):
@@ -36,7 +36,7 @@ class KeyedPosts(ABC):
         Raises:
             InvalidRequest: As in ``append``.
             KeyReused: The key is that of a post with another ``content``.
-            KeyInUse: Somebody else is about to carry this post out, or was until a moment ago.
+            KeyInUse: Another caller is about to carry out this post, or was until a moment ago.
             StoreUnavailable: ``outcome`` says what became of the messages: ``none`` that no post under the key has
                 stored them so far. Repeating it with the same key is always safe.
         """

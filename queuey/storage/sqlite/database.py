@@ -77,7 +77,7 @@ class Database:
         self.clock = options.clock
         self.queues = SqliteQueueCache(options.cached_queues)
         self.told: Callable[[Transaction], None] = _nobody
-        """Told of each commit, in the writer's thread."""
+        """Called after each commit, in the writer's thread."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Never opens a file that is there: closing it again would give up the locks of this process's other stores.

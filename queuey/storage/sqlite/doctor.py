@@ -38,10 +38,10 @@ def judge_room(free: int) -> Finding:
     """Judges how many bytes are free."""
     text = f"{free / (1 << 20):,.0f} MiB are free"
     if free < LEAST_ROOM:
-        return Finding("disk", "fail", text, "Make room: posts are refused until there is some.")
+        return Finding("disk", "fail", text, "Free space: posts are refused until there is some.")
     if free < LITTLE_ROOM:
         return Finding(
-            "disk", "warn", text, "Make room: the write-ahead log alone needs about 16 MiB, more during backups."
+            "disk", "warn", text, "Free space: the write-ahead log alone needs about 16 MiB, more during backups."
         )
     return Finding("disk", "ok", text)
 

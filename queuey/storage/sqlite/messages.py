@@ -170,7 +170,7 @@ class SqliteMessages(Scanning):
 
         Raises:
             QueueChanged: It is not.
-            StoreBusy: It would have to wait, and was told not to.
+            StoreBusy: It would have to wait, and may not.
         """
         last, catalogue = self._db.read_clock(connection, wait=wait)
         if queue.version != catalogue:

@@ -28,7 +28,7 @@ MAX_KEYS = 64
 RSA_BITS = range(2048, 8193)
 _MAX_EXPONENT = 1 << 33
 _TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
-"""What a token may say of itself. Logout tokens and others that the same keys sign let nobody in."""
+"""Accepted types of tokens. Logout tokens and others signed by the same keys are refused."""
 _RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
     ("RSA", None): _RSA,

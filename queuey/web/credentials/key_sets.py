@@ -134,7 +134,7 @@ class Published(Generic[T]):
             self._end(None, _reason(error))
 
     def _wait(self) -> None:
-        """Waits until nothing is being loaded, if nobody has waited for that yet."""
+        """Waits until nothing is being loaded, unless another request waits for that."""
         if self._loading and not self._waited:
             self._waited = True
             self._change.wait_for(lambda: not self._loading, self._wait_seconds)

@@ -1,4 +1,4 @@
-"""Views of claims: messages handed out to one caller each, until they are acknowledged, released or expire."""
+"""Views of claims: a message is delivered to one caller, until it is acknowledged, released or its claim expires."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ClaimViews:
     # Claims
 
     def claim(self, environ: Environ, match: Match) -> Response:
-        """Hands out messages."""
+        """Claims messages."""
         access = self._enter(environ, match)
         return _handed_out(access.queue, self._claims.claim(access, **self._asked(environ)))
 
@@ -136,7 +136,7 @@ class ClaimViews:
         return json_response(schemas.Done())
 
     def counts(self, environ: Environ, match: Match) -> Response:
-        """Counts what is handed out."""
+        """Counts claimed messages."""
         access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
         partitions = {
             str(number): schemas.PartitionClaims(claimed=each.claimed, waiting=each.waiting)

@@ -1,4 +1,4 @@
-"""What somebody finds who has nothing but the address: what runs here, which store it serves, where to go on."""
+"""The resource at the root of the service: its name, version and store, and links."""
 
 from __future__ import annotations
 

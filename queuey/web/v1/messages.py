@@ -91,7 +91,7 @@ def _is_batch(environ: Environ) -> bool:
 
 
 def raw_response(message: Message) -> Response:
-    """Answers with a body as it was posted. It is somebody else's content, so no browser may act on it."""
+    """Answers with a body as it was posted. It is foreign content, so browsers must not interpret it."""
     body, meta = message.body, message.meta
     kind = None if meta is None else meta.content_type
     if kind is None:

@@ -346,10 +346,10 @@ Receipt = Annotated[str, Meta(max_length=100, description="names a claim; as it 
 
 
 class ClaimedMessage(ReadMessage, kw_only=True):
-    """A message that was handed out to the caller alone, until ``expires``."""
+    """A message that is claimed by the caller alone, until ``expires``."""
 
     receipt: Receipt
-    deliveries: Annotated[int, Meta(ge=0, description="how often it was handed out, this time included")]
+    deliveries: Annotated[int, Meta(ge=0, description="number of deliveries, including this one")]
     expires: Annotated[float, Meta(description="seconds since 1970, by the server's clock")]
 
 
@@ -372,7 +372,7 @@ class Renewal(Receipts):
 
 
 class Settlement(Struct, omit_defaults=True):
-    """What became of one receipt. ``superseded``: its claim had expired, and the message was handed out again."""
+    """The result of one receipt. ``superseded``: its claim had expired, and the message was delivered again."""
 
     receipt: str
     status: Literal["ok", "superseded"]
@@ -386,14 +386,14 @@ class Settled(Done, kw_only=True):
 
 
 class PartitionClaims(Struct):
-    """Messages of a partition that were handed out and are not done."""
+    """Messages of a partition that were delivered and are not acknowledged."""
 
     claimed: Annotated[int, Meta(ge=0, description="now")]
-    waiting: Annotated[int, Meta(ge=0, description="released or expired; the next to be handed out")]
+    waiting: Annotated[int, Meta(ge=0, description="released or expired; they are delivered next")]
 
 
 class ClaimCounts(Done, kw_only=True):
-    """Messages that were handed out and are not done, in all partitions and in each."""
+    """Messages that were delivered and are not acknowledged, in all partitions and in each."""
 
     claimed: Count
     waiting: Count

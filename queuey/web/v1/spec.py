@@ -30,7 +30,7 @@ ABOUT = (
     "its connection is closed. Every other answer is one of those named here. The resources that the original had "
     "(an application, a queue, messages by id) answer 404, with `Allow`, to other methods than those named here, "
     "and 403 to callers without a credential. All others have HEAD where they have GET, and OPTIONS; other "
-    "methods are 405 with `Allow`, and callers without a credential are told 401. The header `Warning` names "
+    "methods are 405 with `Allow`, and requests without a credential get 401. The header `Warning` names "
     "fields of a query that are not known; with `strict=1` they are refused by 400."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
@@ -129,7 +129,7 @@ CLAIM_PARAMETERS = (
     _query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)),
     _query(
         "ttl",
-        "Seconds for which nobody else gets them; 0: claim nothing, show what would be claimed",
+        "Seconds for which no other caller gets them; 0: claim nothing, show what would be claimed",
         _number(0, MAX_CLAIM, DEFAULT_CLAIM, "number"),
     ),
     _query("wait", "Seconds to wait if there are none", _number(0, 20, 0, "number")),
@@ -324,7 +324,7 @@ def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN4
         method="POST",
         path=f"{QUEUE}/claims/{what}",
         summary=summary,
-        about="409: some messages were handed out again; `results` says which. All others are done.",
+        about="409: some messages were delivered again; `results` says which. All others are done.",
         body={JSON: body},
         success=_ok(schemas.Settled),
         errors=(*WITH_BODY, 409),

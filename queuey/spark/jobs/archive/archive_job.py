@@ -128,7 +128,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     Args:
         spark: The session.
         options: What and where to.
-        say: Told what is going on.
+        say: Called with the progress.
 
     Raises:
         OptionError: The directory holds something else; the format's package is missing.

@@ -81,7 +81,7 @@ def archive_stream(
         spark: The session.
         options: What and where to.
         checkpoint: A directory, of this stream alone, where Spark notes how far it is.
-        say: Told what is going on.
+        say: Called with the progress.
         every: Seconds between micro-batches.
         once: End when everything that could be read at the start is kept.
 
@@ -147,7 +147,7 @@ class BucketCloser:
         """Writes a micro-batch."""
         query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
         if not query:
-            raise OptionError("Spark does not say which stream this is, so its batches cannot be told from others'")
+            raise OptionError("Spark does not name the stream, so its batches cannot be identified")
         with self._lock:
             stream_parts.write(self._there.files, messages, query, batch, self._options.seconds)
             stream_parts.again(self._there.files, self._parts, query, batch)

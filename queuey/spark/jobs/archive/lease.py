@@ -32,7 +32,7 @@ from queuey.errors import Conflict, QueueyError
 from queuey.storage import Ledger
 
 SECONDS = 60.0
-"""How long a lease lasts that nobody renews."""
+"""How long a lease lasts without renewal."""
 _MARGIN = 0.25
 """Share of that time by which clocks may differ."""
 
@@ -159,7 +159,7 @@ class ArchiveLease:
         while found != wanted:
             try:
                 found = self._ledger.enter(self._work, 0, wanted, expected=expected)
-            except Conflict:  # the entry has gone: nobody has held it for a month
+            except Conflict:  # the entry has expired: it was unused for a month
                 return False
             if found != wanted and msgspec.json.decode(found, type=_LeaseEntry).run != self._run:
                 return False

@@ -293,7 +293,7 @@ class ReplayRun:
             try:
                 queue, _ = self._store.create_queue(self._owner, name, self._spec(name))
             except QueueExists as error:
-                raise OptionError(f"queue {name!r} was made by somebody else meanwhile") from error
+                raise OptionError(f"queue {name!r} was created by another program meanwhile") from error
             made = {**made, name: f"{queue.uid:x}"}
             partitions = {**partitions, name: queue.partitions}
         if lacking:
@@ -396,7 +396,7 @@ class ReplayRun:
         expected = None if before is None else msgspec.msgpack.encode(before)
         value = msgspec.msgpack.encode(after)
         if self._store.enter(self._work, 0, value, expected=expected) != value:
-            raise OptionError(f"run {self.run!r} is being replayed by somebody else")
+            raise OptionError(f"run {self.run!r} is being replayed by another program")
 
     def _own(self, queue: Queue, note: ReplayNote | None) -> bool:
         """Tells whether this replay has made a queue."""

@@ -1,1 +1,1 @@
-"""Audits: what producers were told, compared with what is stored and archived."""
+"""Audits: receipts of producers, compared with what is stored and archived."""

@@ -1,4 +1,4 @@
-"""What producers were told, beside what is stored, what is archived, and what groups have passed."""
+"""Compares receipts with what is stored, what is archived, and what groups have passed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """A partition, or all of them.
 
     Attributes:
-        accepted: Messages that some producer was told were accepted.
+        accepted: Messages that some receipt says were accepted.
         present: Of these, in the store or the archive; ``archived``: in the archive.
         missing: Of these, neither there nor expired.
         expired: Not there; their TTL is over.
@@ -115,7 +115,7 @@ class AuditSample(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``missing``, ``differs``, ``twice``, ``copies`` or ``late``.
-        at: When it was accepted, seconds since 1970; None: nobody has a receipt.
+        at: When it was accepted, seconds since 1970; None: there is no receipt.
         sha256: First half of the hash of what is stored, else of what was accepted.
     """
 
@@ -136,7 +136,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         partitions: Queue -> partition -> account.
         lines: Lines of receipts; ``broken``: that could not be read; ``foreign``: of other applications.
         doubtful: Sends of unknown outcome without an id; ``answered``: messages that answer for them.
-        strays: Messages that nobody has a receipt of, copies included.
+        strays: Messages without a receipt, copies included.
         samples: Some messages of each kind of finding.
         at: When it began, seconds since 1970.
     """

@@ -163,7 +163,7 @@ def run(
     Args:
         spark: The session.
         options: What to look at.
-        say: Is told how far it is.
+        say: Called with the progress.
         wait: Waits so many seconds.
 
     Raises:

@@ -70,7 +70,7 @@ def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
     if all(_is_loopback(host) for host in target.hosts):
         return Finding("access", "ok", f"{text}, on this machine only")
     return Finding(
-        "access", "warn", text, "Whoever reaches the port can do the same: see cassandra_user and cassandra_tls."
+        "access", "warn", text, "Any program that reaches the port can do so: see cassandra_user and cassandra_tls."
     )
 
 

@@ -159,7 +159,7 @@ def migrate(
         options: How to connect.
         replication: See :func:`parse_replication`; must be given if the keyspace is not there.
         dry_run: Change nothing, only tell.
-        tell: Told what is being done, one line each.
+        tell: Called with each step, as one line.
         running: For tests.
 
     Raises:
@@ -245,7 +245,7 @@ class _Lock:
         """
         holder = self._take(self._owner)
         if holder != self._owner:
-            raise StoreUnavailable(f"the right to change the schema went over to {holder or 'nobody'}")
+            raise StoreUnavailable(f"the lock for schema changes is now held by {holder or 'no process'}")
 
     def _take(self, expected: str | None) -> str | None:
         """Takes the lock from who holds it as expected; returns who holds it then."""

@@ -47,7 +47,7 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
     Args:
         driver: The way to them.
         statement: What to ask; reads what is each node's own.
-        done: Told a node's address and its rows at once, in a thread of the driver's.
+        done: Called with a node's address and its rows at once, in a thread of the driver's.
 
     Returns:
         By address why a node did not answer.

@@ -76,7 +76,7 @@ class CassandraCatalogue(Catalogue, Applications):
         return row.queue, created
 
     def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
-        """Makes a queue that was not there, unless somebody else is quicker.
+        """Creates a queue, unless another caller creates it first.
 
         Each attempt has numbers of its own. An attempt that was made though its answer was lost may have been found
         and deleted by others: the next one must not make a queue with the numbers, and so the messages, of that one.
@@ -99,7 +99,7 @@ class CassandraCatalogue(Catalogue, Applications):
             if present is not None:
                 self._rows.put(present)
                 return present, present.queue.uid in tried
-            # Whoever was quicker has deleted it again.
+            # The other caller has deleted it again.
 
     def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
         now, read_at = self._clock.both()

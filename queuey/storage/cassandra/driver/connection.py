@@ -385,7 +385,7 @@ class Driver:
             routing_key: The partition key all of them share, as it is hashed.
             consistency: Of the write.
             timeout: Seconds, whatever the call has left in whose thread this runs: writers have deadlines of their own.
-            done: Told of the end.
+            done: Called with the result.
         """
         try:
             session, express = self._open_session(), self._open_express()

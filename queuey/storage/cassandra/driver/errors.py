@@ -37,7 +37,7 @@ whose result is unknown.
 
 
 class InDoubt(StoreUnavailable):
-    """Nobody knows whether the write took effect."""
+    """It is unknown whether the write took effect."""
 
     def __init__(self, message: str, *, retry_after: int = 1) -> None:
         super().__init__(message, outcome="unknown", retry_after=retry_after)

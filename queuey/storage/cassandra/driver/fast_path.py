@@ -251,7 +251,7 @@ class _Request:
             self.own_way(self.tell, self.asked, max(LOOK_EVERY, left))
 
     def tell(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        """Answers, if nobody has."""
+        """Answers, unless it is answered already."""
         if self.claim.acquire(blocking=False):
             self.done(rows, error)
 
@@ -312,7 +312,7 @@ class FastPath:
         own_way: OwnWay,
         reads: bool,
     ) -> None:
-        """Sends a request; ``done`` is told in any thread, once.
+        """Sends a request; ``done`` is called once, in any thread.
 
         Args:
             opcode: Of the request.
@@ -321,7 +321,7 @@ class FastPath:
             metadata: The result's columns, for answers of an unusual shape.
             timeout: Seconds.
             decode: Makes rows of a result of the usual shape.
-            done: Told of the end.
+            done: Called with the result.
             own_way: Asks again by the driver's own way.
             reads: It changes nothing.
         """

@@ -19,7 +19,7 @@ Rows = list[Any]
 
 Call = tuple["Statement", Sequence[Any]]
 Done = Callable[[Rows | None, StoreUnavailable | None], None]
-"""Told the rows (None of a plain write), or why there are none. Called once, in any thread."""
+"""Called once, in any thread, with the rows (None of a plain write) or the error."""
 
 LEVELS: dict[str, int] = ConsistencyLevel.name_to_value
 """The driver's numbers of consistency levels."""

@@ -232,7 +232,7 @@ class ClockWatch:
     Args:
         driver: The way to them.
         clock: The clock that ids are made with.
-        skew: Told of the answers.
+        skew: Gets the answers.
         interval: Seconds between rounds; None: only when :meth:`check` is called.
     """
 
@@ -328,7 +328,7 @@ class ClockWatch:
                 self.check()
             except Exception:
                 log.exception("The clock could not be compared with the Cassandra nodes'.")
-            # A quick second look at the start, so that nobody waits for the first round.
+            # A second comparison soon after the start, so that requests need not wait for the first round.
             self._ended.wait(self._interval if self._driver.problem() is None else 0.2)
 
     def _ask(self, timeout: float) -> list[ClockReading]:
@@ -341,7 +341,7 @@ class ClockWatch:
             )
         for _ in nodes:
             if not waiting.acquire(timeout=timeout + LATE):
-                break  # The driver was closed: nobody will be told any more.
+                break  # The driver was closed: no callback comes any more.
         return list(readings)
 
     def _taker(self, node: str, readings: list[ClockReading], waiting: threading.Semaphore) -> Callable[..., None]:

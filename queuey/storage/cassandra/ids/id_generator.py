@@ -58,7 +58,7 @@ class IdGenerator:
             return first
 
     def avoid(self, low: int) -> None:
-        """Makes no further id with a ``low`` that somebody else has used: a client may put any id, also our next."""
+        """Makes no further id with a ``low`` that a client has used: a client may put any id, also our next."""
         with self._lock:
             if low == self.low:
                 self.low = ids.random_low()

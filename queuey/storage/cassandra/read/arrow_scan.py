@@ -192,7 +192,7 @@ class ScanContext(NamedTuple):
         bodies: They are read too.
         most_rows: A page has no more.
         most_bytes: A page has about so many bytes of bodies at most.
-        note: Told of each probe of which it is remembered that it found no row at all.
+        note: Called with each probe that found no row at all, to be cached.
     """
 
     driver: Driver

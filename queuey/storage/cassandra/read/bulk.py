@@ -237,7 +237,7 @@ def window(lowest: int, level: InForce, delay: float, *, difference: float, age:
       never longer than D - S) before it chose its horizon. Ids that lie ahead of the clock are recorded before their
       time comes, so no look of any age matters; ids of the past second or so are what this is about.
 
-    They lie at the levels of given ids, which readers ask whatever low watermarks and vacancies say. So rows that
+    They lie at the levels of given ids, which readers query in any case. So rows that
     reached Cassandra too late, of an attempt that is made again and then finds them there, are not hidden from later
     readers.
 

@@ -1,4 +1,4 @@
-"""Looks for new messages in partitions that somebody waits on: nobody tells this process of what others write.
+"""Polls partitions with waiting readers for new messages, because other processes do not notify this one.
 
 A look at a partition is a read of one message from where the look before ended, so the looks form a chain of cursors
 and miss as little as a reader does (G1). Whoever wants to be told of what is stored before the read delay is over is
@@ -103,7 +103,7 @@ def _ended(watch: Watch, page: Page | None, error: Exception | None) -> None:
     watch.asking = False
     if page is not None:
         if page.messages:
-            # Whoever is woken reads everything below.
+            # A woken reader reads everything below.
             watch.position = page.horizon
         elif page.next is not None:
             watch.position = page.next[0]

@@ -331,7 +331,7 @@ def run(
         keys: qid and partition of each.
         consistency: The queue's read level.
         only_ids: Leave the bodies in Cassandra; the messages have empty ones.
-        note: Told of each probe that found no row at all, with its reader's key.
+        note: Called with each probe that found no row at all, and its reader's key.
         room: Rows that may be asked for at a time, unless one reader alone asks for more.
 
     Raises:
@@ -382,8 +382,8 @@ class Going:
         reader: What to run.
         key: Its qid and partition.
         consistency: The queue's read level.
-        note: Told of each probe that found no row at all, with the key.
-        done: Told of the end, once, in any thread.
+        note: Called with each probe that found no row at all, and the key.
+        done: Called with the result, once, in any thread.
         deadline: All its rounds together have as long as a call.
     """
 
@@ -443,7 +443,7 @@ class Going:
                     )
         except StopIteration as ended:
             self._done(ended.value, None)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the end is told of it
+        except Exception as error:  # noqa: BLE001 - passed to the waiting caller
             self._done(None, error)
 
     def _took(self, number: int, found: Rows | None, error: StoreUnavailable | None) -> None:

@@ -131,7 +131,7 @@ def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps:
 
     Raises:
         KeyReused: The key is that of another post.
-        KeyInUse: Somebody else may be carrying it out.
+        KeyInUse: Another caller may be carrying it out.
         StoreUnavailable: It failed.
     """
     seen: KeyRow | None = None

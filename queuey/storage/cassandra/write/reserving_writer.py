@@ -59,7 +59,7 @@ class ReservingWriter(MessageWriter):
         Args:
             queue: Where they go.
             items: The messages.
-            done: Told once, from any thread, perhaps before this call returns: what is to be given to :meth:`write` or
+            done: Called once, from any thread, perhaps before this call returns, with what to give to :meth:`write` or
                 to :meth:`drop`, or why there is nothing.
             after: As in :meth:`begin`.
 
@@ -74,7 +74,7 @@ class ReservingWriter(MessageWriter):
         self._accept(operation, items, lambda: self._ready.put(lambda: self._make_ids(reservation)))
 
     def write(self, reservation: Reservation, done: Done) -> None:
-        """Sends what was reserved; ``done`` is told once, from any thread. Never blocks.
+        """Sends what was reserved; ``done`` is called once, from any thread. Never blocks.
 
         What fails is not undone: see :meth:`undo`. ``operation.written`` says what was sent.
         """

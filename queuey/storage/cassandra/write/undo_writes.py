@@ -66,7 +66,7 @@ class Undo:
             written: What was given to Cassandra.
             consistency: The level it was written at.
             deadline: Boot time until which the outcome is ``none`` if all is confirmed.
-            answer: Told the outcome once.
+            answer: Called once with the outcome.
         """
         self.chunks = _chunks(written)
         self.size = sum(len(chunk.positions) for chunk in self.chunks)
@@ -78,7 +78,7 @@ class Undo:
         self.failed: list[_Chunk] = []
 
     def tell(self, outcome: Outcome) -> None:
-        """Answers, if nobody has."""
+        """Answers, unless it is answered already."""
         answer, self.answer = self.answer, None
         if answer is not None:
             answer(outcome)
@@ -106,7 +106,7 @@ class UndoWriter:
         """All that do not hold yet, oldest first."""
         self._deadlines: _Agenda = []
         self._due: _Agenda = []
-        """When each is to be answered, and to be sent. There may be thousands, so nobody looks at all of them."""
+        """When each is to be answered, and to be sent. There may be thousands, so they are kept in order."""
         self._numbers = itertools.count()
         self._flying = 0
         self._ended = False
@@ -115,7 +115,7 @@ class UndoWriter:
         self.unknown = 0
         """Messages that were answered with outcome ``unknown``."""
         self.abandoned = 0
-        """Messages that nobody will undo any more."""
+        """Messages that will not be undone any more."""
         self.pending = 0
         self._thread = threading.Thread(target=self._run, name="queuey-undo-writes", daemon=True)
         self._thread.start()

@@ -116,7 +116,7 @@ class AppendOperation:
         self._begun = False
 
     def withdraw(self) -> Outcome:
-        """Gives up; afterwards nobody is told of the end. Returns what may become of the messages."""
+        """Gives up; afterwards no callback is called. Returns the possible outcomes of the messages."""
         self.done = nobody
         return self.give_up()
 
@@ -221,7 +221,7 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
         super().__init__()
         self._most = most
         self._empty: OrderedDict[tuple[int, int], PartitionBuffer] = OrderedDict()
-        """In the order in which they were left, so that nobody has to look for one that can go."""
+        """In the order in which they were left, so that one to remove is found at once."""
 
     def take(self, qid: int, partition: int) -> PartitionBuffer:
         """Returns a partition buffer into which something is about to be put."""

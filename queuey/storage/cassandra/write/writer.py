@@ -334,7 +334,7 @@ class MessageWriter:
         return runs
 
     def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
-        """Makes sure that readers are told of every bucket before an id in it counts.
+        """Makes sure that every bucket is recorded for readers before an id in it counts.
 
         Raises:
             NotYet: Some must be recorded; the ids that were just made are not used.

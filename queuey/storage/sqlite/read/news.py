@@ -51,7 +51,7 @@ class News:
         return self.watches.add(Watch(queue, partition, wake, start, prompt=not delay))
 
     def _committed(self, transaction: Transaction) -> None:
-        """Is told of each commit of this process."""
+        """Called after each commit of this process."""
         if transaction.began_at != self._mine or transaction.passed:
             self._others = True
         self._mine = transaction.last

@@ -49,7 +49,7 @@ _GROUP_BYTES = 4 << 20
 class _Operation(msgspec.Struct):
     """A write on its way: an :class:`Append`, or any function of the transaction.
 
-    Whoever gets ``claim`` decides: the writer runs the operation, its caller withdraws it.
+    The thread that acquires ``claim`` decides: the writer runs the operation, its caller withdraws it.
     """
 
     work: Append | Callable[[Transaction], Any]
@@ -60,7 +60,7 @@ class _Operation(msgspec.Struct):
     error: Exception | None = None
 
     def withdraw(self) -> Outcome:
-        """Gives up; afterwards nobody is told of the end. Returns what may become of the write."""
+        """Gives up; afterwards no callback is called. Returns the possible outcomes of the write."""
         self.done = _nobody
         return "none" if self.claim.acquire(blocking=False) else "unknown"
 
@@ -123,7 +123,7 @@ class SqliteWriter:
         return result
 
     def begin_append(self, append: Append, done: Callable[[Any, Exception | None], None]) -> Callable[[], Outcome]:
-        """Starts to store messages; ``done`` is told what :meth:`append` or :meth:`append_once` returns or raises."""
+        """Starts to store messages; ``done`` gets what :meth:`append` or :meth:`append_once` returns or raises."""
         operation = _Operation(append, done, _weight(append))
         self._submit(operation)
         return operation.withdraw
@@ -131,10 +131,10 @@ class SqliteWriter:
     def begin(
         self, work: Callable[[Transaction], T], done: Callable[[T | None, Exception | None], None], *, weight: int
     ) -> None:
-        """Starts what :meth:`perform` does; ``done`` is told of the end once, in the writer's thread.
+        """Starts what :meth:`perform` does; ``done`` is called once with the result, in the writer's thread.
 
         Raises:
-            StoreClosed: The store is closed; ``done`` is not told.
+            StoreClosed: The store is closed; ``done`` is not called.
         """
         self._submit(_Operation(work, done, weight))
 
@@ -229,7 +229,7 @@ class SqliteWriter:
             self._attempt(group)
         except QueueyError as error:
             self._refuse(group, error)
-        except Exception:  # noqa: BLE001 - whoever caused it gets it below; the thread must live on
+        except Exception:  # noqa: BLE001 - its caller gets it below; the thread must go on
             for operation in group:
                 try:
                     self._attempt([operation])
