@@ -344,7 +344,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that ``queuey doctor`` looked at.
+    """One check of ``queuey doctor``.
 
     Attributes:
         check: What, in a word.

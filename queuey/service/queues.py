@@ -35,7 +35,7 @@ def queue_name_error(name: str, longest: int) -> str | None:
 
 
 MAX_FILTERED = 100_000
-"""Queues that one listing looks at to find those that match."""
+"""Queues that one listing reads to find those that match."""
 PAGE_FILTERED = 1000
 """Of these, so many at a time."""
 TOO_FEW_MATCH = (
@@ -140,7 +140,7 @@ class Queues:
             At most ``limit`` queues, and the name at which the next page starts, None at the end.
 
         Raises:
-            InvalidRequest: Too many queues would have to be looked at to find these.
+            InvalidRequest: Too many queues would have to be read to find these.
         """
         if "*" in patterns:
             found = self._store.list_queues(application, start=start, limit=limit + 1)

@@ -23,7 +23,7 @@ from queuey.messages import Queue
 FEW = 8
 """A waiter on more partitions of a queue than these is woken by all of its partitions."""
 TICK = 0.5
-"""Seconds between looks of a thread that waits at the end of service, and at whether its caller may still read."""
+"""Seconds between checks, in a waiting thread, of the end of service and of the caller's right to read."""
 
 T = TypeVar("T")
 

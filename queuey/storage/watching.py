@@ -17,7 +17,7 @@ from queuey.messages import Queue
 log = logging.getLogger(__name__)
 
 EVERY = 0.2
-"""Seconds from the end of a look to the next, which leaves time for the look itself."""
+"""Seconds from the end of a poll to the next, which leaves time for the poll itself."""
 
 
 class Watch:
@@ -28,8 +28,8 @@ class Watch:
         partition: Of the queue.
         prompt: Called for stored messages, before a read that keeps the read delay shows them.
         wake: Tells the watcher.
-        position: Ticks; what lies below was there before, or the watcher was told of it. It belongs to the looks.
-        asking, looked: Whether a look for it is under way, and when the last was. They belong to the looks.
+        position: Ticks; the watcher knows all messages below. Only the polls use it.
+        asking, looked: Whether it is being polled, and when the last poll was. Only the polls use them.
     """
 
     __slots__ = ("asking", "looked", "partition", "position", "prompt", "queue", "wake")
@@ -53,7 +53,7 @@ class Watches:
     """All watches of a store. Safe for use by many threads.
 
     Args:
-        look: Looks for news, and wakes those concerned. It is called in a thread of its own and may block.
+        look: Polls for new messages, and wakes the watchers of their partitions. It runs in a thread of its own.
     """
 
     def __init__(self, look: Callable[[Sequence[Watch]], None]) -> None:
@@ -95,7 +95,7 @@ class Watches:
         Args:
             keys: Of the partitions.
             shown: Reads that keep the read delay show it already. Else only those are told who want to know of
-                whatever is stored; the looks find it for the others when it is time.
+                whatever is stored; the polls find it for the others when it is time.
         """
         for key in keys:
             for watch in self._by_key.get(key, ()):
@@ -103,7 +103,7 @@ class Watches:
                     watch.wake()
 
     def close(self) -> None:
-        """Ends the looks and wakes everybody, who then find that the store is closed."""
+        """Ends the polls and wakes all watchers, which then find that the store is closed."""
         self._closed.set()
         with self._changed:
             self._changed.notify()

@@ -256,7 +256,7 @@ def test_redrive(run: Run, job: Job) -> None:
         "1 of them got other ids than those reserved first",
         f"1 stay: {stays.reason}",
     ]
-    assert "go on with --run r7" in ended.err
+    assert "continue with --run r7" in ended.err
     assert (given[1].run, given[1].ttl, given[1].dry_run) == ("r7", 3600, False)
     tried = run(*arguments, "--dry-run", "--json")
     assert (tried.json["run"], tried.json["dry_run"], tried.json["sent"]) == ("r7", True, {"orders": 5})

@@ -170,7 +170,7 @@ def _show_buckets(report: ArchiveReport) -> None:
     if report.vanished:
         output.note(f"{plural(report.vanished, 'bucket was', 'buckets were')} gone when it was time to scan.")
     for one in report.failed:
-        text = f"the store has {one.missing} messages more and {one.changed} others at the second look"
+        text = f"the store has {one.missing} messages more and {one.changed} others at the second scan"
         output.note(f"Not archived: {one.queue} {one.bucket}: {text}. Archive it again.")
 
 

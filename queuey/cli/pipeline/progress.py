@@ -17,7 +17,7 @@ class StageProgress:
 
     Args:
         spark: Whose tasks.
-        every: Seconds between two looks.
+        every: Seconds between two updates.
     """
 
     def __init__(self, spark: SparkSession, *, every: float = LOOK_SECONDS) -> None:

@@ -121,7 +121,7 @@ class PipelineRun:
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
-        """Looks at the store, starts Spark, shows the progress of its tasks on a terminal, and stops it.
+        """Checks the store, starts Spark, shows the progress of its tasks on a terminal, and stops it.
 
         Raises:
             QueueyError: The store cannot be used, or what the body raises of these; ``main`` prints them.

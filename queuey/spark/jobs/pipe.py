@@ -40,11 +40,11 @@ GRACE = 30.0
 _START = 60.0
 """Seconds that a query may take to say its id."""
 _LOOK = 0.5
-"""Seconds between looks at the stream."""
+"""Seconds between checks of the stream."""
 _SAY = 10.0
 """Seconds between reports of a stream that may run for weeks."""
 _LOOK_ENDING = 0.05
-"""Seconds between looks while it is to end: soon after a micro-batch, before the next one has done much."""
+"""Seconds between checks while it is to end: soon after a micro-batch, before the next one has done much."""
 _OF_THE_SOURCE = ("id", "position", "timestamp")
 """Columns that messages come with and new ones get anew."""
 _ROW_BY_ROW = frozenset(

@@ -224,17 +224,17 @@ class CassandraMessages(Scanning):
             for number, part in enumerate(slices)
             if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
         ]
-        looks = self._looks(row, [(slices[number], uppers[number]) for number in there], level, since)
+        lookups = self._looks(row, [(slices[number], uppers[number]) for number in there], level, since)
         extents = {
             number: self._extent(row, known, slices[number], uppers[number], now)
-            for number, known in zip(there, looks, strict=True)
+            for number, known in zip(there, lookups, strict=True)
         }
         room = reading.room_for(slices, self._options.longest_body)
         readers = [self._reader(slices[number], extents[number], now, room) for number in there]
         keys = [(row.queue.qid, slices[number].partition) for number in there]
         found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room)
         gathered = dict(zip(there, found, strict=True))
-        for number, known in zip(there, looks, strict=True):
+        for number, known in zip(there, lookups, strict=True):
             self._note_low_watermark(row, known, slices[number], gathered[number], now)
         pages = []
         for number, part in enumerate(slices):
@@ -334,10 +334,10 @@ class CassandraMessages(Scanning):
             asked = [
                 (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
             ]
-            looks = self._bucket_index.look(
+            lookups = self._bucket_index.lookup(
                 asked, consistency=level.reads, low_watermarks=low_watermarks, descending=descending
             )
-            for number, known in zip(missing, looks, strict=True):
+            for number, known in zip(missing, lookups, strict=True):
                 found[number] = known
         return [known for known in found if known is not None]
 
@@ -414,7 +414,7 @@ class CassandraMessages(Scanning):
         return found
 
     def _look(self, row: Row, wanted: _Locations, level: InForce) -> list[Known]:
-        """Returns a look for each of some ids that reaches it; one may serve many."""
+        """Returns a lookup for each of some ids that reaches it; one may serve many."""
         found: dict[tuple[int, int], Known] = {}
         left: dict[int, list[int]] = {}
         low_watermarks = self._levels.concludes(row.queue)
@@ -422,9 +422,9 @@ class CassandraMessages(Scanning):
             left.setdefault(partition, []).append(at)
         while left:
             asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
-            found_now = self._bucket_index.look(asked, consistency=level.reads, low_watermarks=low_watermarks)
-            looks = dict(zip(left, found_now, strict=True))
-            for partition, known in looks.items():
+            found_now = self._bucket_index.lookup(asked, consistency=level.reads, low_watermarks=low_watermarks)
+            lookups = dict(zip(left, found_now, strict=True))
+            for partition, known in lookups.items():
                 found.update(((partition, at), known) for at in left[partition] if at < known.high)
                 left[partition] = [at for at in left[partition] if at >= known.high]
             left = {partition: times for partition, times in left.items() if times}
@@ -471,8 +471,8 @@ class CassandraMessages(Scanning):
         found = []
         for number, lower, upper in wanted:
             key = (row.queue.qid, number)
-            [up] = self._bucket_index.look([(*key, lower[0])], consistency=reads, low_watermarks=low_watermarks)
-            [down] = self._bucket_index.look(
+            [up] = self._bucket_index.lookup([(*key, lower[0])], consistency=reads, low_watermarks=low_watermarks)
+            [down] = self._bucket_index.lookup(
                 [(*key, upper[0])], consistency=reads, low_watermarks=low_watermarks, descending=True
             )
             extents = (

@@ -70,7 +70,7 @@ class CassandraOptions:
         catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
         catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes.
         catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
-        heartbeat: Seconds between looks at the coordinators' clocks: well below :data:`.ids.clock.FRESH`, so that an
+        heartbeat: Seconds between readings of the coordinators' clocks: well below :data:`.ids.clock.FRESH`, so that an
             acknowledgement need not wait for one.
         reap_interval: Seconds between searches for what purges and deletes left; None: only when called.
         reap_after: Seconds for which that is left alone.

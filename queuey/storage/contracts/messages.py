@@ -122,7 +122,7 @@ class Messages(ABC):
         """Has ``wake`` called whenever a read of a partition may show what it did not show before. Never blocks.
 
         It is called for what is acknowledged after this call, and for what comes due: at once if this process stores
-        it, else within 0.25 s; later where more partitions are watched than the store can look at so often. So a
+        it, else within 0.25 s; later if more partitions are watched than the store can poll so often. So a
         caller watches, reads, and waits if the read gave nothing. It is called, too, when the queue's row is out of
         date, and when the store is closed: the next read says so. It may be called for nothing, and it need not be
         for a message that another process puts at an id below the horizon.

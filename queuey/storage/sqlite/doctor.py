@@ -19,7 +19,7 @@ _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", 
 
 
 def examine(directory: Path, options: SqliteOptions) -> list[Finding]:
-    """Looks at the directory, the file and the disk below. Changes nothing, makes nothing, never raises."""
+    """Checks the directory, the file and the disk. Changes nothing, creates nothing, never raises."""
     path = directory / connection.FILE
     try:
         owner = path.stat().st_uid

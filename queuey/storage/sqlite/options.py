@@ -21,7 +21,7 @@ class SqliteOptions:
         readers: Connections for reading; more calls at once wait for a free one.
         cached_queues: Rows of the catalogue kept in memory.
         sweep_interval: Seconds between sweeps of expired messages; None: only ``sweep`` calls sweep.
-        sweep_rows: Rows that a step of the sweep looks at, at least; it takes more while a step takes a few ms.
+        sweep_rows: Rows that a step of the sweep reads, at least; it takes more while a step takes a few ms.
         clock: Gives the wall clock in ticks (see :mod:`queuey.ids`).
         pragmas: Further statements run on every new connection.
     """

@@ -4,7 +4,7 @@
 partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of :mod:`queuey.ids`.
 
 ``expiry_windows`` groups the messages of a partition by the time they expire (see
-:mod:`queuey.storage.sqlite.read.expiry_windows`): it tells the sweep where to look, a read where to begin, and how
+:mod:`queuey.storage.sqlite.read.expiry_windows`): it tells the sweep what has expired, a read where to begin, and how
 many messages there are, at the price of one small upsert per partition and commit instead of an index entry per
 message.
 """

@@ -94,7 +94,7 @@ def test_a_message_that_outlives_its_queues_ttl_is_kept(store: CassandraStore, a
         (queue.qid, time_bucket.bucket),
     )
     assert 388 * DAY - 60 < left <= 388 * DAY + 10
-    [known] = store._bucket_index.look([(queue.qid, 1, 0)], consistency="QUORUM", low_watermarks=True)
+    [known] = store._bucket_index.lookup([(queue.qid, 1, 0)], consistency="QUORUM", low_watermarks=True)
     assert known.recorded.time_buckets == (time_bucket,)
     store.delete(queue, [(1, long)])
     assert bodies(whole(store, queue)) == ["a", "b"]

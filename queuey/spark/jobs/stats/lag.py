@@ -43,7 +43,7 @@ class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
         selection: Which queues; None: all of the application.
         groups: Only these groups; empty: all that have offsets.
         offsets: Offsets that the store does not have, of the one group in ``groups``.
-        within: Seconds to look ahead.
+        within: Seconds of the forecast.
         sample: Seconds between two observations; 0: one observation.
         top: How many partitions are listed, those in greatest danger first.
         size: Queues of one task, about.
@@ -60,7 +60,7 @@ class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.selection, Assign):
-            raise OptionError("The lag of queues is looked at as a whole: assign names partitions.")
+            raise OptionError("The lag is measured for whole queues, but assign names partitions.")
         if self.offsets is not None and self.sample:
             raise OptionError("A file of offsets stands still: --sample is for groups that the store knows.")
         if self.offsets is not None and len(self.groups) > 1:
@@ -110,7 +110,7 @@ class Behind(msgspec.Struct, frozen=True, kw_only=True):
         messages: Unread; ``exact``: counted, else estimated.
         seconds: Age of the oldest unread message.
         arriving, reading: Messages a second; None: not measured.
-        forecast: What goes unread in the time looked at.
+        forecast: Messages that expire unread.
     """
 
     queue: str
@@ -129,13 +129,13 @@ class LagReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found.
 
     Attributes:
-        partitions: Pairs of a group and a partition that were looked at.
+        partitions: Pairs of a group and a partition that were measured.
         behind: How many of them have unread messages.
         messages: Unread in all of them; ``exact``: counted.
-        lost: Messages that go unread in the time looked at.
+        lost: Messages that expire unread in the forecast.
         first: Seconds until the first of these goes; None: none does.
         rows: Those in greatest danger: by when the first message goes, then by how many are unread.
-        within: Seconds looked ahead.
+        within: Seconds of the forecast.
         sample: Seconds between two observations; 0: groups are taken to stand still.
         at: When it was observed, seconds since 1970.
     """
@@ -158,11 +158,11 @@ def run(
     say: Callable[[str], None] = lambda _: None,
     wait: Callable[[float], object] = time.sleep,
 ) -> LagReport:
-    """Looks how far groups are behind.
+    """Measures the lag of groups.
 
     Args:
         spark: The session.
-        options: What to look at.
+        options: What to measure.
         say: Called with the progress.
         wait: Waits so many seconds.
 
@@ -241,7 +241,7 @@ def _observe(options: StoreOptions, groups: tuple[str, ...], payload: bytes) -> 
 def _groups(
     store: Store, queue: Queue, groups: tuple[str, ...], given: Offsets | None
 ) -> Iterator[tuple[str, Mapping[int, Position]]]:
-    """Returns the groups that are to be looked at in a queue, with their offsets by partition."""
+    """Returns the groups to measure in a queue, with their offsets by partition."""
     if given is not None:
         yield groups[0] if groups else FROM_FILE, given[queue.name]
         return

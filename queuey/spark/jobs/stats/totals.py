@@ -64,7 +64,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Many queues.
 
     Attributes:
-        queues: How many were looked at.
+        queues: How many were measured.
         empty: How many of them hold nothing.
         partitions: How many partitions hold anything.
         messages, bytes, exact, oldest, newest: As in :class:`QueueFigures`, over all queues.

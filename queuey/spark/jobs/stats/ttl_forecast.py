@@ -48,7 +48,7 @@ class Forecast(msgspec.Struct, frozen=True):
     """What is going to be lost.
 
     Attributes:
-        first: Seconds until the first message goes unread; None: none does in the time looked at.
+        first: Seconds until the first message expires unread; None: none does in the forecast.
         lost: How many go in that time.
         rate: Messages a second that are being lost at its end.
     """
@@ -77,7 +77,7 @@ def forecast(backlog: Backlog, within: float) -> Forecast:
 
     Args:
         backlog: The partition.
-        within: Seconds to look ahead.
+        within: Seconds of the forecast.
     """
     run = _Run(backlog)
     for piece in _pieces(backlog):

@@ -31,7 +31,7 @@ Look = Callable[[], list[Finding]]
 
 
 def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding]:
-    """Looks at everything that a Cassandra store's promises rest on. Changes nothing, never raises."""
+    """Checks everything that the guarantees of a Cassandra store depend on. Changes nothing, never raises."""
     try:
         with _connected(target, options, keyspace=False) as driver:
             return [*_cluster(driver, target, options), *_keyspace(driver, target, options)]

@@ -42,7 +42,7 @@ def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
     down = sorted(host.address for host in hosts if not host.up)
     if down:
         text = f"cannot be checked while nodes are down: {reason}"
-        return Finding(check, "fail", text, f"Start {', '.join(down)} again, then look again.")
+        return Finding(check, "fail", text, f"Start {', '.join(down)} again, then repeat the check.")
     return Finding(check, "fail", reason, "See whether the nodes are well, and what this user may read.")
 
 

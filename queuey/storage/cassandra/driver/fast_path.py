@@ -117,7 +117,7 @@ def values_of(encoded: bytes) -> list[Any]:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.05
-"""Seconds between looks for requests that have waited long enough."""
+"""Seconds between checks for requests whose time is over."""
 
 _AGAIN = (
     IsBootstrappingErrorMessage,

@@ -1,7 +1,7 @@
-"""Which buckets of a queue partition hold messages, beyond those that every reader looks at.
+"""The recorded buckets of a queue partition. Every reader reads some other buckets without a record.
 
-A writer records a bucket at the queue's write level before it makes an id for it, so a reader whose look at the record
-began after its horizon (plus S) knows every bucket that can hold an id below that horizon. Looks are cached by that
+A writer records a bucket at the queue's write level before it makes an id for it, so a reader whose lookup
+began after its horizon (plus S) knows every bucket that can hold an id below that horizon. Lookups are cached by that
 rule.
 
 The record also holds the partition's **low watermark**: below it, nothing that was written under a new id is alive. It
@@ -31,17 +31,17 @@ from queuey.storage.cassandra.read.recent import Recent
 log = logging.getLogger(__name__)
 
 FIRST_LOOK = 64
-"""Rows of the first look: nearly every partition has fewer."""
+"""Rows of the first lookup: nearly every partition has fewer."""
 MORE = 500
-"""Rows of each further look, per level."""
+"""Rows of each further lookup, per width."""
 PLACES = 16
-"""So many buckets take as much memory as the rest of a look."""
+"""So many buckets take as much memory as the rest of a lookup."""
 MARGIN = 7200
 """Seconds for which a record outlives what it names: longer than it is used without being renewed."""
 REFRESH_PUT = 3600.0
 """Seconds after which a bucket of given ids is recorded again: messages may come to it as long as it is named."""
 _BEFORE = 60 * TICKS_PER_SECOND
-"""A look begins so much below what was asked for, so that readers with nearby cursors share it."""
+"""A lookup begins so much below what was asked for, so that readers with nearby cursors share it."""
 LOW_WATERMARK_EVERY = 5.0
 LOW_WATERMARK_STEP = TICKS_PER_SECOND
 """A low watermark is raised at most so often (seconds), and by at least so much (ticks)."""
@@ -73,7 +73,7 @@ SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark
 
 
 class Known(NamedTuple):
-    """What a look gave.
+    """The result of a lookup.
 
     Attributes:
         began: Boot time at which it began.
@@ -98,7 +98,7 @@ class BucketIndex:
         driver: The way to Cassandra.
         clock: For ages.
         size: Partitions to remember at most, of each kind.
-        age: Seconds for which a look may be used (C).
+        age: Seconds for which a lookup may be used (C).
     """
 
     def __init__(self, driver: Driver, clock: Clock, size: int, age: float) -> None:
@@ -156,14 +156,14 @@ class BucketIndex:
     # Reading
 
     def cached(self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool) -> Known | None:
-        """Returns a look that is recent enough and reaches far enough, from memory."""
+        """Returns a lookup that is recent enough and reaches far enough, from memory."""
         known = self._known.get((qid, part, descending))
         if known is None or known.began < since:
             return None
         reaches = known.low < high <= known.high if descending else known.low <= low < known.high
         return known if reaches else None
 
-    def look(
+    def lookup(
         self,
         wanted: Sequence[tuple[int, int, int]],
         *,
@@ -171,11 +171,11 @@ class BucketIndex:
         low_watermarks: bool,
         descending: bool = False,
     ) -> list[Known]:
-        """Looks partitions up.
+        """Reads the recorded buckets of partitions.
 
         Args:
             wanted: qid, partition and the tick to begin at: everything above (descending: below) is asked for, as far
-                as one look reaches.
+                as one lookup reaches.
             consistency: The queue's read level.
             low_watermarks: Low watermarks may be trusted.
             descending: Look downwards.
@@ -200,7 +200,7 @@ class BucketIndex:
     def _look_further(
         self, began: float, key: Key, at: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> Known:
-        """Looks up a partition with many buckets, level by level, without the minted ones below the low watermark."""
+        """Reads the buckets of a partition width by width, without those of new ids below the low watermark."""
         narrow = [
             width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
         ]
@@ -218,7 +218,7 @@ class BucketIndex:
             )
         answers = self._driver.run_all(calls, consistency=consistency)
         for rows in answers[2:]:
-            if len(rows) >= MORE:  # There are more; beyond the last of these this look says nothing.
+            if len(rows) >= MORE:  # There are more; beyond the last of these the lookup is incomplete.
                 last = rows[-1][2]
                 if descending:
                     low = max(low, last + bucketing.width(rows[-1][3], rows[-1][1]))
@@ -236,7 +236,7 @@ class BucketIndex:
 
         Args:
             key: qid and partition.
-            known: The look by which the partition was read.
+            known: The lookup by which the partition was read.
             low_watermark: Nothing written under a new id lies below.
             lifetime: Seconds for which the low watermark can matter to anybody.
             consistency: The queue's write level.
@@ -254,7 +254,7 @@ class BucketIndex:
 
 
 def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> Known | None:
-    """Returns what a first look gave, None if it was not enough; with the low watermark only if it may be trusted."""
+    """Returns the result of a first lookup, None if it is incomplete; without a low watermark that is not reliable."""
     if len(rows) >= FIRST_LOOK:
         return None
     return Known(

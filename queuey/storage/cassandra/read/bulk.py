@@ -233,9 +233,9 @@ def window(lowest: int, level: InForce, delay: float, *, difference: float, age:
     lowest + D - S on ours. So it finds the messages if, by our clock,
 
     * they are acknowledged by lowest + D - S, since its queries meet whatever was acknowledged before them;
-    * their buckets are recorded by lowest + D - S - C: it uses no look at the record that began longer than C (and
+    * their buckets are recorded by lowest + D - S - C: it uses no lookup in the record that began longer than C (and
       never longer than D - S) before it chose its horizon. Ids that lie ahead of the clock are recorded before their
-      time comes, so no look of any age matters; ids of the past second or so are what this is about.
+      time comes, so the age of a lookup does not matter; ids of the past second or so are what this is about.
 
     They lie at the levels of given ids, which readers query in any case. So rows that
     reached Cassandra too late, of an attempt that is made again and then finds them there, are not hidden from later

@@ -1,10 +1,10 @@
 """Polls partitions with waiting readers for new messages, because other processes do not notify this one.
 
-A look at a partition is a read of one message from where the look before ended, so the looks form a chain of cursors
+A poll of a partition is a read of one message from where the previous poll ended, so the polls form a chain of cursors
 and miss as little as a reader does (G1). Whoever wants to be told of what is stored before the read delay is over is
 told of what the delayed chain finds as well: it finds what arrived late.
 
-However many wait on a partition, it costs the same. The looks of a process are limited; applications take turns.
+The cost does not depend on the number of waiting readers. The polls of a process are limited; applications take turns.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from queuey.messages import Page, Queue, Slice
 from queuey.storage.watching import Watch, Watches
 
 MOST = 128
-"""Partitions that are looked at in one turn: with the pause after it about 500 a second."""
+"""Partitions that are polled in one turn: with the pause after it about 500 a second."""
 
 Done = Callable[[Page | None, Exception | None], None]
 
 
 class Reading(Protocol):
-    """What the looks need of the store."""
+    """What the polls need of the store."""
 
     def read_delay(self, queue: Queue) -> float:
         """Returns the queue's read delay in seconds."""
@@ -83,7 +83,7 @@ class News:
 
 
 def next_to_look_for(watches: Sequence[Watch]) -> list[Watch]:
-    """Returns whom to look for now: applications by turns, of each the ones that were looked for longest ago."""
+    """Returns the watches to poll for now: applications by turns, of each the ones that were polled longest ago."""
     by_application: dict[str, list[Watch]] = {}
     for watch in watches:
         if not watch.asking:
@@ -99,7 +99,7 @@ def _part(watch: Watch) -> Slice:
 
 
 def _ended(watch: Watch, page: Page | None, error: Exception | None) -> None:
-    """Takes the end of a look, in any thread."""
+    """Takes the result of a poll, in any thread."""
     watch.asking = False
     if page is not None:
         if page.messages:

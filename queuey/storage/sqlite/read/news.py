@@ -1,4 +1,4 @@
-"""Looks for messages that other processes have stored, and for delayed ones that have come due.
+"""Polls for messages that other processes have stored, and for delayed ones that have become due.
 
 The clock's row says in one read whether anything can be new; only then, or where a queue keeps a read delay, are the
 watched partitions asked, all in one statement.

@@ -1,6 +1,6 @@
 """Removing what has expired, and what purged and deleted queues left behind.
 
-A sweep never holds anything up: it looks for rows with a reading connection and deletes them by the writer in
+A sweep never blocks: it finds rows with a reading connection and deletes them by the writer in
 steps of a few milliseconds, resting between them as long as each took. It also copies the write-ahead log into
 the database file, so that the writer hardly ever has to.
 """
@@ -56,7 +56,7 @@ _COMMITS = 200
 
 
 def next_size(rows: int, took: float, least: int) -> int:
-    """Returns how many rows the next step looks at, after one of ``rows`` rows took so many seconds.
+    """Returns how many rows the next step reads, after one of ``rows`` rows took so many seconds.
 
     A step is to hold the writer for 4 to 12 ms: short beside what a writer notices, long beside a commit, so that the
     sweep keeps up with whatever the disk can take in.
@@ -193,7 +193,7 @@ def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
 
 
 def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
-    """Removes a run unless it has changed since it was looked at: what was added may still be there."""
+    """Removes a window unless it has changed since it was read: what was added may still be there."""
     transaction.connection.execute(
         "DELETE FROM expiry_windows WHERE (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
         "longest_ttl) = (?, ?, ?, ?, ?, ?)",
@@ -203,13 +203,13 @@ def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
 
 
 def _forget_entries(entries: list[tuple[str, int, int]], transaction: Transaction) -> int:
-    """Removes entries of the ledger unless they have changed since they were looked at."""
+    """Removes entries of the ledger unless they have changed since they were read."""
     transaction.connection.executemany("DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)", entries)
     return 0
 
 
 def _forget_keys(keys: list[tuple[int, str, int]], transaction: Transaction) -> int:
-    """Removes idempotency keys unless they have been used anew since they were looked at."""
+    """Removes idempotency keys unless they have been used again since they were read."""
     transaction.connection.executemany("DELETE FROM idempotency_keys WHERE (qid, key, expires) = (?, ?, ?)", keys)
     return 0
 

@@ -92,9 +92,9 @@ class Record:
         self.written.append(values)
         done(None if self.error else [], self.error)
 
-    def look(self, at: int = 0, *, low_watermarks: bool = True, descending: bool = False) -> bucket_index.Known:
+    def lookup(self, at: int = 0, *, low_watermarks: bool = True, descending: bool = False) -> bucket_index.Known:
         """Looks the partition up."""
-        [known] = self.bucket_index.look(
+        [known] = self.bucket_index.lookup(
             [(QID, PART, at)], consistency="QUORUM", low_watermarks=low_watermarks, descending=descending
         )
         return known
@@ -191,7 +191,7 @@ def test_a_record_outlives_what_it_names(at: int, kind: int, width_index: int) -
 def test_an_idle_partition_costs_one_query() -> None:
     """One look says all there is, whatever it was for."""
     record = Record([row_of(2, number) for number in range(FIRST_LOOK - 1)])
-    known = record.look(START)
+    known = record.lookup(START)
     assert (known.low, known.high, len(known.recorded.time_buckets)) == (0, END, FIRST_LOOK - 1)
     assert record.asked == [1]
 
@@ -200,7 +200,7 @@ def test_a_partition_with_a_floor_and_no_places() -> None:
     """The floor alone gives a row without a bucket."""
     record = Record()
     record.low_watermark = UUID(hex=ids.to_hex((START, 5)))
-    known = record.look()
+    known = record.lookup()
     assert known.recorded.time_buckets == ()
     assert known.low_watermark == (START, 5)
 
@@ -209,7 +209,7 @@ def test_a_look_is_remembered_until_it_is_too_old() -> None:
     """A look that began at or after the time asked for answers from memory; an older one does not."""
     record = Record([row_of(2, 0)])
     assert record.cached(START, START + 1, since=0.0) is None
-    known = record.look()
+    known = record.lookup()
     assert record.cached(START, START + 1, since=known.began) is known
     assert record.cached(START, START + 1, since=known.began + 0.001) is None
     assert record.cached(START, START + 1, since=known.began, descending=True) is None
@@ -227,18 +227,18 @@ def test_the_age_of_a_look_counts_from_its_beginning() -> None:
         return original(calls, consistency=consistency)
 
     record.run_all = slow  # type: ignore[method-assign]
-    assert record.look().began == begun
+    assert record.lookup().began == begun
 
 
 def test_recording_a_place_forgets_looks() -> None:
     """What this process records is in its next look, in both directions."""
     record = Record()
     for descending in (False, True):
-        record.look(descending=descending)
+        record.lookup(descending=descending)
     record.record(row_of(3, 0))
     for descending in (False, True):
         assert record.cached(START, START + 1, since=0.0, descending=descending) is None
-    assert record.look().recorded.time_buckets == (row_of(3, 0),)
+    assert record.lookup().recorded.time_buckets == (row_of(3, 0),)
 
 
 @st.composite
@@ -268,7 +268,7 @@ def test_a_look_knows_every_place_within_its_reach(data: st.DataObject, descendi
     """However many buckets there are: all that overlap a look's bounds are in it, and what was asked for is in them."""
     time_buckets = data.draw(recorded())
     at = data.draw(times(time_buckets))
-    known = Record(time_buckets).look(at, descending=descending)
+    known = Record(time_buckets).lookup(at, descending=descending)
     assert known.low < at <= known.high if descending and at else known.low <= at < known.high
     overlapping = {
         time_bucket for time_bucket in time_buckets if time_bucket.start < known.high and time_bucket.end > known.low
@@ -283,7 +283,7 @@ def test_a_look_may_leave_out_what_lies_below_the_floor(data: st.DataObject, des
     record = Record(time_buckets)
     low_watermark = (data.draw(times(time_buckets)), 0)
     record.low_watermark = UUID(hex=ids.to_hex((max(0, low_watermark[0]), 0)))
-    known = record.look(data.draw(times(time_buckets)), descending=descending)
+    known = record.lookup(data.draw(times(time_buckets)), descending=descending)
     assert known.low_watermark == low_watermark or not time_buckets
     wanted = {
         time_bucket for time_bucket in time_buckets if not time_bucket.minted or time_bucket.end > low_watermark[0]
@@ -297,9 +297,9 @@ def test_a_look_does_not_walk_over_what_lies_below_the_floor() -> None:
     """A look for the head of a partition whose old messages are gone reaches as far as one from the floor."""
     time_buckets = [row_of(4, number) for number in range(3 * MORE)]
     record = Record(time_buckets)
-    assert record.look().high < time_buckets[-1].start
+    assert record.lookup().high < time_buckets[-1].start
     record.low_watermark = UUID(hex=ids.to_hex((time_buckets[-10].start, 0)))
-    known = record.look()
+    known = record.lookup()
     assert known.high == END
     assert len(known.recorded.time_buckets) <= 11
 
@@ -310,12 +310,12 @@ def test_a_floor_that_may_not_be_trusted_is_ignored(count: int) -> None:
     time_buckets = [row_of(4, number) for number in range(count)]
     record = Record(time_buckets)
     record.low_watermark = UUID(hex=ids.to_hex((START + 10**15, 0)))
-    known = record.look(low_watermarks=False)
+    known = record.lookup(low_watermarks=False)
     assert known.low_watermark is None
     assert {time_bucket for time_bucket in time_buckets if time_bucket.start < known.high} <= set(
         known.recorded.time_buckets
     )
-    assert record.look().low_watermark is not None
+    assert record.lookup().low_watermark is not None
 
 
 @given(recorded())
@@ -325,7 +325,7 @@ def test_looks_lead_through_all_places_upwards(time_buckets: list[Bucket]) -> No
     seen: set[Bucket] = set()
     at, looks = 0, 0
     while at < END:
-        known = record.cached(at, END, since=0.0) or record.look(at)
+        known = record.cached(at, END, since=0.0) or record.lookup(at)
         seen.update(known.recorded.time_buckets)
         assert known.high > at
         at = known.high
@@ -341,7 +341,7 @@ def test_looks_lead_through_all_places_downwards(time_buckets: list[Bucket]) -> 
     seen: set[Bucket] = set()
     at, looks = END, 0
     while at > 0:
-        known = record.cached(0, at, since=0.0, descending=True) or record.look(at, descending=True)
+        known = record.cached(0, at, since=0.0, descending=True) or record.lookup(at, descending=True)
         seen.update(known.recorded.time_buckets)
         assert known.low < at
         at = known.low
@@ -356,7 +356,7 @@ def test_readers_at_the_tail_of_a_hot_partition_share_a_look(descending: bool) -
     time_buckets = [row_of(4, number) for number in range(3 * MORE)]
     record = Record(time_buckets)
     at = time_buckets[-1].end
-    known = record.look(at, descending=descending)
+    known = record.lookup(at, descending=descending)
     assert sum(record.asked) == 9
     for moved in (-50, 0, 50):
         tail = at + moved * TICKS_PER_SECOND
@@ -370,9 +370,9 @@ def test_memory_is_bounded() -> None:
     small = BucketIndex(record, Clock(), 3, age=AGE)  # type: ignore[arg-type]
     record.run_all = lambda calls, *, consistency: [[] for _ in calls]  # type: ignore[method-assign]
     for part in range(10):
-        small.look([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
+        small.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
         small.record(QID, part, [row_of(3, 0)], consistency="QUORUM")
-        small.look([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
+        small.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
     assert [part for part in range(10) if small.cached(QID, part, 0, 1, since=0.0, descending=False)] == [7, 8, 9]
     assert [part for part in range(10) if small.is_recorded(QID, part, row_of(3, 0))] == [7, 8, 9]
 
@@ -382,9 +382,9 @@ def test_looks_that_are_too_old_are_forgotten() -> None:
     record = Record()
     record.run_all = lambda calls, *, consistency: [[] for _ in calls]  # type: ignore[method-assign]
     for part in range(10):
-        record.bucket_index.look([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
+        record.bucket_index.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
     record.seconds += AGE + 1
-    record.bucket_index.look([(QID, 10, 0)], consistency="QUORUM", low_watermarks=True)
+    record.bucket_index.lookup([(QID, 10, 0)], consistency="QUORUM", low_watermarks=True)
     assert len(record.bucket_index._known) == 1
 
 
@@ -395,7 +395,7 @@ def test_a_look_weighs_as_much_as_its_places() -> None:
     record.run_all = lambda calls, *, consistency: [rows for _ in calls]  # type: ignore[method-assign]
     small = BucketIndex(record, Clock(), 4, age=AGE)  # type: ignore[arg-type]
     for part in range(4):
-        small.look([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
+        small.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
     assert len(small._known) == 1
 
 
@@ -413,20 +413,20 @@ def test_a_floor_is_raised_by_a_step_at_least() -> None:
     """A floor is not written for less than a step, and is written as an id that reads back as the same position."""
     record = Record()
     record.low_watermark = UUID(hex=ids.to_hex((START, 0)))
-    known = record.look()
+    known = record.lookup()
     assert not raise_to(record, known, (START + LOW_WATERMARK_STEP - 1, 0))
     assert not raise_to(record, known, (START - LOW_WATERMARK_STEP, 0))
     assert raise_to(record, known, (START + LOW_WATERMARK_STEP, -9))
     ttl, value, *key = record.written[-1]
     assert (ttl, key) == (99, [QID, PART])
     record.low_watermark = value
-    assert record.look().low_watermark == (START + LOW_WATERMARK_STEP, -9)
+    assert record.lookup().low_watermark == (START + LOW_WATERMARK_STEP, -9)
 
 
 def test_a_floor_is_raised_only_now_and_then() -> None:
     """One process raises a partition's floor once in some seconds, however many readers come; others are not held."""
     record = Record()
-    known = record.look()
+    known = record.lookup()
     assert raise_to(record, known, (START, 0))
     record.seconds += LOW_WATERMARK_EVERY - 0.1
     assert not raise_to(record, known, (START + LOW_WATERMARK_STEP, 0))
@@ -440,4 +440,4 @@ def test_a_floor_that_cannot_be_raised_hurts_nobody() -> None:
     """An error is only noted: the floor has to be true, not high."""
     record = Record()
     record.error = StoreUnavailable("down")
-    assert raise_to(record, record.look(), (START, 0))
+    assert raise_to(record, record.lookup(), (START, 0))
