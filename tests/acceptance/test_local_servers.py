@@ -229,7 +229,10 @@ def test_killed_keeper(servers: ExitStack) -> None:
 def test_foreground(end: signal.Signals, nodes: int, kept: set[str], tmp_path: Path, servers: ExitStack) -> None:
     """Run in the foreground, servers answer where they say, stop when told, and leave what was to be kept."""
     command = [sys.executable, "-m", "deploy.local", "--zookeeper", "1", "--cassandra", str(nodes), "--heap", "512m"]
-    with subprocess.Popen([*command, "--keep", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    # These nodes compile well and therefore slowly, as they do for those who use them for longer.
+    variables = os.environ | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    command += ["--keep", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             lines = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from tests.backends import Site
 from tests.contract.samples import new
 
 Place = tuple[int, Position]
+PAUSE = 0.05
+"""Seconds between two reads of those who wait until everything may be read; nobody writes any more."""
 
 
 class Writer:
@@ -104,8 +107,10 @@ class Reader:
         try:
             while not ended.is_set():
                 self._step()
-            while min(self.seen.cursors.values()) <= self._newest():
+            newest = self._newest()
+            while min(self.seen.cursors.values()) <= newest:
                 self._step()
+                time.sleep(PAUSE)
         except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
             self.error = error
 

@@ -18,6 +18,8 @@ from tests.sim.history import Acknowledging, Delivery, History, Outcome
 
 TTLS = (2.0, 4.0)
 """Seconds of claims."""
+REST = 0.5
+"""Seconds at most between what a client is done with and its next claim: the machine is to have time for others."""
 HASTY = 0.05
 """Share of requests that are given up early."""
 LOST = 409
@@ -64,8 +66,7 @@ class Claimer:
             jobs = self._claim()
             if jobs:
                 self._handle(jobs, stop)
-            else:
-                stop.wait(0.05 if self._calm() else self._rng.uniform(0.0, 0.2))
+            stop.wait(self._rng.uniform(0.0, REST))
         for line in self._lines:
             line.close()
 

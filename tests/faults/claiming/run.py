@@ -25,7 +25,7 @@ from tests.sim.history import History
 
 QUEUE = "jobs"
 POSTERS, CLAIMERS = 3, 8
-POSTED = Style(sizes=(1, 1, 5, 20), delayed=0.05, pace=0.1)
+POSTED = Style(sizes=(1, 1, 5, 20), delayed=0.05, pace=0.25)
 DRAIN_SECONDS = 120.0
 """A failure waits so long for the queue to be empty."""
 
