@@ -10,9 +10,9 @@ import msgspec
 
 from queuey import ids
 from queuey.claims.entries import Entry, Group
-from queuey.claims.receipts import Receipt
+from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
-from queuey.claims.timing import Timing
+from queuey.claims.timing import ClaimTiming
 from queuey.ids import Position
 from queuey.messages import Message
 
@@ -20,7 +20,7 @@ MOST_IDS = 1000
 """Ids in one entry."""
 
 
-class Status(enum.Enum):
+class ReceiptStatus(enum.Enum):
     """What became of a receipt.
 
     ``DONE``: what was asked for. ``SUPERSEDED``: nothing, the message was delivered again since. ``FINAL``: nothing, it
@@ -36,8 +36,8 @@ class Status(enum.Enum):
 class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What became of one receipt, and when its claim expires now (seconds since 1970; 0: it has none)."""
 
-    receipt: Receipt
-    status: Status
+    receipt: ClaimReceipt
+    status: ReceiptStatus
     expires: float = 0.0
 
 
@@ -48,7 +48,7 @@ class Poll(msgspec.Struct, gc=False):
         limit: So many messages at most.
         ttl: Seconds of the claims; 0: none are made.
         max_bytes: Bodies together, but for the last one's.
-        given: What it gets, filled in by :meth:`Draft.deliver`.
+        given: What it gets, filled in by :meth:`EntryDraft.deliver`.
     """
 
     limit: int
@@ -57,7 +57,7 @@ class Poll(msgspec.Struct, gc=False):
     given: list[Message] = []
 
 
-class Draft:
+class EntryDraft:
     """The next entry, as it grows. Says at once what each caller will get when it has been applied.
 
     Args:
@@ -82,7 +82,7 @@ class Draft:
         "size",
     )
 
-    def __init__(self, state: State, now: int, timing: Timing) -> None:
+    def __init__(self, state: State, now: int, timing: ClaimTiming) -> None:
         self._state = state
         self.now = now
         self.expired = timing.expired(now)
@@ -100,15 +100,15 @@ class Draft:
 
     # Receipts
 
-    def acknowledge(self, receipts: Sequence[Receipt]) -> list[Settlement]:
+    def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Has messages done."""
         state, found = self._state, []
         for receipt in receipts:
             position = receipt.position
             status = self._status(position, receipt.number)
-            if status is Status.DONE:
+            if status is ReceiptStatus.DONE:
                 if position not in state.outstanding and len(state.above) + len(self._finals) >= MOST_ABOVE:
-                    status = Status.REFUSED
+                    status = ReceiptStatus.REFUSED
                 else:
                     self._renewals.pop(position, None)
                     self._releases.pop(position, None)
@@ -117,7 +117,7 @@ class Draft:
             found.append(Settlement(receipt, status))
         return found
 
-    def renew(self, receipts: Sequence[Receipt], ttl: float) -> list[Settlement]:
+    def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Has claims last for ``ttl`` seconds from now at least; where nobody has claimed the message, one begins."""
         found = []
         expires = self.now + round(ttl * 1000)
@@ -125,11 +125,11 @@ class Draft:
             position = receipt.position
             status = self._status(position, receipt.number)
             until = 0
-            if status is Status.DONE:
+            if status is ReceiptStatus.DONE:
                 if self._may_claim(position):
                     until = self._renew(position, expires)
                 else:
-                    status = Status.REFUSED
+                    status = ReceiptStatus.REFUSED
             found.append(Settlement(receipt, status, until / 1000))
         return found
 
@@ -153,13 +153,13 @@ class Draft:
             self.size += 1
         return until
 
-    def release(self, receipts: Sequence[Receipt]) -> list[Settlement]:
+    def release(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Has claims end now."""
         found = []
         for receipt in receipts:
             position = receipt.position
             status = self._status(position, receipt.number)
-            if status is Status.DONE:
+            if status is ReceiptStatus.DONE:
                 self._renewals.pop(position, None)
                 claim = self._state.outstanding.get(position)
                 if claim is not None and claim.expires:
@@ -174,13 +174,17 @@ class Draft:
         self._renewals.clear()
         self._releases.clear()
 
-    def _status(self, position: Position, number: int) -> Status:
+    def _status(self, position: Position, number: int) -> ReceiptStatus:
         claim = self._state.outstanding.get(position)
         if claim is None:
-            return Status.FINAL if number or position in self._finals or self._state.is_done(position) else Status.DONE
+            return (
+                ReceiptStatus.FINAL
+                if number or position in self._finals or self._state.is_done(position)
+                else ReceiptStatus.DONE
+            )
         if position in self._finals:
-            return Status.FINAL
-        return Status.DONE if number in {0, claim.number} else Status.SUPERSEDED
+            return ReceiptStatus.FINAL
+        return ReceiptStatus.DONE if number in {0, claim.number} else ReceiptStatus.SUPERSEDED
 
     # Deliveries
 

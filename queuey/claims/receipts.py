@@ -12,7 +12,7 @@ from queuey.ids import Position
 _TEXT = re.compile(r"([1-9][0-9]{0,2})-([0-9a-f]{32})-(0|[1-9][0-9]{0,17})", re.ASCII)
 
 
-class Receipt(msgspec.Struct, frozen=True, gc=False):
+class ClaimReceipt(msgspec.Struct, frozen=True, gc=False):
     """Names one delivery of a message.
 
     Attributes:
@@ -36,7 +36,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         return f"{self.partition}-{ids.to_hex((self.ticks, self.low))}-{self.number}"
 
 
-def parse_receipt(text: str) -> Receipt:
+def parse_receipt(text: str) -> ClaimReceipt:
     """Reads a receipt.
 
     Raises:
@@ -46,4 +46,4 @@ def parse_receipt(text: str) -> Receipt:
     if match is None:
         raise ValueError(f"{text[:80]!r} is not a receipt")
     partition, name, number = match.groups()
-    return Receipt(int(partition), *ids.parse_id(name), int(number))
+    return ClaimReceipt(int(partition), *ids.parse_id(name), int(number))

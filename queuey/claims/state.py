@@ -36,7 +36,7 @@ _STALE = 100
 """Expiries that may be noted besides those of claims that live, whatever their number."""
 
 
-class Delivery(msgspec.Struct, gc=False):
+class LastDelivery(msgspec.Struct, gc=False):
     """The last delivery of a message that is not done.
 
     Attributes:
@@ -95,7 +95,7 @@ class State:
     def __init__(self) -> None:
         self.number = 0
         self.cursor: Position = FIRST
-        self.outstanding: dict[Position, Delivery] = {}
+        self.outstanding: dict[Position, LastDelivery] = {}
         self.above: set[Position] = set()
         self.outbox: dict[Position, tuple[str, int]] = {}
         self.undeleted: dict[int, list[Position]] = {}
@@ -161,7 +161,7 @@ class State:
         outstanding, number = self.outstanding, self.number
         for position in positions:
             before = outstanding.get(position)
-            outstanding[position] = Delivery(number, 1 if before is None else before.deliveries + 1, expires)
+            outstanding[position] = LastDelivery(number, 1 if before is None else before.deliveries + 1, expires)
             self._ended.pop(position, None)
             heappush(self._expiries, (expires, position))
         if len(self._expiries) > 2 * len(outstanding) + _STALE:
@@ -192,7 +192,7 @@ class State:
         if claim is None:
             if self.is_done(position):
                 return
-            self.outstanding[position] = Delivery(self.number, 0, expires)
+            self.outstanding[position] = LastDelivery(self.number, 0, expires)
         elif claim.expires < expires:
             claim.expires = expires
             self._ended.pop(position, None)
@@ -294,7 +294,7 @@ class State:
         state = cls()
         state.number = state.snapshot = found.number
         state.cursor = found.cursor
-        state.outstanding = {(ticks, low): Delivery(*claim) for ticks, low, *claim in found.outstanding}
+        state.outstanding = {(ticks, low): LastDelivery(*claim) for ticks, low, *claim in found.outstanding}
         state.above = set(found.above)
         state.outbox = dict(found.outbox)
         state.undeleted = dict(found.undeleted)

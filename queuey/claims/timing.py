@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Timing(msgspec.Struct, frozen=True):
+class ClaimTiming(msgspec.Struct, frozen=True):
     """Decides by the clock.
 
     Attributes:

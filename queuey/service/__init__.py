@@ -10,7 +10,7 @@ import threading
 
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
-from queuey.service.claims import ClaimCounts, Claimed, ClaimUseCases, Size
+from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, Size
 from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
 from queuey.service.messages import MessageUseCases
@@ -27,9 +27,9 @@ __all__ = [
     "Check",
     "ClaimCounts",
     "ClaimUseCases",
-    "Claimed",
     "Description",
     "Draft",
+    "HandedOut",
     "Limits",
     "Location",
     "Mark",

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from queuey.claims import Receipt, Settlement, Status, Timing
+from queuey.claims import ClaimReceipt, ClaimTiming, ReceiptStatus, Settlement
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.metrics import Metrics
-from queuey.service import Claimed, ClaimUseCases, Limits, Waiter, Watchers
+from queuey.service import ClaimUseCases, HandedOut, Limits, Waiter, Watchers
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.upkeep import Upkeep
 from tests.sim.history import Acknowledging, Delivery, History
@@ -33,7 +33,7 @@ APART = 1.0
 class Setup:
     """What is simulated, for tests that take a mechanism out."""
 
-    timing: Timing = field(default_factory=lambda: Timing(margin=APART))
+    timing: ClaimTiming = field(default_factory=lambda: ClaimTiming(margin=APART))
     limits: Limits = field(default_factory=Limits)
     replicas: type[Replicas] = Replicas
     store: type[ModelStore] = ModelStore
@@ -101,7 +101,7 @@ class Poll(Waiter):
         self.tries += 1
         self._web.claims.begin_claim(self._queue, self._tried, **self._asked, waiter=self)
 
-    def _tried(self, found: list[Claimed] | None, error: Exception | None) -> None:
+    def _tried(self, found: list[HandedOut] | None, error: Exception | None) -> None:
         self._attempting = False
         if not self.wait or self._process.world.now >= self._until:
             self._end(found, error)
@@ -126,7 +126,7 @@ class Poll(Waiter):
         self.wait = 0.0
         self.close()
 
-    def _end(self, found: list[Claimed] | None, error: Exception | None) -> None:
+    def _end(self, found: list[HandedOut] | None, error: Exception | None) -> None:
         self.leave()
         self._done(found, error)
 
@@ -152,7 +152,7 @@ class Client:
         asked, ttl = self._world.now, self._rng.choice((1.5, 3.0, 8.0))
         told: list[bool] = []
 
-        def done(found: list[Claimed] | None, error: Exception | None) -> None:
+        def done(found: list[HandedOut] | None, error: Exception | None) -> None:
             if told:
                 return
             told.append(True)
@@ -168,7 +168,7 @@ class Client:
         self._world.at(8.0, give_up)
         Poll(web, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=self._rng.choice((0, 0, 0, 1.0))).attempt()
 
-    def _given(self, web: Web, asked: float, found: Sequence[Claimed]) -> None:
+    def _given(self, web: Web, asked: float, found: Sequence[HandedOut]) -> None:
         now = self._world.now
         jobs = []
         for one in found:
@@ -186,25 +186,25 @@ class Client:
         elif chance > 0.1:
             self._world.at(self._world.some(1.0), partial(self._release, jobs))
 
-    def _renew(self, jobs: list[tuple[Delivery, Receipt]]) -> None:
+    def _renew(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         web = self._rng.choice(self._storm.webs)
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
             now = self._world.now
             for (job, _), one in zip(jobs, settled or [], strict=False):
-                if one.status is Status.DONE:
+                if one.status is ReceiptStatus.DONE:
                     job.lives.append((now, one.expires - web.process.offset))
             self._world.at(self._world.some(1.5), partial(self._acknowledge, jobs))
 
         web.claims.begin_renew(QUEUE, [receipt for _, receipt in jobs], self._rng.choice((2.0, 6.0)), done)
 
-    def _release(self, jobs: list[tuple[Delivery, Receipt]]) -> None:
+    def _release(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         for job, _ in jobs:
             job.dropped = self._world.now
         web = self._rng.choice(self._storm.webs)
         web.claims.begin_release(QUEUE, [receipt for _, receipt in jobs], lambda *_: None)
 
-    def _acknowledge(self, jobs: list[tuple[Delivery, Receipt]]) -> None:
+    def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         now = self._world.now
         sent = [Acknowledging(job.position, now) for job, _ in jobs]
         self._history.acknowledgings += sent
@@ -218,7 +218,7 @@ class Client:
                     none = isinstance(error, StoreUnavailable) and error.outcome == "none"
                     one.outcome = "none" if none else "unknown"
                 else:
-                    one.outcome = "superseded" if settled[number].status is Status.SUPERSEDED else "done"
+                    one.outcome = "superseded" if settled[number].status is ReceiptStatus.SUPERSEDED else "done"
             if settled is None and self._rng.random() < 0.5:
                 self._world.at(0.1, partial(self._acknowledge, jobs))
             elif settled is not None and self._rng.random() < 0.4:
@@ -230,7 +230,7 @@ class Client:
 
     def _too_late(self, positions: Sequence[Position]) -> None:
         """Speaks of messages that are done, by their bare ids."""
-        claims, receipts = self._rng.choice(self._storm.webs).claims, [Receipt(1, *one) for one in positions]
+        claims, receipts = self._rng.choice(self._storm.webs).claims, [ClaimReceipt(1, *one) for one in positions]
         if receipts and self._rng.random() < 0.7:
             claims.begin_renew(QUEUE, receipts, 1.0, lambda *_: None)
         elif receipts:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.claims import Entry, State, Timing
+from queuey.claims import ClaimTiming, Entry, State
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import LogEntry, Page, Queue, Slice
@@ -58,7 +58,7 @@ def test_histories_are_what_they_should_be() -> None:
     assert Storm(7).run() == Storm(7).run()
 
 
-class NoMargin(Timing, frozen=True):
+class NoMargin(ClaimTiming, frozen=True):
     """Claims are over when their writer's clock says so, by everybody's clock."""
 
     def expired(self, now: int) -> int:
@@ -66,7 +66,7 @@ class NoMargin(Timing, frozen=True):
         return now
 
 
-class NoDeadline(Timing, frozen=True):
+class NoDeadline(ClaimTiming, frozen=True):
     """Whoever has claimed something is told of it, however late."""
 
     def answer_within(self, ttl: float) -> float:

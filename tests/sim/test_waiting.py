@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from queuey.claims import Receipt
+from queuey.claims import ClaimReceipt
 from queuey.ids import Position
 from queuey.messages import LogPage, Queue
-from queuey.service import Claimed
+from queuey.service import HandedOut
 from queuey.service.claims.news import LOOK, LOOKS
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.storm import QUEUE, Poll, Setup, Web
@@ -46,7 +46,7 @@ class Result:
     """What a caller who waits is told, and when."""
 
     poll: Poll
-    found: list[Claimed] | None = None
+    found: list[HandedOut] | None = None
     error: Exception | None = None
     at: float = 0.0
 
@@ -75,21 +75,21 @@ class Scene:
     def claim(self, web: Web, *, ttl: float = LONG, wait: float = 0.0, limit: int = 1, queue: Queue = QUEUE) -> Result:
         """Sends a claim off."""
 
-        def done(found: list[Claimed] | None, error: Exception | None) -> None:
+        def done(found: list[HandedOut] | None, error: Exception | None) -> None:
             result.found, result.error, result.at = found, error, self.world.now
 
         result = Result(Poll(web, done, limit=limit, ttl=ttl, wait=wait, queue=queue))
         result.poll.attempt()
         return result
 
-    def given(self, web: Web, **asked: Any) -> list[Receipt]:  # noqa: ANN401 - as `claim` has them
+    def given(self, web: Web, **asked: Any) -> list[ClaimReceipt]:  # noqa: ANN401 - as `claim` has them
         """Claims messages; returns their receipts."""
         result = self.claim(web, **asked)
         self.after(0.1)
         assert result.found
         return [one.receipt for one in result.found]
 
-    def release(self, web: Web, *receipts: Receipt) -> None:
+    def release(self, web: Web, *receipts: ClaimReceipt) -> None:
         """Gives messages back."""
         web.claims.begin_release(QUEUE, receipts, lambda *_: None)
 

@@ -43,7 +43,7 @@ class _WireClaim(WireMessage, frozen=True, kw_only=True, gc=False):
     expires: float
 
 
-class _Claims(msgspec.Struct, frozen=True):
+class _WireClaims(msgspec.Struct, frozen=True):
     messages: tuple[_WireClaim, ...]
 
 
@@ -120,7 +120,7 @@ def _by_receipts(queue: str, what: str, receipts: Iterable[str], **fields: float
 
 
 def _claimed(answer: HttpAnswer) -> list[Claimed]:
-    wires = decode(answer, _Claims).messages
+    wires = decode(answer, _WireClaims).messages
     messages = plain_messages(wires)
     return [
         Claimed(message, wire.receipt, wire.deliveries, wire.expires)

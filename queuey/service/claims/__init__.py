@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey import ids
-from queuey.claims import Poll, Receipt, Settlement, State, Timing
+from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State
 from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.metrics import Metrics
-from queuey.service.claims.claiming import Claimed, Claiming
+from queuey.service.claims.claiming import ClaimSearch, HandedOut
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.news import ClaimNews
 from queuey.service.claims.partition_log import PartitionLog
@@ -34,7 +34,7 @@ from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import News, Waiter, WaitingThread, Watchers
 from queuey.storage import Store
 
-__all__ = ["ClaimCounts", "ClaimUseCases", "Claimed", "Size"]
+__all__ = ["ClaimCounts", "ClaimUseCases", "HandedOut", "Size"]
 
 T = TypeVar("T")
 _PAGE = 1000
@@ -84,7 +84,7 @@ class ClaimUseCases:
         *,
         watchers: Watchers | None = None,
         runtime: Runtime | None = None,
-        timing: Timing | None = None,
+        timing: ClaimTiming | None = None,
         upkeep: Upkeep | None = None,
     ) -> None:
         self._store = store
@@ -93,7 +93,7 @@ class ClaimUseCases:
         self._stopping = stopping
         self._watchers = watchers or Watchers()
         self._runtime = runtime or ThreadRuntime(store)
-        self._timing = timing or Timing()
+        self._timing = timing or ClaimTiming()
         self._upkeep = upkeep or Upkeep()
         self._logs = LogCache(self._make, limits.claims_memory)
         self._back = ClaimNews(store, self._logs, self._runtime, self._timing)
@@ -125,7 +125,7 @@ class ClaimUseCases:
 
         Args:
             queue: A row that the caller was let in to.
-            done: Told a list of :class:`Claimed`, or the error; called once, from any thread.
+            done: Told a list of :class:`HandedOut`, or the error; called once, from any thread.
             limit: So many messages at most.
             ttl: Seconds that the claims last; 0: nothing is claimed, and what would be is shown.
             wait: Seconds that the caller would wait at most.
@@ -145,14 +145,14 @@ class ClaimUseCases:
         if waiter is not None and wait:
             waiter.expect([(queue, order, self._news)])
 
-        def told(found: list[Claimed] | None, error: Exception | None) -> None:
+        def told(found: list[HandedOut] | None, error: Exception | None) -> None:
             if waiter is not None and wait and not found and error is None:
                 waiter.found_nothing(wait)
             self._metrics.delivered(len(found or ()))
             done(found, error)
 
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes))
-        return Claiming(self._logs, self._turns, queue, order, poll, told).start()
+        return ClaimSearch(self._logs, self._turns, queue, order, poll, told).start()
 
     def claim(
         self,
@@ -163,7 +163,7 @@ class ClaimUseCases:
         wait: float = 0.0,
         waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
-    ) -> list[Claimed]:
+    ) -> list[HandedOut]:
         """Gives messages to a caller; does what :meth:`begin_claim` does, and waits if there is nothing.
 
         Args:
@@ -176,8 +176,8 @@ class ClaimUseCases:
         """
         asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "partitions": partitions}
 
-        def attempt(waiter: Waiter | None) -> list[Claimed]:
-            found: list[Claimed] = access.use(
+        def attempt(waiter: Waiter | None) -> list[HandedOut]:
+            found: list[HandedOut] = access.use(
                 lambda queue: _wait(partial(self.begin_claim, queue, **asked, waiter=waiter))
             )
             return found
@@ -207,7 +207,7 @@ class ClaimUseCases:
 
     # Receipts
 
-    def begin_acknowledge(self, queue: Queue, receipts: Sequence[Receipt], done: Done) -> Callable[[], Outcome]:
+    def begin_acknowledge(self, queue: Queue, receipts: Sequence[ClaimReceipt], done: Done) -> Callable[[], Outcome]:
         """Starts to acknowledge messages: they will not be delivered any more.
 
         Args:
@@ -221,26 +221,28 @@ class ClaimUseCases:
         """
         return self._begin_settling(queue, "acknowledge", receipts, 0.0, done)
 
-    def begin_renew(self, queue: Queue, receipts: Sequence[Receipt], ttl: float, done: Done) -> Callable[[], Outcome]:
+    def begin_renew(
+        self, queue: Queue, receipts: Sequence[ClaimReceipt], ttl: float, done: Done
+    ) -> Callable[[], Outcome]:
         """Starts to have claims last for ``ttl`` seconds from now, or as long as they did if that is longer.
 
         An expired claim lives again if nobody else has got the message. 0 seconds release it.
         """
         return self._begin_settling(queue, "renew" if ttl else "release", receipts, ttl, done)
 
-    def begin_release(self, queue: Queue, receipts: Sequence[Receipt], done: Done) -> Callable[[], Outcome]:
+    def begin_release(self, queue: Queue, receipts: Sequence[ClaimReceipt], done: Done) -> Callable[[], Outcome]:
         """Starts to end claims: the messages can be delivered again at once."""
         return self._begin_settling(queue, "release", receipts, 0.0, done)
 
-    def acknowledge(self, access: QueueAccess, receipts: Sequence[Receipt]) -> list[Settlement]:
+    def acknowledge(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Does what :meth:`begin_acknowledge` does and waits for the end."""
         return self._settle(access, lambda queue, done: self.begin_acknowledge(queue, receipts, done))
 
-    def renew(self, access: QueueAccess, receipts: Sequence[Receipt], ttl: float) -> list[Settlement]:
+    def renew(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Does what :meth:`begin_renew` does and waits for the end."""
         return self._settle(access, lambda queue, done: self.begin_renew(queue, receipts, ttl, done))
 
-    def release(self, access: QueueAccess, receipts: Sequence[Receipt]) -> list[Settlement]:
+    def release(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Does what :meth:`begin_release` does and waits for the end."""
         return self._settle(access, lambda queue, done: self.begin_release(queue, receipts, done))
 
@@ -249,9 +251,9 @@ class ClaimUseCases:
         return found
 
     def _begin_settling(
-        self, queue: Queue, kind: Kind, receipts: Sequence[Receipt], ttl: float, done: Done
+        self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float, done: Done
     ) -> Callable[[], Outcome]:
-        by_partition: defaultdict[int, list[Receipt]] = defaultdict(list)
+        by_partition: defaultdict[int, list[ClaimReceipt]] = defaultdict(list)
         for receipt in receipts:
             by_partition[receipt.partition].append(receipt)
         self._check(queue, list(by_partition))

@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from queuey.claims import Poll, Receipt
+from queuey.claims import ClaimReceipt, Poll
 from queuey.errors import Outcome, TooManyClaims
 from queuey.messages import Message, Queue
 from queuey.service.claims.log_cache import LogCache
@@ -17,7 +17,7 @@ from queuey.service.claims.runtime import Done
 from queuey.service.claims.turns import Turns
 
 
-class Claimed(msgspec.Struct, gc=False):
+class HandedOut(msgspec.Struct, gc=False):
     """A message that was given to a caller.
 
     Attributes:
@@ -27,13 +27,13 @@ class Claimed(msgspec.Struct, gc=False):
     """
 
     message: Message
-    receipt: Receipt
+    receipt: ClaimReceipt
     deliveries: int
     expires: float
 
 
-class Claiming:
-    """Asks partitions for messages until one has some. The result is a list of :class:`Claimed`.
+class ClaimSearch:
+    """Asks partitions for messages until one has some. The result is a list of :class:`HandedOut`.
 
     Args:
         logs: Of this process.
@@ -88,7 +88,7 @@ class Claiming:
             return
         if given:
             found = [
-                Claimed(message, Receipt(number, message.ticks, message.low, entry), deliveries, expires / 1000)
+                HandedOut(message, ClaimReceipt(number, message.ticks, message.low, entry), deliveries, expires / 1000)
                 for message, deliveries, entry, expires in given
             ]
             self._done(found, None)

@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from queuey.claims import State, Timing
+from queuey.claims import ClaimTiming, State
 from queuey.errors import StoreUnavailable
 from queuey.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache
@@ -74,7 +74,7 @@ class ClaimNews:
         timing: When claims are over.
     """
 
-    def __init__(self, store: Store, logs: LogCache, runtime: Runtime, timing: Timing) -> None:
+    def __init__(self, store: Store, logs: LogCache, runtime: Runtime, timing: ClaimTiming) -> None:
         self._store = store
         self._logs = logs
         self._runtime = runtime

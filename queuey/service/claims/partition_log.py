@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 from queuey.claims import (
     MOST_OUTSTANDING,
-    Draft,
+    ClaimReceipt,
+    ClaimTiming,
     Entry,
-    Receipt,
+    EntryDraft,
+    ReceiptStatus,
     State,
-    Status,
-    Timing,
     UnknownFormat,
     decode_entry,
     encode_entry,
@@ -57,7 +57,7 @@ from queuey.service.claims.requests import (
     SettleRequest,
 )
 from queuey.service.claims.runtime import Done, Runtime
-from queuey.service.claims.scans import Found, Scanner, conclude
+from queuey.service.claims.scans import Scanner, ScanResult, conclude
 from queuey.service.claims.steps import Call, Steps, run
 from queuey.service.claims.upkeep import LogLength, Upkeep
 from queuey.service.limits import Limits
@@ -83,7 +83,7 @@ class Material:
         self.again: list[Message] = []
         self.gone: list[Position] = []
         self.dead: list[Position] = []
-        self.found = Found([])
+        self.found = ScanResult([])
         self.full = False
 
 
@@ -112,7 +112,7 @@ class PartitionLog:
         store: Store,
         key: tuple[int, int],
         runtime: Runtime,
-        timing: Timing,
+        timing: ClaimTiming,
         limits: Limits,
         upkeep: Upkeep,
         after: Callable[[PartitionLog], None] = lambda _log: None,
@@ -314,9 +314,9 @@ class PartitionLog:
 
     def _decide(
         self, queue: Queue, taken: Sequence[Request], polls: Sequence[PollRequest], material: Material | None
-    ) -> tuple[Draft, int]:
+    ) -> tuple[EntryDraft, int]:
         """Decides on the next entry; says how many messages its cursor passes."""
-        draft = Draft(self.state, self._runtime.now(), self._timing)
+        draft = EntryDraft(self.state, self._runtime.now(), self._timing)
         for request in taken:
             if isinstance(request, SettleRequest) and not request.answered:
                 if request.kind == "renew":
@@ -337,7 +337,7 @@ class PartitionLog:
         draft.deliver([request.poll for request in polls], material.again, material.found.fresh)
         return draft, conclude(draft, material.found.chain)
 
-    def _complete(self, queue: Queue, draft: Draft, taken: Sequence[Request]) -> Entry:
+    def _complete(self, queue: Queue, draft: EntryDraft, taken: Sequence[Request]) -> Entry:
         for request in taken:
             request.sent = True
         deleted = self._follow_ups.all_deleted(self.state)
@@ -361,7 +361,7 @@ class PartitionLog:
             if isinstance(request, SettleRequest):
                 if request.kind == "renew" and boottime() - end.chosen > self._timing.answer_within(request.ttl):
                     request.answer(None, too_late())
-                elif any(one.status is Status.REFUSED for one in request.settled):
+                elif any(one.status is ReceiptStatus.REFUSED for one in request.settled):
                     request.answer(None, too_many(self._partition))
                 else:
                     request.answer(request.settled)
@@ -399,7 +399,7 @@ class PartitionLog:
 
     def _give_back(self, request: Request, positions: Sequence[Position], number: int) -> None:
         """Releases what nobody was told of."""
-        receipts = [Receipt(self._partition, *position, number) for position in positions]
+        receipts = [ClaimReceipt(self._partition, *position, number) for position in positions]
         self.add(SettleRequest(request.queue, lambda _value, _error: None, "release", receipts))
 
     def _give_up_late(self, taken: Sequence[Request]) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from queuey.claims import Poll, Receipt, Settlement, State
+from queuey.claims import ClaimReceipt, Poll, Settlement, State
 from queuey.errors import Outcome
 from queuey.ids import Position
 from queuey.messages import Queue
@@ -58,7 +58,7 @@ class Request:
 
 
 class PollRequest(Request):
-    """Wants messages. The result is a list of pairs: message and :class:`~queuey.claims.Delivery`."""
+    """Wants messages. The result is a list of pairs: message and :class:`~queuey.claims.LastDelivery`."""
 
     __slots__ = ("poll",)
 
@@ -77,7 +77,9 @@ class SettleRequest(Request):
 
     __slots__ = ("kind", "receipts", "settled", "ttl")
 
-    def __init__(self, queue: Queue, done: Done, kind: Kind, receipts: Sequence[Receipt], ttl: float = 0.0) -> None:
+    def __init__(
+        self, queue: Queue, done: Done, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0
+    ) -> None:
         super().__init__(queue, done)
         self.kind = kind
         self.receipts = receipts

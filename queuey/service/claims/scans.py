@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, Draft, State
+from queuey.claims import MOST_ABOVE, EntryDraft, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice
 from queuey.service.claims.steps import Call
@@ -43,7 +43,7 @@ class Chain(msgspec.Struct):
     seen: list[Position] = []
 
 
-class Found(msgspec.Struct):
+class ScanResult(msgspec.Struct):
     """What a scan has found.
 
     Attributes:
@@ -94,7 +94,9 @@ class Scanner:
         self._chained = 0.0
         self._looked_back = 0.0
 
-    def scan(self, state: State, now: int, wanted: int, max_bytes: int, read: Read) -> Generator[Call, Page, Found]:
+    def scan(
+        self, state: State, now: int, wanted: int, max_bytes: int, read: Read
+    ) -> Generator[Call, Page, ScanResult]:
         """Looks for messages.
 
         Args:
@@ -104,7 +106,7 @@ class Scanner:
             max_bytes: Bodies together, about.
             read: Begins to read a slice.
         """
-        found = Found([])
+        found = ScanResult([])
         first = ids.following(state.cursor)
         front = max(self._front, first)
         boot = self._boottime()
@@ -126,7 +128,9 @@ class Scanner:
         yield from self._follow(state, found, part, want, read)
         return found
 
-    def _follow(self, state: State, found: Found, part: Slice, want: _Want, read: Read) -> Generator[Call, Page, None]:
+    def _follow(
+        self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read
+    ) -> Generator[Call, Page, None]:
         """Reads pages of a slice one after another until there is enough."""
         if want.chained:
             found.chain = Chain()
@@ -155,7 +159,7 @@ class Scanner:
                 return
             part, limit = replace(part, lower=end), PAGE
 
-    def passed(self, state: State, found: Found) -> None:
+    def passed(self, state: State, found: ScanResult) -> None:
         """Moves the front over what is known by now: to the first message that the scan found and nobody was given."""
         for position in found.ahead:
             if not state.is_known(position):
@@ -170,6 +174,6 @@ class Scanner:
             self._front = max(self._front, ids.following(max(positions)))
 
 
-def conclude(draft: Draft, chain: Chain) -> int:
+def conclude(draft: EntryDraft, chain: Chain) -> int:
     """Moves a draft's cursor as far as a chain of reads lets it; returns how many messages it passes."""
     return draft.advance(chain.bound, chain.seen)

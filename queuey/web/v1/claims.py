@@ -9,10 +9,10 @@ from zlib import crc32
 
 from msgspec import UNSET
 
-from queuey.claims import Receipt, Settlement, Status, parse_receipt
+from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, Outcome, TooManyClaims
 from queuey.messages import Queue
-from queuey.service import Claimed, QueueAccess, Service
+from queuey.service import HandedOut, QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -104,14 +104,14 @@ class ClaimViews:
     def _enter(self, environ: Environ, match: Match) -> QueueAccess:
         return self._authorization.enter(environ, self._authorization.find(environ, match), "work")
 
-    def _read_at_once(self, environ: Environ, match: Match) -> tuple[Queue, list[Receipt], float]:
+    def _read_at_once(self, environ: Environ, match: Match) -> tuple[Queue, list[ClaimReceipt], float]:
         queue = self._authorization.enter_at_once(environ, match, "work")
         try:
             return (queue, *self._read(environ, queue))
         except InvalidRequest:
             raise WouldBlock from None  # it may be the row that is wrong
 
-    def _read_fresh(self, environ: Environ, access: QueueAccess) -> tuple[list[Receipt], float]:
+    def _read_fresh(self, environ: Environ, access: QueueAccess) -> tuple[list[ClaimReceipt], float]:
         try:
             return self._read(environ, access.queue)
         except InvalidRequest:
@@ -119,7 +119,7 @@ class ClaimViews:
                 raise
             return self._read(environ, access.queue)
 
-    def _read(self, environ: Environ, queue: Queue) -> tuple[list[Receipt], float]:
+    def _read(self, environ: Environ, queue: Queue) -> tuple[list[ClaimReceipt], float]:
         """Reads receipts, and for how long to renew them."""
         given = read_object(read_body(environ, self._limits.max_body))
         errors = Errors()
@@ -159,7 +159,7 @@ class ClaimViews:
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
-def _handed_out(queue: Queue, claimed: Sequence[Claimed]) -> Response:
+def _handed_out(queue: Queue, claimed: Sequence[HandedOut]) -> Response:
     return Response(200, body_of(render_claims(claimed, _mark(queue))), JSON)
 
 
@@ -185,7 +185,7 @@ def _limit(environ: Environ, most: int) -> int | None:
     return limit
 
 
-def _receipts(value: object, queue: Queue, errors: Errors) -> list[Receipt]:
+def _receipts(value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]:
     """Reads receipts; what is bad is noted in ``errors``."""
     if not isinstance(value, list):
         errors["receipts"] = validators.REQUIRED if value is None else "Is not a list"
@@ -224,14 +224,14 @@ def _settled(queue: Queue, settlements: Sequence[Settlement]) -> Response:
     results = [
         schemas.Settlement(
             receipt=f"{each.receipt}-{mark}",
-            status="superseded" if each.status is Status.SUPERSEDED else "ok",
+            status="superseded" if each.status is ReceiptStatus.SUPERSEDED else "ok",
             expires=each.expires or UNSET,
         )
         for each in settlements
     ]
     statuses = {each.status for each in settlements}
-    if Status.REFUSED in statuses:
+    if ReceiptStatus.REFUSED in statuses:
         raise TooManyClaims("A partition has as many claims as it may have. Acknowledge or release some first.")
-    if Status.SUPERSEDED in statuses:
+    if ReceiptStatus.SUPERSEDED in statuses:
         raise ClaimLost(results)
     return json_response(schemas.Settled(results=results))

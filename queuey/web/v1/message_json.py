@@ -14,7 +14,7 @@ from functools import lru_cache
 from queuey import ids
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
-from queuey.service import Claimed, Reading
+from queuey.service import HandedOut, Reading
 from queuey.web.responses import PIECE, encode
 
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
@@ -104,7 +104,7 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
 
 
-def render_claims(claims: Sequence[Claimed], mark: str) -> list[bytes]:
+def render_claims(claims: Sequence[HandedOut], mark: str) -> list[bytes]:
     """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
     more = [
         b',"receipt":"%b-%b","deliveries":%d,"expires":%.3f'

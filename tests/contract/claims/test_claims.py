@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from queuey import ids
-from queuey.claims import Receipt, Settlement, Status
+from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.deadletters import dead_letter_from
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.messages import Meta, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
-from queuey.service import Claimed, ClaimUseCases, Limits, QueueAccess, Service
+from queuey.service import ClaimUseCases, HandedOut, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
 from queuey.service.claims.runtime import ThreadRuntime
 from queuey.storage import Store
@@ -31,12 +31,12 @@ def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
     return service, service.enter(queue, lambda _queue: None)
 
 
-def texts(claimed: list[Claimed]) -> list[str | bytes]:
+def texts(claimed: list[HandedOut]) -> list[str | bytes]:
     """The bodies of what was given."""
     return [one.message.body for one in claimed]
 
 
-def statuses(settled: list[Settlement]) -> list[Status]:
+def statuses(settled: list[Settlement]) -> list[ReceiptStatus]:
     """What became of receipts."""
     return [one.status for one in settled]
 
@@ -52,13 +52,13 @@ def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
     for service, way in ((one, access), (two, there)):
         assert service.claims.claim(way, limit=9, ttl=60) == []
     receipts = [claimed.receipt for claimed in first]
-    assert statuses(two.claims.acknowledge(there, receipts[:1])) == [Status.DONE]
-    assert statuses(one.claims.acknowledge(access, receipts[:1])) == [Status.FINAL]
-    assert statuses(two.claims.release(there, receipts)) == [Status.FINAL, Status.DONE]
+    assert statuses(two.claims.acknowledge(there, receipts[:1])) == [ReceiptStatus.DONE]
+    assert statuses(one.claims.acknowledge(access, receipts[:1])) == [ReceiptStatus.FINAL]
+    assert statuses(two.claims.release(there, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
     assert [(claimed.message.body, claimed.deliveries) for claimed in one.claims.claim(access, limit=9, ttl=60)] == [
         ("b", 2)
     ]
-    assert statuses(two.claims.acknowledge(there, receipts)) == [Status.FINAL, Status.SUPERSEDED]
+    assert statuses(two.claims.acknowledge(there, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.SUPERSEDED]
 
 
 def test_a_claim_expires(store: Store, clock: Clock) -> None:
@@ -73,9 +73,9 @@ def test_a_claim_expires(store: Store, clock: Clock) -> None:
     [new_one] = service.claims.claim(access, limit=2, ttl=30)
     assert (new_one.message.body, new_one.deliveries) == ("a", 2)
     assert statuses(service.claims.acknowledge(access, [old.receipt, new_one.receipt, kept.receipt])) == [
-        Status.SUPERSEDED,
-        Status.DONE,
-        Status.DONE,
+        ReceiptStatus.SUPERSEDED,
+        ReceiptStatus.DONE,
+        ReceiptStatus.DONE,
     ]
     clock.advance(1000)
     assert service.claims.claim(access, limit=2, ttl=30) == []
@@ -103,14 +103,14 @@ def test_partitions(store: Store) -> None:
     [c, d] = service.claims.claim(access, limit=9, ttl=60)
     assert texts([c, d]) == ["c", "d"]
     assert service.claims.claim(access, limit=9, ttl=60) == []
-    bare = Receipt(2, *ids.parse_position(d.message.id))
+    bare = ClaimReceipt(2, *ids.parse_position(d.message.id))
     settled = service.claims.acknowledge(access, [d.receipt, bare, c.receipt])
     assert [one.receipt for one in settled] == [d.receipt, bare, c.receipt]
-    assert statuses(settled) == [Status.DONE] * 3
+    assert statuses(settled) == [ReceiptStatus.DONE] * 3
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
         service.claims.claim(access, limit=9, ttl=60, partitions=[4])
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
-        service.claims.acknowledge(access, [Receipt(4, 1, 1, 1)])
+        service.claims.acknowledge(access, [ClaimReceipt(4, 1, 1, 1)])
 
 
 def test_receipts_of_elsewhere(store: Store) -> None:
@@ -229,7 +229,9 @@ def test_many_callers(store: Store, other: Store) -> None:
         found: list[str | bytes] = []
         while claimed := service.claims.claim(access, limit=number % 3 + 1, ttl=600):
             found += texts(claimed)
-            assert set(statuses(service.claims.acknowledge(access, [one.receipt for one in claimed]))) == {Status.DONE}
+            assert set(statuses(service.claims.acknowledge(access, [one.receipt for one in claimed]))) == {
+                ReceiptStatus.DONE
+            }
         return found
 
     with ThreadPoolExecutor(6) as pool:
@@ -247,7 +249,7 @@ def test_snapshots(store: Store, other: Store) -> None:
         [claimed] = service.claims.claim(access, limit=1, ttl=600)
     assert store.read_log(queue, 1, 1).snapshot is not None
     late, there = enter(other, queue)
-    assert statuses(late.claims.acknowledge(there, [claimed.receipt])) == [Status.DONE]
+    assert statuses(late.claims.acknowledge(there, [claimed.receipt])) == [ReceiptStatus.DONE]
     assert late.claims.counts(there)[1].claimed == 299
 
 
@@ -264,7 +266,7 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
         service.claims.release(access, [claimed.receipt])
     assert service.claims.claim(access, limit=9, ttl=10) == []
     assert eventually(lambda: service.claims.counts(access)[2].dead == 0)
-    assert statuses(service.claims.acknowledge(access, [claimed.receipt])) == [Status.FINAL]
+    assert statuses(service.claims.acknowledge(access, [claimed.receipt])) == [ReceiptStatus.FINAL]
     dead = store.queue(APP, f"{queue.name}.dead", fresh=True)
     assert (dead.partitions, dead.principals) == (2, queue.principals)
     [letter] = store.fetch(dead, [(2, place)])
@@ -313,12 +315,12 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     failing = InterposedStore(store)
     service, access = enter(failing.store, queue)
     claimed = service.claims.claim(access, limit=3, ttl=600)
-    assert statuses(service.claims.acknowledge(access, [claimed[0].receipt])) == [Status.DONE]
+    assert statuses(service.claims.acknowledge(access, [claimed[0].receipt])) == [ReceiptStatus.DONE]
     assert [message.body for message in store.fetch(queue, [(1, place) for place in places])] == ["b", "c"]
     failing.instead(Store.delete, fail)
-    assert statuses(service.claims.acknowledge(access, [claimed[1].receipt])) == [Status.DONE]
+    assert statuses(service.claims.acknowledge(access, [claimed[1].receipt])) == [ReceiptStatus.DONE]
     failing.passing(Store.delete)
-    assert statuses(service.claims.acknowledge(access, [claimed[2].receipt])) == [Status.DONE]
+    assert statuses(service.claims.acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
     assert [message.body for message in store.fetch(queue, [(1, place) for place in places])] == ["b"]
     with replace(ThreadRuntime.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
         say(store, queue, "d")
@@ -334,7 +336,7 @@ def test_levels_that_cannot_be_claimed(store: Store) -> None:
     service, access = enter(refusing.store, queue)
     refusals: list[Callable[[], object]] = [
         lambda: service.claims.claim(access, limit=1, ttl=60),
-        lambda: service.claims.acknowledge(access, [Receipt(1, 1, 1)]),
+        lambda: service.claims.acknowledge(access, [ClaimReceipt(1, 1, 1)]),
         lambda: service.claims.release_all(access),
         lambda: service.claims.counts(access),
         lambda: service.claims.size(access, 1),

@@ -11,7 +11,7 @@ import pytest
 import queuey
 from queuey.messages import Queue
 from queuey.service import Limits
-from queuey.service.claims import Claimed
+from queuey.service.claims import HandedOut
 from tests.sim.replicas import Faults, Replicas
 from tests.sim.storm import Setup, Web
 from tests.sim.world import World
@@ -39,7 +39,7 @@ def test_many_queues_with_claims(count: int) -> None:
     web = Web(world, replicas, 0.0, Setup(limits=Limits(claims_memory=BOUND)))
     given = 0
 
-    def done(claimed: list[Claimed] | None, error: Exception | None) -> None:
+    def done(claimed: list[HandedOut] | None, error: Exception | None) -> None:
         nonlocal given
         assert error is None
         given += len(claimed or ())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.claims import Receipt, parse_receipt
+from queuey.claims import ClaimReceipt, parse_receipt
 from queuey.partitions import MAX_PARTITIONS
 
 ID = "c26ee9a01dd211b2a1b0d6b7c2ea5c4a"
@@ -22,7 +22,7 @@ ID = "c26ee9a01dd211b2a1b0d6b7c2ea5c4a"
 def test_a_receipt_survives_its_text(partition: int, ticks: int, tail: int, number: int) -> None:
     """What a caller sends back is what was handed out."""
     low = ids.parse_position(f"{'0' * 16}{tail | 1 << 63:016x}")[1]
-    receipt = Receipt(partition, ticks, low, number)
+    receipt = ClaimReceipt(partition, ticks, low, number)
     assert parse_receipt(str(receipt)) == receipt
     assert receipt.position == (ticks, low)
 

@@ -13,13 +13,13 @@ from queuey import ids
 from queuey.claims import (
     MOST_ABOVE,
     MOST_OUTSTANDING,
-    Draft,
+    ClaimReceipt,
+    ClaimTiming,
     Entry,
+    EntryDraft,
     Poll,
-    Receipt,
+    ReceiptStatus,
     State,
-    Status,
-    Timing,
     UnknownFormat,
     decode_entry,
     encode_entry,
@@ -27,7 +27,7 @@ from queuey.claims import (
 from queuey.ids import Position
 from queuey.messages import Message
 
-TIMING = Timing(margin=1.0)
+TIMING = ClaimTiming(margin=1.0)
 IDS = st.integers(1, 12)
 NOW = 1_000_000_000_000
 """Milliseconds since 1970."""
@@ -43,12 +43,12 @@ def message(number: int) -> Message:
     return Message(number, 0, 1, 0, f"m{number}")
 
 
-def receipt(number: int, entry: int = 0) -> Receipt:
+def receipt(number: int, entry: int = 0) -> ClaimReceipt:
     """A receipt of the message of a number."""
-    return Receipt(1, number, 0, entry)
+    return ClaimReceipt(1, number, 0, entry)
 
 
-def apply(state: State, draft: Draft) -> Entry:
+def apply(state: State, draft: EntryDraft) -> Entry:
     """Appends a draft to the log, and reads it back."""
     entry = decode_entry(encode_entry(draft.entry(7)))
     state.apply(state.number + 1, entry)
@@ -57,7 +57,7 @@ def apply(state: State, draft: Draft) -> Entry:
 
 def claim(state: State, *numbers: int, now: int = NOW, ttl: float = 30.0) -> int:
     """Delivers messages; returns the entry."""
-    draft = Draft(state, now, TIMING)
+    draft = EntryDraft(state, now, TIMING)
     poll = Poll(1000, ttl, 1 << 20)
     draft.deliver([poll], [message(number) for number in numbers], [message(number) for number in numbers])
     assert [one.ticks for one in poll.given] == list(numbers)
@@ -65,9 +65,9 @@ def claim(state: State, *numbers: int, now: int = NOW, ttl: float = 30.0) -> int
     return state.number
 
 
-def settle(state: State, what: str, *receipts: Receipt, now: int = NOW, ttl: float = 30.0) -> list[Status]:
+def settle(state: State, what: str, *receipts: ClaimReceipt, now: int = NOW, ttl: float = 30.0) -> list[ReceiptStatus]:
     """Acknowledges, renews or releases; returns what became of each."""
-    draft = Draft(state, now, TIMING)
+    draft = EntryDraft(state, now, TIMING)
     found = draft.renew(receipts, ttl) if what == "renew" else getattr(draft, what)(receipts)
     apply(state, draft)
     return [one.status for one in found]
@@ -102,7 +102,7 @@ class Run:
         if what == "wait":
             self.now += extra * 700
             return
-        draft = Draft(self.state, self.now, TIMING)
+        draft = EntryDraft(self.state, self.now, TIMING)
         if what == "claim":
             self._claim(draft, sorted(set(numbers)), extra)
         elif what == "release all":
@@ -115,7 +115,7 @@ class Run:
         self.model.number += 1
         self.compare()
 
-    def _claim(self, draft: Draft, numbers: list[int], extra: int) -> None:
+    def _claim(self, draft: EntryDraft, numbers: list[int], extra: int) -> None:
         model = self.model
         new = [n for n in numbers if not model.is_done(n) and n not in model.claims and n > model.cursor]
         old = [n for n, one in model.claims.items() if one[2] + 1000 < self.now]
@@ -131,19 +131,19 @@ class Run:
             unknown = [n for n in numbers if n < extra and not model.is_done(n) and n not in model.claims]
             model.cursor = max(model.cursor, min([extra, *unknown]) - 1)
 
-    def _settle(self, draft: Draft, what: str, numbers: list[int], extra: int) -> None:
+    def _settle(self, draft: EntryDraft, what: str, numbers: list[int], extra: int) -> None:
         model = self.model
         for n in numbers:
             there = model.claims.get(n)
             number = 0 if extra % 3 == 0 else (there[0] if there and extra % 3 == 1 else max(1, model.number - 1))
             if there is None:
-                expected = Status.FINAL if number or model.is_done(n) else Status.DONE
+                expected = ReceiptStatus.FINAL if number or model.is_done(n) else ReceiptStatus.DONE
             else:
-                expected = Status.DONE if number in {0, there[0]} else Status.SUPERSEDED
+                expected = ReceiptStatus.DONE if number in {0, there[0]} else ReceiptStatus.SUPERSEDED
             call = {"ack": draft.acknowledge, "release": draft.release}.get(what)
             [found] = draft.renew([receipt(n, number)], extra) if call is None else call([receipt(n, number)])
             assert found.status is expected, (what, n, number, there)
-            if expected is Status.DONE:
+            if expected is ReceiptStatus.DONE:
                 self._note(what, n, extra)
 
     def _note(self, what: str, n: int, extra: int) -> None:
@@ -204,13 +204,13 @@ def test_done_is_done() -> None:
     """No receipt, no bare id and no scan brings back what was acknowledged, above the cursor or below it."""
     state = State()
     number = claim(state, 1, 2)
-    assert settle(state, "acknowledge", receipt(1, number), receipt(2)) == [Status.DONE, Status.DONE]
+    assert settle(state, "acknowledge", receipt(1, number), receipt(2)) == [ReceiptStatus.DONE, ReceiptStatus.DONE]
     for cursor in (0, 3):
-        draft = Draft(state, NOW, TIMING)
+        draft = EntryDraft(state, NOW, TIMING)
         draft.advance(at(cursor), [at(1), at(2)])
         apply(state, draft)
         for what in ("acknowledge", "renew", "release"):
-            assert settle(state, what, receipt(1, number), receipt(2)) == [Status.FINAL, Status.FINAL]
+            assert settle(state, what, receipt(1, number), receipt(2)) == [ReceiptStatus.FINAL, ReceiptStatus.FINAL]
         assert state.outstanding == {}
         assert claim_nothing(state, 1, 2)
     assert state.above == set()
@@ -218,7 +218,7 @@ def test_done_is_done() -> None:
 
 def claim_nothing(state: State, *numbers: int) -> bool:
     """Whether a poll gets none of these messages."""
-    draft = Draft(state, NOW + 10**9, TIMING)
+    draft = EntryDraft(state, NOW + 10**9, TIMING)
     poll = Poll(10, 30, 1000)
     draft.deliver([poll], [message(n) for n in numbers], [message(n) for n in numbers])
     return not poll.given
@@ -232,9 +232,9 @@ def test_a_receipt_is_of_one_delivery() -> None:
     assert state.outstanding[at(1)].deliveries == 2
     for what in ("acknowledge", "renew", "release"):
         before = state.encode()
-        assert settle(state, what, receipt(1, first)) == [Status.SUPERSEDED]
+        assert settle(state, what, receipt(1, first)) == [ReceiptStatus.SUPERSEDED]
         assert state.outstanding[at(1)] == State.decode(before).outstanding[at(1)]
-    assert settle(state, "acknowledge", receipt(1, second)) == [Status.DONE]
+    assert settle(state, "acknowledge", receipt(1, second)) == [ReceiptStatus.DONE]
 
 
 def test_the_margin_at_expiry() -> None:
@@ -271,16 +271,16 @@ def test_the_cursor() -> None:
     """It stops below the first message that nobody was given, and at the bound; and never goes back."""
     state = State()
     claim(state, 1, 2, 4)
-    draft = Draft(state, NOW, TIMING)
+    draft = EntryDraft(state, NOW, TIMING)
     assert draft.advance(at(9), [at(1), at(2), at(3), at(4)]) == 2
     apply(state, draft)
     assert state.cursor == ids.preceding(at(3))
-    draft = Draft(state, NOW, TIMING)
+    draft = EntryDraft(state, NOW, TIMING)
     draft.deliver([Poll(9, 30, 99)], [], [message(3)])
     assert draft.advance(at(4), [at(3), at(4)]) == 1
     apply(state, draft)
     assert state.cursor == ids.preceding(at(4))
-    draft = Draft(state, NOW, TIMING)
+    draft = EntryDraft(state, NOW, TIMING)
     draft.advance(at(2), [])
     assert apply(state, draft).cursor == ids.FIRST
     assert state.cursor == ids.preceding(at(4))
@@ -289,7 +289,7 @@ def test_the_cursor() -> None:
 def test_polls_share_an_entry() -> None:
     """Messages go to callers in order, each to one, within the limit and the bytes of each."""
     state = State()
-    draft = Draft(state, NOW, TIMING)
+    draft = EntryDraft(state, NOW, TIMING)
     polls = [Poll(2, 30, 99), Poll(9, 30, 3), Poll(1, 0, 99), Poll(9, 60, 99)]
     draft.deliver(polls, [], [message(n) for n in range(1, 7)])
     assert [[one.ticks for one in poll.given] for poll in polls] == [[1, 2], [3, 4], [5], [5, 6]]
@@ -301,16 +301,19 @@ def test_bounds() -> None:
     state = State()
     for first in range(0, MOST_OUTSTANDING, 1000):
         claim(state, *range(first + 1, first + 1001))
-    draft = Draft(state, NOW, TIMING)
+    draft = EntryDraft(state, NOW, TIMING)
     poll = Poll(10, 30, 1000)
     draft.deliver([poll], [], [message(MOST_OUTSTANDING + 1)])
     assert poll.given == []
-    assert settle(state, "renew", receipt(MOST_OUTSTANDING + 1), receipt(1)) == [Status.REFUSED, Status.DONE]
+    assert settle(state, "renew", receipt(MOST_OUTSTANDING + 1), receipt(1)) == [
+        ReceiptStatus.REFUSED,
+        ReceiptStatus.DONE,
+    ]
     everything = [receipt(n + 1, 0) for n in range(MOST_OUTSTANDING)]
-    assert set(settle(state, "acknowledge", *everything)) == {Status.DONE}
+    assert set(settle(state, "acknowledge", *everything)) == {ReceiptStatus.DONE}
     assert len(state.above) == MOST_ABOVE
-    assert settle(state, "acknowledge", receipt(MOST_OUTSTANDING + 1)) == [Status.REFUSED]
-    draft = Draft(state, NOW, TIMING)
+    assert settle(state, "acknowledge", receipt(MOST_OUTSTANDING + 1)) == [ReceiptStatus.REFUSED]
+    draft = EntryDraft(state, NOW, TIMING)
     assert draft.advance(at(MOST_ABOVE + 1), [at(n + 1) for n in range(MOST_ABOVE)]) == MOST_ABOVE
     apply(state, draft)
     assert (state.above, state.outstanding) == (set(), {})
@@ -323,7 +326,7 @@ def test_a_stuck_message_costs_itself() -> None:
     claim(state, 1)
     for first in range(2, 20_002, 500):
         numbers = range(first, first + 500)
-        draft = Draft(state, NOW, TIMING)
+        draft = EntryDraft(state, NOW, TIMING)
         draft.deliver([Poll(1000, 30, 1 << 20)], [], [message(n) for n in numbers])
         draft.advance(at(first + 500), [at(n) for n in numbers])
         apply(state, draft)
@@ -337,14 +340,14 @@ def test_dead_letters() -> None:
     """What is to become a dead letter is done for consumers, and remembered until it is one, over snapshots too."""
     state = State()
     claim(state, 1, 2, ttl=1)
-    draft = Draft(state, NOW + 2500, TIMING)
+    draft = EntryDraft(state, NOW + 2500, TIMING)
     draft.bury([at(1), at(3)], "orders.dead")
     draft.drop([at(2)])
     apply(state, draft)
     state = State.decode(state.encode())
     assert state.outbox == {at(1): ("orders.dead", 1)}
-    assert settle(state, "acknowledge", receipt(1, 1), receipt(2)) == [Status.FINAL, Status.FINAL]
-    draft = Draft(state, NOW, TIMING)
+    assert settle(state, "acknowledge", receipt(1, 1), receipt(2)) == [ReceiptStatus.FINAL, ReceiptStatus.FINAL]
+    draft = EntryDraft(state, NOW, TIMING)
     draft.report_sent([at(1), at(2)])
     apply(state, draft)
     assert state.outbox == {}
@@ -382,7 +385,7 @@ def test_unknown_formats(body: bytes) -> None:
 
 def test_how_long_entries_are() -> None:
     """An entry of a hundred ids is below three kilobytes, and one of nothing below thirty bytes."""
-    draft = Draft(State(), NOW, TIMING)
+    draft = EntryDraft(State(), NOW, TIMING)
     draft.deliver([Poll(100, 30, 1 << 20)], [], [Message(1 << 57, n << 40, 1, 0, "x") for n in range(100)])
     assert len(encode_entry(draft.entry(1 << 62))) < 3000
     assert len(encode_entry(Entry())) < 30
@@ -391,4 +394,4 @@ def test_how_long_entries_are() -> None:
 @given(st.floats(0.001, 43_200), st.floats(0, 5))
 def test_answers_leave_time(ttl: float, margin: float) -> None:
     """Whoever is told of a claim in time has some of it left: the margin, or half of a short one."""
-    assert ttl - Timing(margin).answer_within(ttl) == pytest.approx(min(margin, ttl / 2))
+    assert ttl - ClaimTiming(margin).answer_within(ttl) == pytest.approx(min(margin, ttl / 2))
