@@ -91,6 +91,7 @@ class AsyncClient:
         timing: AsyncTiming | None = None,
         receipts: str | Path | None = None,
         max_answer: int = ANSWER_BYTES,
+        idempotent: bool = True,
     ) -> None:
         from queuey.client.http.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
@@ -101,6 +102,7 @@ class AsyncClient:
         self.servers = access.servers
         self._timeout = timeout
         self._policy = retry or RetryPolicy()
+        self._new_key = send_calls.key_maker(self._policy, idempotent=idempotent)
         self._timing = timing or AsyncTiming()
         self._choice = ServerChoice(
             access.servers,
@@ -205,7 +207,7 @@ class AsyncClient:
     ) -> Receipt:
         """Stores one message; see :meth:`Client.send`."""
         message = Outgoing(body, **options)
-        call = send_calls.send(queue, message, after)
+        call = send_calls.send(queue, message, after, self._new_key())
         with self._journal.sending(queue, (message,)) as sending:
             (receipt,) = sending.stored([await self._run(call)])
         return receipt
@@ -390,7 +392,7 @@ class AsyncClient:
 
     async def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None) -> list[Receipt]:
         with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(await self._run(send_calls.send_batch(queue, chunk, after)))
+            return sending.stored(await self._run(send_calls.send_batch(queue, chunk, after, self._new_key())))
 
     async def _run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again."""

@@ -19,7 +19,8 @@
     ├── InvalidAnswer                an answer that no Queuey gives
     └── ApiError                     the server refused; status, code, fields, outcome, retry_after
         ├── InvalidRequest           400
-        │   └── TooLarge             413
+        │   ├── TooLarge             413
+        │   └── KeyReused            422: another post has this idempotency key
         ├── NotAuthenticated         401
         ├── NotAllowed               403
         ├── NotFound                 404
@@ -28,6 +29,7 @@
         │   ├── GroupNotFound
         │   └── MessageNotFound
         ├── Conflict                 409
+        │   ├── KeyInUse             a post with this idempotency key is being carried out
         │   ├── QueueExists
         │   ├── OffsetConflict       current offsets, and which partitions were set nevertheless
         │   └── ClaimLost            the message was delivered again; carries these receipts
@@ -59,14 +61,20 @@ class ClientError(QueueyError):
     """Base of all errors of the client.
 
     Attributes:
+        in_doubt: An earlier attempt at the same call may have been carried out, whatever this one says.
         receipts: What was stored nevertheless: by ``send_many`` in earlier requests before this one failed.
         temporary: Whether the same call may well succeed later, unchanged.
     """
 
     code = "ClientError"
     temporary = False
+    in_doubt = False
 
     receipts: tuple[Receipt, ...] = ()
+
+    def doubt(self) -> None:
+        """Notes that an earlier attempt may have been carried out."""
+        self.in_doubt = True
 
 
 class InvalidArgument(ClientError, ValueError):
@@ -136,6 +144,11 @@ class TransportError(ClientError):
     def __init__(self, message: str, server: str = "") -> None:
         super().__init__(message, server)
         self.server = server
+
+    def doubt(self) -> None:
+        """See :class:`ClientError`."""
+        super().doubt()
+        self.outcome = "unknown"
 
     def __str__(self) -> str:
         """Names the server beside what happened."""
@@ -249,6 +262,11 @@ class ApiError(ClientError):
         detail = "; ".join(shown) or self.refusal.text
         return f"{self.status} {self.code}: {detail}" if detail else f"{self.status} {self.code}"
 
+    def doubt(self) -> None:
+        """See :class:`ClientError`."""
+        super().doubt()
+        self.outcome, self.outcomes = "unknown", ()
+
     @property
     def not_processed(self) -> bool:
         """Whether the server certainly did nothing, so that even a POST may be sent again."""
@@ -261,6 +279,10 @@ class InvalidRequest(ApiError):
 
 class TooLarge(InvalidRequest):
     """A body or a batch over the server's limit; nothing was stored."""
+
+
+class KeyReused(InvalidRequest):
+    """The idempotency key is that of another post; nothing was stored."""
 
 
 class NotAuthenticated(ApiError):
@@ -313,6 +335,12 @@ class OffsetConflict(Conflict):
         self.applied = refusal.applied
 
 
+class KeyInUse(Conflict):
+    """A post with this idempotency key is being carried out, or was when its server stopped. This one did nothing."""
+
+    temporary = True
+
+
 class ClaimLost(Conflict):
     """The claim had expired, and the message was delivered to another caller.
 
@@ -352,6 +380,8 @@ class TooManyWaiters(ServiceUnavailable):
 
 BY_CODE: dict[str, type[ApiError]] = {
     "ClaimLost": ClaimLost,
+    "IdempotencyKeyInUse": KeyInUse,
+    "IdempotencyKeyReused": KeyReused,
     "InvalidApplicationKey": NotAuthenticated,
     "InvalidApplicationName": ApplicationNotFound,
     "InvalidGroupName": GroupNotFound,
@@ -369,6 +399,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
     404: NotFound,
     409: Conflict,
     413: TooLarge,
+    422: InvalidRequest,
     429: ServerError,
     503: ServiceUnavailable,
 }

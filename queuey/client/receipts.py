@@ -37,6 +37,7 @@ from queuey.client.calls.call import MessageLocation, encode, location_text
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.errors import (
     ApiError,
+    ClientError,
     InvalidArgument,
     ReceiptsError,
     ServiceUnavailable,
@@ -328,6 +329,8 @@ def outcomes(error: BaseException, count: int, *, repeated: bool = False) -> lis
     match error:
         case InvalidArgument():
             fate = "none"
+        case ClientError(in_doubt=True):
+            fate = "unknown"
         case TransportError():
             fate = "unknown" if repeated else error.outcome
         case ServiceUnavailable() if len(error.outcomes) == count and not repeated:

@@ -87,6 +87,8 @@ class Client:
             :mod:`queuey.client.receipts`. None: none.
         max_answer: Bytes of the largest answer to take, before and after decoding; a larger one is an
             :class:`InvalidAnswer`.
+        idempotent: Give every send an idempotency key where the policy allows a second attempt, so that it may be
+            repeated after any failure and is stored once. False: a send is repeated only if it certainly did nothing.
 
     Raises:
         InvalidArgument: An address or the credential cannot be used, or two credentials are given.
@@ -119,6 +121,7 @@ class Client:
         timing: Timing | None = None,
         receipts: str | Path | None = None,
         max_answer: int = ANSWER_BYTES,
+        idempotent: bool = True,
     ) -> None:
         from queuey.client.http.transport import Sender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
@@ -129,6 +132,7 @@ class Client:
         self.servers = access.servers
         self._timeout = timeout
         self._policy = retry or RetryPolicy()
+        self._new_key = send_calls.key_maker(self._policy, idempotent=idempotent)
         self._timing = timing or Timing()
         self._choice = ServerChoice(
             access.servers,
@@ -257,7 +261,7 @@ class Client:
             TransportError: There was no answer. With ``outcome`` ``unknown`` the message may have been stored.
         """
         message = Outgoing(body, **options)
-        call = send_calls.send(queue, message, after)
+        call = send_calls.send(queue, message, after, self._new_key())
         with self._journal.sending(queue, (message,)) as sending:
             (receipt,) = sending.stored([self._run(call)])
         return receipt
@@ -520,7 +524,7 @@ class Client:
 
     def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None) -> list[Receipt]:
         with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(self._run(send_calls.send_batch(queue, chunk, after)))
+            return sending.stored(self._run(send_calls.send_batch(queue, chunk, after, self._new_key())))
 
     def _run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again."""

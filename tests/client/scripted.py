@@ -106,6 +106,12 @@ def too_many(retry_after: int, **fields: object) -> httpx2.Response:
     return httpx2.Response(429, json=body, headers={"retry-after": str(retry_after)})
 
 
+def in_use(retry_after: int) -> httpx2.Response:
+    """Answers that a post with the key is being carried out."""
+    body = {"status": "error", "error_msg": {"IdempotencyKeyInUse": "in use"}}
+    return httpx2.Response(409, json=body, headers={"retry-after": str(retry_after)})
+
+
 class Script:
     """Replies in order, the last one for ever, and what was asked and slept meanwhile."""
 

@@ -124,6 +124,15 @@ def test_what_nobody_knows_has_a_line_that_says_so(
     assert found == ([] if known else unknown)
 
 
+@pytest.mark.parametrize("last", [refused, busy(outcome="none"), httpx2.Response(403, text="403 Forbidden")])
+def test_an_attempt_in_doubt_is_not_cleared_by_the_next(connect: Connect, path: Path, last: Any) -> None:  # noqa: ANN401
+    """Where an earlier attempt may have stored the message, the last failure does not say what became of it."""
+    client = connect(Script(broken, last), ONE, RetryPolicy(rounds=2, base=0), path)
+    with pytest.raises(ClientError):
+        client.send("q", "x")
+    assert [line["outcome"] for line in lines(path)] == ["unknown"]
+
+
 def test_a_batch_has_a_line_for_each_message_in_doubt(connect: Connect, path: Path) -> None:
     """The outcomes of a batch's 503 count message by message, and what earlier batches stored keeps its lines."""
     script = Script(receipts(2), busy(outcome="unknown", outcomes=["none", "unknown"]))

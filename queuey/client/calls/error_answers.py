@@ -13,7 +13,14 @@ from queuey.client.results import Refused
 _TEXT_LIMIT = 500
 """Characters of each of the server's texts that are kept for people."""
 
-_CODES = {400: "InvalidParameter", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 413: "TooLarge"}
+_CODES = {
+    400: "InvalidParameter",
+    403: "Forbidden",
+    404: "NotFound",
+    409: "Conflict",
+    413: "TooLarge",
+    422: "IdempotencyKeyReused",
+}
 _STATUSES = {
     "Forbidden": 403,
     "InvalidApplicationName": 404,

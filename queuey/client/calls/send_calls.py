@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypedDict
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from queuey import ids
 from queuey.client.calls.call import (
@@ -24,6 +26,7 @@ from queuey.client.calls.call import (
     queue_segment,
 )
 from queuey.client.errors import InvalidAnswer, InvalidArgument
+from queuey.client.http.retry import RetryPolicy
 from queuey.client.results import Message, Receipt
 
 BATCH_MESSAGES = 1000
@@ -161,23 +164,40 @@ class Batcher:
         return chunk
 
 
-def send(queue: str, message: Outgoing, after: After | None = None) -> Call[Receipt]:
-    """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one."""
+def new_key() -> str:
+    """Returns a fresh idempotency key. Keys of one moment begin alike, so they lie side by side where they are kept."""
+    return f"{time.time_ns():016x}{secrets.token_hex(8)}"
+
+
+def key_maker(policy: RetryPolicy, *, idempotent: bool) -> Callable[[], str | None]:
+    """Returns what makes a key for each send, or none where sends are not to be repeated."""
+    return new_key if idempotent and policy.rounds > 1 else lambda: None
+
+
+def send(queue: str, message: Outgoing, after: After | None = None, key: str | None = None) -> Call[Receipt]:
+    """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one.
+
+    With an idempotency key the call may be repeated.
+    """
     headers, parse = _bare_headers(message), lambda answer: _receipts(answer, 1)[0]
     if headers is None:
         batcher = Batcher()
         batcher.add(message)
         content = batcher.rest()
         assert content is not None  # noqa: S101 - a message was just added
-        batched = _batch_headers(after)
-        return Call("POST", queue_segment(queue), parse, headers=batched, content=content.content, alone=True)
-    return Call("POST", queue_segment(queue), parse, headers=headers | _after(after), content=_bytes(message.body))
+        call = Call("POST", queue_segment(queue), parse, content=content.content, alone=True)
+        headers = _batch_headers(after)
+    else:
+        call = Call("POST", queue_segment(queue), parse, content=_bytes(message.body))
+        headers |= _after(after)
+    return structs.replace(call, headers=headers | _keyed(key), repeatable=key is not None)
 
 
-def send_batch(queue: str, chunk: BatchBody, after: After | None = None) -> Call[list[Receipt]]:
-    """Stores a batch, all or none of it."""
+def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: str | None = None) -> Call[list[Receipt]]:
+    """Stores a batch, all or none of it. With an idempotency key the call may be repeated."""
     parse = partial(_receipts, count=len(chunk.messages))
-    return Call("POST", queue_segment(queue), parse, headers=_batch_headers(after), content=chunk.content)
+    headers = _batch_headers(after) | _keyed(key)
+    return Call("POST", queue_segment(queue), parse, headers=headers, content=chunk.content, repeatable=key is not None)
 
 
 def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -> After | None:
@@ -284,6 +304,10 @@ def _after(after: After | None) -> dict[str, str]:
     if after is None:
         return {}
     return {"x-after": id_text(after if isinstance(after, str) else after.id)}
+
+
+def _keyed(key: str | None) -> dict[str, str]:
+    return {} if key is None else {"idempotency-key": key}
 
 
 def _batch_headers(after: After | None) -> dict[str, str]:

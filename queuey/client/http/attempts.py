@@ -27,7 +27,7 @@ import msgspec
 from queuey.client.calls.call import Call, HttpAnswer, Times
 from queuey.client.calls.error_answers import read_error
 from queuey.client.errors import ClientError, InvalidAnswer, TransportError
-from queuey.client.http.retry import RetryPolicy, asked_pause, blames_server, may_repeat
+from queuey.client.http.retry import RetryPolicy, asked_pause, blames_server, may_be_done, may_repeat
 from queuey.client.http.servers import Server, ServerChoice
 
 T = TypeVar("T")
@@ -71,6 +71,7 @@ class Attempts(Generic[T]):
         self._end = clock() + policy.deadline + call.wait
         self._counted = 0
         self._tried: list[Server] = []
+        self._in_doubt = False
         self.server = choice.choose()
 
     @property
@@ -106,6 +107,10 @@ class Attempts(Generic[T]):
         Returns:
             Seconds to wait before the next attempt; None: there is none, raise the error.
         """
+        if self._in_doubt:
+            error.doubt()
+        elif self._call.method != "GET":
+            self._in_doubt = may_be_done(error)
         if isinstance(error, InvalidAnswer):
             error.server = self.server.root
         if blames_server(error):

@@ -8,6 +8,7 @@ from queuey.client.errors import (
     ApiError,
     ClientError,
     InvalidArgument,
+    KeyInUse,
     ServerError,
     TooManyWaiters,
     TransportError,
@@ -21,8 +22,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how long a client retries.
 
     A call is repeated only if that is safe: it changes nothing, has the same effect twice (PUT and DELETE of messages
-    by id), or certainly was not processed (no connection; 429, or 503 with outcome ``none``; too many long polls).
-    Any other call that broke off may have been carried out, and the caller decides.
+    by id), carries an idempotency key (sends do, where there is more than one round), or certainly was not processed
+    (no connection; 429, or 503 with outcome ``none``; too many long polls). Any other call that broke off may
+    have been carried out, and the caller decides.
 
     Attributes:
         rounds: Attempts, not counting those that move on at once to a server that is not known to be down. 1: never
@@ -82,7 +84,16 @@ def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
         return repeatable or error.outcome == "none"
     if isinstance(error, ServerError) and error.not_processed:
         return True
+    if isinstance(error, KeyInUse):
+        return repeatable
     return repeatable and isinstance(error, ServerError) and error.status in _GATEWAY
+
+
+def may_be_done(error: ClientError) -> bool:
+    """Tells whether an attempt that failed so may have been carried out."""
+    if isinstance(error, TransportError):
+        return error.outcome == "unknown"
+    return isinstance(error, KeyInUse) or (isinstance(error, ServerError) and not error.not_processed)
 
 
 def blames_server(error: ClientError) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 import httpx2
 import pytest
@@ -29,6 +30,7 @@ from tests.client.scripted import (
     Script,
     broken,
     busy,
+    in_use,
     message_id,
     ok,
     page,
@@ -70,9 +72,8 @@ def test_harmless_calls_are_sent_again(
     assert len(script.requests) == 3
 
 
+SENDS = [("send", ("q", "body")), ("send_many", ("q", ["body"]))]
 UNSAFE = [
-    ("send", ("q", "body")),
-    ("send_many", ("q", ["body"])),
     ("create_queue", ("q",)),
     ("update_queue", ("q",)),
     ("delete_queue", ("q",)),
@@ -80,6 +81,66 @@ UNSAFE = [
     ("commit", ("q", "g", {1: ID})),
     ("delete_group", ("q", "g")),
 ]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [refused, broken, no_answer, busy(), busy(outcome="unknown"), httpx2.Response(502), too_many(1), in_use(1)],
+    ids=["refused", "broken", "silent", "503", "503 unknown", "502", "429", "in use"],
+)
+@pytest.mark.parametrize(("method", "args"), SENDS, ids=[name for name, _ in SENDS])
+def test_a_send_is_repeated_under_its_key(
+    connect: Connect, failure: Reply, method: str, args: tuple[object, ...]
+) -> None:
+    """A send is sent again after every kind of failure, to any server, unchanged and with the same key."""
+    script = Script(failure, failure, receipts())
+    client = connect(script, BOTH)
+    getattr(client, method)(*args)
+    first, *others = [(request.headers["idempotency-key"], request.content) for request in script.requests]
+    assert others == [first, first]
+    getattr(client, method)(*args)
+    assert script.requests[-1].headers["idempotency-key"] > first[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"retry": RetryPolicy(rounds=1)}, {"key": KEY, "idempotent": False}], ids=["one round", "by choice"]
+)
+@pytest.mark.parametrize(("method", "args"), SENDS, ids=[name for name, _ in SENDS])
+def test_a_send_without_a_key_is_not_repeated(
+    connect: Connect, options: dict[str, Any], method: str, args: tuple[object, ...]
+) -> None:
+    """Where a send has no key it goes out once if it may have been carried out."""
+    script = Script(broken)
+    with pytest.raises(ConnectionLost):
+        getattr(connect(script, BOTH, **options), method)(*args)
+    (request,) = script.requests
+    assert "idempotency-key" not in request.headers
+
+
+@pytest.mark.parametrize("last", [refused, busy(outcome="none"), httpx2.Response(403, text="403 Forbidden")])
+def test_a_send_in_doubt_stays_in_doubt(connect: Connect, last: Reply) -> None:
+    """Where an earlier attempt may have stored the message, the error of the last one says that nobody knows."""
+    with pytest.raises(queuey_client.ClientError) as caught:
+        connect(Script(broken, last), retry=RetryPolicy(rounds=2, base=0)).send("q", "body")
+    assert (caught.value.in_doubt, getattr(caught.value, "outcome", None)) == (True, "unknown")
+
+
+def test_a_key_that_stays_in_use(connect: Connect) -> None:
+    """The client waits as long as the server says, and gives up in the end."""
+    script = Script(in_use(3))
+    with pytest.raises(queuey_client.KeyInUse) as caught:
+        connect(script, retry=RetryPolicy(rounds=3, base=0)).send("q", "body")
+    assert script.slept == [3, 3]
+    assert caught.value.temporary
+
+
+def test_a_key_of_another_post(connect: Connect) -> None:
+    """A key that is refused is not tried again."""
+    answer = httpx2.Response(422, json={"status": "error", "error_msg": {"idempotency_key": "belongs to another post"}})
+    script = Script(answer)
+    with pytest.raises(queuey_client.KeyReused) as caught:
+        connect(script).send("q", "body")
+    assert (caught.value.code, len(script.requests)) == ("IdempotencyKeyReused", 1)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +217,7 @@ def test_too_many_requests_are_sent_again_when_the_server_says(connect: Connect)
     assert len(script.slept) == 1
     assert 9 <= script.slept[0] < 10
     with pytest.raises(ServerError):
-        connect(script := Script(too_many(9))).send("q", "a")
+        connect(script := Script(too_many(9))).purge_queue("q")
     assert len(script.requests) == 1
 
 
@@ -259,7 +320,7 @@ def test_a_busy_server_is_given_a_rest(connect: Connect) -> None:
 def test_the_key_shows_nowhere(connect: Connect) -> None:
     """Neither reprs nor errors, causes included, show the key; it travels in its header only."""
     script = Script(broken)
-    client = connect(script)
+    client = connect(script, retry=RetryPolicy(rounds=1))
     with pytest.raises(ConnectionLost) as caught:
         client.send("q", "body")
     shown = repr(client) + "".join(traceback.format_exception(caught.value)) + repr(caught.value)
@@ -361,7 +422,8 @@ def test_an_offset_conflict_tells_the_present_offsets(connect: Connect) -> None:
 def test_a_batch_tells_the_outcome_of_each_message(connect: Connect) -> None:
     """A 503 for a batch carries the outcome of each message, and how long to wait."""
     with pytest.raises(ServiceUnavailable) as caught:
-        connect(Script(busy(3, outcome="unknown", outcomes=["none", "unknown"]))).send_many("q", ["a", "b"])
+        script = Script(busy(3, outcome="unknown", outcomes=["none", "unknown"]))
+        connect(script, retry=RetryPolicy(rounds=1)).send_many("q", ["a", "b"])
     assert caught.value.outcome == "unknown"
     assert caught.value.outcomes == ("none", "unknown")
     assert caught.value.retry_after == 3
