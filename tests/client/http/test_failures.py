@@ -421,8 +421,8 @@ def test_an_offset_conflict_tells_the_present_offsets(connect: Connect) -> None:
 
 def test_a_batch_tells_the_outcome_of_each_message(connect: Connect) -> None:
     """A 503 for a batch carries the outcome of each message, and how long to wait."""
+    script = Script(busy(3, outcome="unknown", outcomes=["none", "unknown"]))
     with pytest.raises(ServiceUnavailable) as caught:
-        script = Script(busy(3, outcome="unknown", outcomes=["none", "unknown"]))
         connect(script, retry=RetryPolicy(rounds=1)).send_many("q", ["a", "b"])
     assert caught.value.outcome == "unknown"
     assert caught.value.outcomes == ("none", "unknown")
