@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Literal
 
 from queuey.ids import Position
 
-Outcome = Literal["done", "superseded", "none", "unknown", ""]
-"""What a client was told of an acknowledgement; empty: nothing."""
+Outcome = Literal["done", "final", "superseded", "none", "unknown", ""]
+"""What a client was told of an acknowledgement; final: it was done before; empty: nothing."""
+FOR_GOOD = frozenset({"done", "final"})
 
 
 @dataclass
@@ -21,6 +23,8 @@ class Delivery:
         asked, answered: When the client asked for messages, and was given them.
         lives: From when to when the client knew that it had the claim; renewals add to it.
         dropped: When the client began to end the claim.
+        partition: Where it lies.
+        kept: The client does not end the claim.
     """
 
     position: Position
@@ -29,6 +33,8 @@ class Delivery:
     answered: float
     lives: list[tuple[float, float]]
     dropped: float | None = None
+    partition: int = 1
+    kept: bool = False
 
 
 @dataclass
@@ -42,19 +48,32 @@ class Acknowledging:
 
 
 @dataclass
+class ReleasingAll:
+    """A demand to end all claims."""
+
+    asked: float
+    answered: float = math.inf
+
+
+@dataclass
 class History:
-    """Everything that clients saw."""
+    """Everything that clients saw, and what was stored in the end."""
 
     acknowledged: set[Position] = field(default_factory=set)
     """Messages whose post was acknowledged."""
     deliveries: list[Delivery] = field(default_factory=list)
     acknowledgings: list[Acknowledging] = field(default_factory=list)
+    releases: list[ReleasingAll] = field(default_factory=list)
+    letters: dict[Position, float] = field(default_factory=dict)
+    """Messages that became dead letters, and when."""
+    left: set[Position] | None = None
+    """Where acknowledged messages are deleted: those that are still there."""
     calm: float = 0.0
     """When the faults ended; from then on everything is claimed and acknowledged until nothing is left."""
 
     def violations(self) -> list[str]:
         """Says which guarantees do not hold."""
-        return [*self._two_at_once(), *self._after_the_end(), *self.lost()]
+        return [*self._two_at_once(), *self._after_the_end(), *self.lost(), *self.undeleted()]
 
     def _two_at_once(self) -> list[str]:
         """G4: while a claim lives nobody else has the message; a claim that is given lives."""
@@ -64,7 +83,7 @@ class History:
             for start, end in one.lives:
                 if end <= start:
                     found.append(f"G4: {one} was over when it was given")
-                ended = end if one.dropped is None else min(end, one.dropped)
+                ended = min([end, *self._dropped(one, start)])
                 if ended > start:
                     by_position[one.position].append((start, ended, one.number))
         for position, lives in by_position.items():
@@ -77,23 +96,35 @@ class History:
                     latest = one_life
         return found
 
+    def _dropped(self, one: Delivery, start: float) -> list[float]:
+        """Returns when a claim that was known at ``start`` may have ended before it expired."""
+        found = [] if one.dropped is None else [one.dropped]
+        return found + [max(each.asked, start) for each in self.releases if start <= each.answered]
+
     def _after_the_end(self) -> list[str]:
-        """G5: what was acknowledged is not given to anybody who asks later."""
-        ends: dict[Position, float] = {}
+        """G5: what was acknowledged, or became a dead letter, is not given to anybody who asks later."""
+        ends = dict(self.letters)
         for one in self.acknowledgings:
-            if one.outcome == "done":
+            if one.outcome in FOR_GOOD:
                 ends[one.position] = min(one.answered, ends.get(one.position, one.answered))
+        done = {one.position for one in self.acknowledgings if one.outcome == "done"}
         return [
-            f"G5: {one} was given after it had been acknowledged at {ends[one.position]}"
+            f"G5: {one} was given after it had been done at {ends[one.position]}"
             for one in self.deliveries
             if one.position in ends and one.asked > ends[one.position]
-        ]
+        ] + [f"G5: {position} became a dead letter and was acknowledged" for position in done & self.letters.keys()]
+
+    def undeleted(self) -> list[str]:
+        """What was acknowledged is deleted in the end, if it is to be."""
+        done = {one.position for one in self.acknowledgings if one.outcome == "done"}
+        return [f"on_ack: {position} was not deleted" for position in sorted(done & (self.left or set()))]
 
     def lost(self) -> list[str]:
-        """G6: what was posted is given until somebody may have acknowledged it."""
-        given = {one.position for one in self.deliveries}
-        late = {one.position for one in self.deliveries if one.answered > self.calm}
+        """G6: what was posted is given until somebody may have acknowledged it, or it is a dead letter."""
+        given = {one.position for one in self.deliveries} | self.letters.keys()
+        late = {one.position for one in self.deliveries if one.answered > self.calm and not one.kept}
         perhaps = {one.position for one in self.acknowledgings if one.outcome in {"done", "unknown", ""}}
+        perhaps |= self.letters.keys()
         return [
             f"G6: {position} was never given"
             if position not in given

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, cast
 
 from queuey import ids
-from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.errors import InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import LogEntry, LogPage, Message, Page, Queue, Slice
+from queuey.messages import LogEntry, LogPage, Message, NewMessage, Page, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import PAGE, Appended
 from tests.sim.world import Process, World
@@ -43,6 +43,8 @@ class Faults:
     """Seconds that one way takes."""
     late: float = 0.0
     """Writes of messages that reach their replicas seconds late."""
+    failing: float = 0.0
+    """Deletions, and writes of dead letters, that fail; they may be done all the same."""
 
 
 @dataclass
@@ -85,7 +87,11 @@ class Replicas:
         self.faults = faults
         self.logs: dict[tuple[int, int], Log] = {}
         self.messages: dict[int, dict[Position, tuple[Message, list[float]]]] = {}
+        self.queues: dict[str, Queue] = {}
+        self.letters: dict[Position, float] = {}
+        """When dead letters were written."""
         self._lows = itertools.count(1)
+        self._qids = itertools.count(1000)
 
     def log(self, queue: Queue, partition: int) -> Log:
         """A log."""
@@ -155,6 +161,19 @@ class Replicas:
         """Removes a message."""
         self.messages[partition].pop(position, None)
 
+    def put(self, positions: Iterable[Position]) -> None:
+        """Writes dead letters."""
+        for position in positions:
+            self.letters.setdefault(position, self.world.now)
+
+    def create_queue(self, application: str, name: str, partitions: int) -> tuple[Queue, bool]:
+        """Makes a queue, if it is not there."""
+        created = name not in self.queues
+        if created:
+            number = next(self._qids)
+            self.queues[name] = Queue(application=application, name=name, uid=number, qid=number, partitions=partitions)
+        return self.queues[name], created
+
     def seen(self, partition: int) -> list[Message]:
         """What a quorum read sees now, in order. Which replicas answer is chance."""
         now, asked = self.world.now, self.world.rng.sample(range(REPLICAS), QUORUM)
@@ -220,9 +239,35 @@ class ModelStore:
 
     def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         """See the contract."""
-        for partition, position in locations:
+        for partition, position in self._failing(locations):
             self._replicas.undo(partition, position)
         return 0
+
+    def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
+        """See the contract. Claims write nothing but dead letters."""
+        assert queue.name.endswith(".dead")
+        self._replicas.put(position for _, position in self._failing(locations))
+
+    def _failing(self, locations: Iterable[tuple[int, Position]]) -> Iterable[tuple[int, Position]]:
+        """Gives those of some locations where something is to be done; then the call may fail."""
+        rng, failing = self._world.rng, self._replicas.faults.failing
+        fails = rng.random() < failing
+        if not fails or rng.random() < 0.5:
+            yield from locations
+        if fails:
+            raise StoreUnavailable("no answer", outcome="unknown")
+
+    # Queues
+
+    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        """See the contract."""
+        if name not in self._replicas.queues:
+            raise QueueNotFound(f"Queue {name} does not exist.")
+        return self._replicas.queues[name]
+
+    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+        """See the contract."""
+        return self._replicas.create_queue(application, name, spec.partitions or 1)
 
     # Logs
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import cast
-
 import pytest
 
-from queuey.messages import Queue, QueueSpec
 from queuey.storage import Store
 from tests.contract.claims.test_claim_logs import (  # noqa: F401 - they are run here on the model
     test_appended_in_order,
@@ -33,17 +29,6 @@ class Instant(World):
             work()
 
 
-class Catalogued(ModelStore):
-    """A model that makes queues."""
-
-    numbers = itertools.count(1)
-
-    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
-        """See the contract."""
-        number = next(self.numbers)
-        return Queue(application=application, name=name, uid=number, qid=number, partitions=spec.partitions or 1), True
-
-
 @pytest.fixture
 def replicas() -> Replicas:
     """What all processes share, without faults."""
@@ -53,10 +38,10 @@ def replicas() -> Replicas:
 @pytest.fixture
 def store(replicas: Replicas) -> Store:
     """One process's store."""
-    return cast("Store", Catalogued(replicas, Process(replicas.world, 0.0)))
+    return ModelStore(replicas, Process(replicas.world, 0.0)).store
 
 
 @pytest.fixture
 def other(replicas: Replicas) -> Store:
     """Another's."""
-    return cast("Store", Catalogued(replicas, Process(replicas.world, 0.0)))
+    return ModelStore(replicas, Process(replicas.world, 0.0)).store

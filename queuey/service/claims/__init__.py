@@ -17,14 +17,14 @@ import msgspec
 
 from queuey import ids
 from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State
-from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
+from queuey.errors import ClaimsRefused, InvalidRequest, Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service.claims.claiming import ClaimSearch, HandedOut
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.news import ClaimNews
-from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.partition_log import PartitionLog, too_late
 from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest
 from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
 from queuey.service.claims.turns import Turns
@@ -261,9 +261,15 @@ class ClaimUseCases:
             [number] = by_partition
             return self._begin_one(queue, number, SettleRequest(queue, done, kind, receipts, ttl))
 
+        began = self._runtime.boottime()
+
         def told(found: dict[int, list[Settlement]] | None, error: Exception | None) -> None:
             if found is None:
                 done(None, error)
+                return
+            if kind == "renew" and self._runtime.boottime() - began > self._timing.answer_within(ttl):
+                # Each partition was renewed in time, but the caller would be told of the first when it is over.
+                done(None, too_late())
                 return
             results = {number: iter(settled) for number, settled in found.items()}
             done([next(results[receipt.partition]) for receipt in receipts], None)
@@ -277,7 +283,13 @@ class ClaimUseCases:
 
     def release_all(self, access: QueueAccess) -> None:
         """Ends every claim of a queue."""
-        self._on_each(access, lambda queue, _number, done: ReleaseAllRequest(queue, done))
+        access.use(lambda queue: _wait(partial(self.begin_release_all, queue)))
+
+    def begin_release_all(self, queue: Queue, done: Done) -> Callable[[], Outcome]:
+        """Starts to end every claim of a queue."""
+        self._check(queue)
+        numbers = range(1, queue.partitions + 1)
+        return self._begin_each(queue, numbers, lambda _number, each: ReleaseAllRequest(queue, each), done)
 
     def counts(self, access: QueueAccess) -> dict[int, ClaimCounts]:
         """Counts claims, by partition."""
@@ -362,14 +374,6 @@ class ClaimUseCases:
         numbers = range(1, queue.partitions + 1)
         return self._begin_each(queue, numbers, lambda _number, each: LookRequest(queue, each, look), done)
 
-    def _on_each(self, access: QueueAccess, make: Callable[[Queue, int, Done], Request]) -> None:
-        def call(queue: Queue) -> None:
-            self._check(queue)
-            numbers = range(1, queue.partitions + 1)
-            _wait(lambda done: self._begin_each(queue, numbers, partial(make, queue), done))
-
-        access.use(call)
-
     def _begin_one(self, queue: Queue, number: int, request: Request) -> Callable[[], Outcome]:
         self._logs.add((queue.qid, number), request)
         return request.give_up
@@ -392,7 +396,7 @@ class ClaimUseCases:
                     errors.append(error)
                 last = len(found) == len(numbers)
             if last and errors:
-                done(None, errors[0])
+                done(None, _first_error(errors, sent=any(request.sent for _, request in requests)))
             elif last:
                 done({number: found[number] for number in numbers}, None)
 
@@ -405,6 +409,14 @@ class ClaimUseCases:
             return "unknown" if "unknown" in outcomes else "none"
 
         return give_up
+
+
+def _first_error(errors: Sequence[Exception], *, sent: bool) -> Exception:
+    """Returns what a caller is told if some of several partitions failed; ``sent``: something may be done in others."""
+    error = errors[0]
+    if sent and isinstance(error, StoreUnavailable) and error.outcome == "none":
+        return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
+    return error
 
 
 class _View:

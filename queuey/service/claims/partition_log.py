@@ -234,6 +234,9 @@ class PartitionLog:
                     material = None
                     continue
                 self._answer(taken, polls, material, Appended(0, chosen))
+                # Nothing of this round, but perhaps what somebody else was to do, who has died.
+                yield from self._delete(queue, 0)
+                yield from self._publish(queue, [])
                 return
             entry, number = self._complete(queue, draft, taken), state.number + 1
             if (yield from self._append(queue, entry, taken)):

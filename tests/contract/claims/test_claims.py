@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,13 @@ from queuey import ids
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.deadletters import dead_letter_from
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreUnavailable
-from queuey.messages import Meta, Principal, Queue, QueueSpec
+from queuey.messages import LogEntry, Meta, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
 from queuey.service.claims.runtime import ThreadRuntime
 from queuey.storage import Store
+from queuey.storage.contracts.claim_logs import Appended
 from tests.backends import APP, Backend, Clock
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
@@ -111,6 +113,30 @@ def test_partitions(store: Store) -> None:
         service.claims.claim(access, limit=9, ttl=60, partitions=[4])
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
         service.claims.acknowledge(access, [ClaimReceipt(4, 1, 1, 1)])
+
+
+def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
+    """Where something was done in one partition and certainly nothing in another, nobody is told that nothing was."""
+    queue = make_queue(store, partitions=2)
+    for partition in (1, 2):
+        say(store, queue, "x", partition=partition)
+    failing = InterposedStore(store)
+    service, access = enter(failing.store, queue)
+    receipts = [service.claims.claim(access, limit=1, ttl=60)[0].receipt for _ in range(2)]
+
+    def append(queue: Queue, partition: int, entry: LogEntry, done: Appended, **more: Any) -> None:  # noqa: ANN401
+        if partition == receipts[0].partition:
+            done(None, StoreUnavailable("not now", outcome="none"))
+        else:
+            store.begin_append_entry(queue, partition, entry, done, **more)
+
+    failing.instead(Store.begin_append_entry, append)
+    for some, outcome in ((receipts[:1], "none"), (receipts, "unknown")):
+        with pytest.raises(StoreUnavailable, match="not now") as caught:
+            service.claims.acknowledge(access, some)
+        assert caught.value.outcome == outcome
+    failing.passing(Store.begin_append_entry)
+    assert statuses(service.claims.acknowledge(access, receipts)) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
 
 
 def test_receipts_of_elsewhere(store: Store) -> None:
