@@ -148,9 +148,9 @@ class EntryDraft:
         before = 0 if ended or claim is None else claim.expires
         until = max(before, expires, self._renewals.get(position, 0))
         self._releases.pop(position, None)
-        if until > before:
-            self._renewals[position] = until
-            self.size += 1
+        # Also where it is no longer than before: that it still lives is known only when an entry says so.
+        self._renewals[position] = until
+        self.size += 1
         return until
 
     def release(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:

@@ -25,6 +25,7 @@ class Delivery:
         dropped: When the client began to end the claim.
         partition: Where it lies.
         kept: The client does not end the claim.
+        renewals: When those were asked for that added to ``lives``, by the moment at which the client knew.
     """
 
     position: Position
@@ -35,6 +36,7 @@ class Delivery:
     dropped: float | None = None
     partition: int = 1
     kept: bool = False
+    renewals: dict[float, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -99,7 +101,9 @@ class History:
     def _dropped(self, one: Delivery, start: float) -> list[float]:
         """Returns when a claim that was known at ``start`` may have ended before it expired."""
         found = [] if one.dropped is None else [one.dropped]
-        return found + [max(each.asked, start) for each in self.releases if start <= each.answered]
+        # What was asked for before all claims were ended may have been among these, whenever its answer came.
+        asked = one.renewals.get(start, one.asked)
+        return found + [max(each.asked, start) for each in self.releases if asked <= each.answered]
 
     def _after_the_end(self) -> list[str]:
         """G5: what was acknowledged, or became a dead letter, is not given to anybody who asks later."""

@@ -203,13 +203,14 @@ class Client:
             self._world.at(self._world.some(1.0), partial(self._release, jobs))
 
     def _renew(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
-        web = self._rng.choice(self._storm.webs)
+        web, asked = self._rng.choice(self._storm.webs), self._world.now
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
             now = self._world.now
             for (job, _), one in zip(jobs, settled or [], strict=False):
                 if one.status is ReceiptStatus.DONE:
                     job.lives.append((now, one.expires - web.process.offset))
+                    job.renewals[now] = asked
             self._world.at(self._world.some(1.5), partial(self._acknowledge, jobs))
 
         web.claims.begin_renew(self._storm.queue, [receipt for _, receipt in jobs], self._rng.choice((2.0, 6.0)), done)
