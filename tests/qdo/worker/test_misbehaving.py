@@ -29,7 +29,7 @@ from tests.servers.served import Served
 __all__ = ["backend", "coordinator", "open_one", "service"]
 
 Start = Callable[..., Program]
-SESSIONS = 3
+SESSIONS = 2
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ async def dead(floor: Floor, queue: Queue) -> list[tuple[str | bytes, int]]:
 async def test_a_handler_that_holds_the_interpreter_keeps_its_session(
     floor: Floor, start: Start, service: Service, coordinator: Coordinator
 ) -> None:
-    """A regular expression that runs for three times of the session, in a plain function, with the default settings."""
+    """A regular expression that runs for twice the session, in a plain function, with the default settings."""
     queue = await floor.site.queue()
     receipt = await floor.site.client.send(queue.name, f"hold {SESSIONS * service.short}")
     first = start(queue)
