@@ -490,7 +490,7 @@ class CassandraMessages(Scanning):
 
 
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
-    """Returns where a message with a given id goes: apart from minted ones.
+    """Returns where a message with a given id goes: apart from new ids.
 
     Also if its time is still to come: the write may take so long that low watermarks have passed the id when it is
         made.

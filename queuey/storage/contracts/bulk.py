@@ -93,7 +93,7 @@ class Bulk(ABC):
     def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
         """Writes messages like :meth:`load`, at ids that lie above every horizon that a reader may have been given.
 
-        So no reader whose cursor is below them misses them (G1 holds for them as for minted ones).
+        So no reader whose cursor is below them misses them (G1 holds for them as for new ids).
 
         Raises:
             TooLate: The lowest of the ids is not certain to be unread, or was not any more when the write was

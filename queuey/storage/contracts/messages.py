@@ -17,9 +17,9 @@ class Messages(ABC):
 
     @abstractmethod
     def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
-        """Stores new messages, all or none, and mints their ids.
+        """Stores new messages, all or none, and makes their ids.
 
-        Ids of messages without delay are above every id minted before by this store for whoever saw that call's
+        Ids of messages without delay are above every id that this store made before for a caller that saw that call's
         answer on this process, and above ``after``. Within one call they ascend per partition in the order given.
         A delayed message's id time is its due time; it moves no generator.
 
@@ -27,7 +27,7 @@ class Messages(ABC):
             The positions, in the order of ``items``.
 
         Raises:
-            InvalidRequest: ``after`` lies more than a second ahead of the clock and above every id minted before; a
+            InvalidRequest: ``after`` lies more than a second ahead of the clock and above every id made before; a
                 partition is beyond the queue's.
             StoreUnavailable: ``outcome`` says what became of the messages.
         """
@@ -85,7 +85,7 @@ class Messages(ABC):
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """Reads slices, one page each, all under one horizon sampled before the first of them.
 
-        **G1**: for any cursor taken from a page with ``delayed=True``, an acknowledged message below it (minted, not
+        **G1**: for any cursor taken from a page with ``delayed=True``, an acknowledged message below it (of a POST, not
         put) was shown by that page or an earlier one of the chain. The bound is part of the query, never applied
         after the limit. Partitions beyond the queue's give empty pages.
         """

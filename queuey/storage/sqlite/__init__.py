@@ -1,6 +1,6 @@
 """The embedded store: one SQLite file, safe for several processes of one machine.
 
-Every acknowledged message is on disk (``sync="full"``). Ids are minted inside the write transaction, so the horizon is
+Every acknowledged message is on disk (``sync="full"``). Ids are made inside the write transaction, so the horizon is
 exact and no read delay is needed.
 """
 

@@ -120,7 +120,7 @@ class Database:
         """Returns the highest tick that is certainly readable, and the version of the catalogue.
 
         Sampled before the rows that it bounds are read. If a delayed message has come due, the clock is moved on in a
-        write transaction first, so that no id is minted below it afterwards; where that fails, the clock as it stands
+        write transaction first, so that no id is made below it afterwards; where that fails, the clock as it stands
         is exact all the same, and the message shows later.
 
         Raises:

@@ -25,7 +25,7 @@ FORMAT = 2
 TABLES = """
 CREATE TABLE clock (
     singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
-    last_ticks INTEGER NOT NULL,         -- ticks of the highest id minted, or a later instant that a reader has passed
+    last_ticks INTEGER NOT NULL,         -- ticks of the highest id made, or a later instant that a reader has passed
     catalogue_version INTEGER NOT NULL,  -- goes up whenever a queue is changed, purged or deleted
     next_queue_id INTEGER NOT NULL       -- next uid or qid
 );
@@ -70,7 +70,7 @@ CREATE TABLE messages (
 
 CREATE TABLE expiry_windows (
     queue_partition INTEGER NOT NULL,
-    expired_by INTEGER NOT NULL,   -- all messages of the run have expired by then
+    expired_by INTEGER NOT NULL,   -- all messages of the window have expired by then
     message_count INTEGER NOT NULL,
     first_ticks INTEGER NOT NULL,  -- lowest and highest ticks of ids, and the longest time from id to expiry
     last_ticks INTEGER NOT NULL,

@@ -37,7 +37,7 @@ class IdGenerator:
         """Makes sure that ids may be put above a position.
 
         Raises:
-            InvalidRequest: It is more than a second ahead of the clock and above every id minted before: a client
+            InvalidRequest: It is more than a second ahead of the clock and above every id made before: a client
                 could push everybody's ids ahead with it.
         """
         if after[0] > self._clock.now() + AHEAD and after > (self._last, self.low):
@@ -66,7 +66,7 @@ class IdGenerator:
     def next_time(self) -> int:
         """Returns the lowest ticks that the next id may have, and sees to it that it stays so if the clock is set back.
 
-        It is a horizon therefore: what this process mints from now on is not below.
+        So it is a horizon: this process makes no id below it from now on.
         """
         with self._lock:
             first = max(self._clock.now(), self._last + 1)

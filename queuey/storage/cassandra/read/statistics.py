@@ -137,7 +137,7 @@ class Meter:
         Returns:
             None if it holds nothing.
         """
-        # What was put counts more than what was minted, where both are there: it comes first.
+        # If a message exists in both buckets, the one of chosen ids is used: it comes first.
         left = [
             Rest(time_bucket, low, high)
             for time_bucket, lowest in sorted(extent.sources, key=lambda source: source.time_bucket.minted)

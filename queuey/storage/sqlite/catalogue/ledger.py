@@ -29,7 +29,7 @@ class SqliteLedger(Ledger):
     _db: Database
 
     def now(self) -> int:
-        """See the contract. Never behind the highest id minted, whatever became of the machine's clock."""
+        """See the contract. Never behind the highest id made, also if the machine's clock is set back."""
         with self._db.readers.reading() as connection:
             row: Any = connection.execute(_LAST).fetchone()
         last: int = row[0]

@@ -1,6 +1,6 @@
 """Expiry windows: the messages of a partition grouped by when they expire.
 
-A window holds the messages whose expiry falls into one window. Windows are as wide as a power of two that is between
+A window has the messages that expire in one span of time. Its width is a power of two between
 1/16 and 1/8 of a message's lifetime, so a partition has few live windows (8 to 16 per TTL in use) whatever the TTL, and
 everything in a window has expired soon after its first message did. A lifetime begins at the message's id, or when it
 was stored if that was later: an id given by a client may be as old as it likes.
@@ -50,11 +50,11 @@ def lowest_live(connection: Connection, qp: int, now: int) -> int | None:
 
 
 def estimate(windows: Iterable[ExpiryWindow], now: int, above: int) -> int:
-    """Estimates the live messages with ticks above ``above``, taking each run as evenly spread."""
+    """Estimates the live messages with ticks above ``above``, assuming that each window is evenly filled."""
     total = 0.0
-    for run in windows:
-        lower = max(run.first, now - run.span, above)
-        length = run.last - run.first + 1
-        share = min(1.0, max(0.0, (run.last + 1 - lower) / length))
-        total += max(0, run.n) * share
+    for window in windows:
+        lower = max(window.first, now - window.span, above)
+        length = window.last - window.first + 1
+        share = min(1.0, max(0.0, (window.last + 1 - lower) / length))
+        total += max(0, window.n) * share
     return round(total)

@@ -131,10 +131,10 @@ class Sweep:
     def _transactions(self) -> Iterator[float]:
         """Does one transaction after the other, yielding the seconds that each took of the writer's time."""
         while ended := self._rows(_ENDED, self._db.clock()):
-            for run in ended:
-                qp, until, _, first, last, _ = run
+            for window in ended:
+                qp, until, _, first, last, _ = window
                 yield from self._clear(qp, (first, ids.LOW_MIN), last, until)
-                yield self._perform(partial(_forget_run, run))
+                yield self._perform(partial(_forget_window, window))
         while pending_deletes := self._rows("SELECT qid FROM pending_deletes LIMIT 100"):
             for (qid,) in pending_deletes:
                 for (qp,) in self._rows(
@@ -148,7 +148,7 @@ class Sweep:
                     while self._rows(_OF_QUEUE.format(table), qid << 8, (qid + 1) << 8):
                         yield self._perform(partial(_remove_log, table, qid))
                 yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
-                yield self._perform(partial(_close_grave, qid))
+                yield self._perform(partial(_finish_pending_delete, qid))
         while old := self._rows(_OLD_ENTRIES, self._db.clock() - KEPT):
             yield self._perform(partial(_forget_entries, old))
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
@@ -192,12 +192,12 @@ def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
     return len(transaction.connection.execute(_DELETE, bounds).fetchall())
 
 
-def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
+def _forget_window(window: tuple[int, ...], transaction: Transaction) -> int:
     """Removes a window unless it has changed since it was read: what was added may still be there."""
     transaction.connection.execute(
         "DELETE FROM expiry_windows WHERE (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
         "longest_ttl) = (?, ?, ?, ?, ?, ?)",
-        run,
+        window,
     )
     return 0
 
@@ -220,7 +220,7 @@ def _remove_log(table: str, qid: int, transaction: Transaction) -> int:
     return 0
 
 
-def _close_grave(qid: int, transaction: Transaction) -> int:
+def _finish_pending_delete(qid: int, transaction: Transaction) -> int:
     transaction.connection.execute(
         "DELETE FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?", (qid << 8, (qid + 1) << 8)
     )

@@ -1,6 +1,6 @@
-"""One write transaction: what may be done to the store, and the minting of ids.
+"""One write transaction: the changes of the store, and the making of ids.
 
-Ids are minted here and nowhere else: above the clock, above every id that any process minted before (``clock.last``,
+Ids are made only here: above the clock, above every id that any process made before (``clock.last``,
 read under the write lock) and, in one group, upwards from message to message. So the order of ids is the order of
 commits, and a reader that bounds itself by ``clock.last`` of its own snapshot misses nothing (guarantee G1).
 """
@@ -24,7 +24,7 @@ _NARROWEST = 24
 
 
 def window_end(lifetime: int, expires: int) -> int:
-    """Returns ``until`` of the run that a message belongs to: the end of its window, above ``expires``."""
+    """Returns the end of the expiry window that a message belongs to, above ``expires``."""
     width = max(_NARROWEST, lifetime.bit_length() - 4)
     return ((expires >> width) + 1) << width
 
@@ -39,7 +39,7 @@ class WindowCounts:
         self._removed: dict[tuple[int, int], list[int]] = {}
 
     def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
-        """Counts new messages into a run: ids from ``first`` to ``last``, all expiring ``span`` after their ids."""
+        """Counts new messages into a window: ids from ``first`` to ``last``, all expiring ``span`` after their ids."""
         key = qp, until
         entry = self._added.get(key)
         if entry is None:
@@ -51,7 +51,7 @@ class WindowCounts:
         entry[3] = max(entry[3], span)
 
     def remove(self, qp: int, ticks: int, expires: int) -> None:
-        """Counts a removed message, out of the run it would be in if it was stored at its id's time."""
+        """Subtracts a removed message from the window that it would be in if it was stored at its id's time."""
         entry = self._removed.setdefault((qp, window_end(expires - ticks, expires)), [0, expires])
         entry[0] += 1
         entry[1] = min(entry[1], expires)
@@ -76,7 +76,7 @@ class WindowCounts:
                 [(qp, until, *entry) for (qp, until), entry in self._added.items()],
             )
         if self._removed:
-            # A message stored long after its id's time is in no such run, but mostly in the next that ends.
+            # A message stored long after its id's time is in another window, mostly in the next one that ends.
             connection.executemany(
                 "UPDATE expiry_windows SET message_count = message_count - ?1 WHERE queue_partition = ?2 AND "
                 "expired_by = coalesce("
@@ -98,7 +98,7 @@ _INSERT = {
     for n in range(1, _CHUNK + 1)
 }
 MAX_AHEAD = TICKS_PER_SECOND
-"""How far ``after`` may lie ahead of the clock, unless that id was minted here: else each answer, with a second
+"""How far ``after`` may lie ahead of the clock, unless that id was made here: else each answer, with a second
 added, would allow the next one, and one client could move everybody's ids into the future."""
 
 _DELETE = "DELETE FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? RETURNING expires"
@@ -128,7 +128,7 @@ class Transaction:
     Attributes:
         connection: For statements of :meth:`Writer.perform`'s work.
         now: The clock, read under the write lock (ticks).
-        last: The highest id minted so far, by anybody (ticks).
+        last: The highest id made so far, by any process (ticks).
         touched: The ``qp`` of all partitions that got messages.
         messages: How many messages were appended.
         passed: At the end: ids that were ahead of ``last`` are so no more.
@@ -159,7 +159,7 @@ class Transaction:
         Args:
             connection: In a write transaction.
             now: The clock (ticks).
-            low: The ``low`` of ids minted here.
+            low: The ``low`` of ids made here.
             clock: The row of the table ``clock``, if it is known not to have changed.
         """
         self.connection = connection
@@ -180,7 +180,7 @@ class Transaction:
     # Messages
 
     def append(self, append: Append) -> list[Position]:
-        """Mints ids for new messages and stores them; see the storage contract.
+        """Makes ids for new messages and stores them; see the storage contract.
 
         Raises:
             QueueChanged: The queue's row is out of date; nothing was done.
@@ -226,7 +226,7 @@ class Transaction:
     def _free_ticks(self, first: int, count: int) -> Iterator[int]:
         """Returns at least ``count`` ascending ticks from ``first`` on, none of which a client's own id has.
 
-        A client that knows an id of this process could otherwise PUT one that is about to be minted. Ids ahead of the
+        A client that knows an id of this process could otherwise PUT one that is about to be made. Ids ahead of the
         clock are all in ``delayed`` or were put by this transaction.
         """
         size = count
@@ -337,7 +337,7 @@ class Transaction:
 
     @property
     def began_at(self) -> int:
-        """The highest id minted when it began, by anybody (ticks)."""
+        """The highest id made when it began, by any process (ticks)."""
         return self._begun[0]
 
     @property

@@ -87,7 +87,7 @@ class SqliteWriter:
             path: The store's file.
             options: Timeouts and the clock.
             deadline: Of the calls that write.
-            low: The ``low`` of all ids minted here.
+            low: The ``low`` of all ids made here.
             verify: Called before each transaction; raises what is wrong with the file.
             committed: Called in the writer's thread after each commit.
         """
