@@ -135,12 +135,12 @@ class AsyncClient:
 
     @property
     def application(self) -> str:
-        """The application that the client speaks for."""
+        """The application of the client's queues."""
         return self.servers[0].application
 
     @property
     def scheme(self) -> str | None:
-        """How it shows whose client it is: ``Application`` (a key), ``Bearer``, ``BrowserID``; None: not at all."""
+        """The scheme of its credential: ``Application`` (a key), ``Bearer``, ``BrowserID``; None: it has no credential."""
         return self._authorization.scheme
 
     # -- queues
@@ -192,7 +192,7 @@ class AsyncClient:
         await self._run(queue_calls.purge(name))
 
     async def info(self, name: str) -> QueueInfo:
-        """Returns everything the server says about a queue."""
+        """Returns the fields, counts and guarantees of a queue."""
         return await self._run(queue_calls.info(name))
 
     # -- sending
@@ -265,7 +265,7 @@ class AsyncClient:
         return await self._run(read_calls.read(Query(queue=queue, **options), wait))
 
     async def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Page]:
-        """Reads page after page until there is nothing more now; ``limit`` is the size of a page."""
+        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
         query: Query | None = Query(queue=queue, **options)
         while query is not None:
             page = await self._run(read_calls.read(query))
@@ -273,7 +273,7 @@ class AsyncClient:
             query = read_calls.onward(query, page)
 
     async def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Message]:
-        """Reads all messages that are there now, page by page; ``limit`` is the size of a page."""
+        """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
         async for page in self.read_pages(queue, **options):
             for message in page.messages:
                 yield message
@@ -337,7 +337,7 @@ class AsyncClient:
         return await self._run(message_calls.get_raw(queue, location))
 
     async def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
-        """Deletes messages by id, whether or not they are there."""
+        """Deletes messages by id, whether or not they exist."""
         for call in message_calls.delete(queue, message_calls.several(locations)):
             await self._run(call)
 
@@ -373,7 +373,7 @@ class AsyncClient:
         return await self._run(offset_calls.groups(queue))
 
     async def delete_group(self, queue: str, group: str) -> None:
-        """Forgets a group's offsets."""
+        """Deletes a group's offsets."""
         await self._run(offset_calls.delete_group(queue, group))
 
     # -- the service
@@ -387,7 +387,7 @@ class AsyncClient:
         return await self._run(service_calls.hello())
 
     async def version(self) -> dict[str, Any]:
-        """Returns what the service says about its version."""
+        """Returns the version of the service."""
         return await self._run(service_calls.version())
 
     async def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None) -> list[Receipt]:

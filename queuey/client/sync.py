@@ -70,7 +70,7 @@ class Client:
             one in ``QUEUEY_URL``, else in the profile that ``queuey serve`` wrote.
         key: The API key. Empty: none. Without any of ``key`` and the next three: what ``QUEUEY_KEY`` or
             ``QUEUEY_TOKEN_FILE`` says, else what the profile has, if the servers are the profile's.
-        token: A user's token in place of a key; or a function that returns one (a text or a :class:`Token`), which is
+        token: A user's token instead of a key; or a function that returns one (a text or a :class:`Token`), which is
             asked again shortly before the token ends, and once when the server refuses it.
         token_file: A file that holds a token; read again when it has changed.
         token_command: A program, with its arguments, that prints a token; run again as a function is asked again.
@@ -80,9 +80,9 @@ class Client:
             one's own, or (False) not at all.
         timeout: Seconds to wait for the server at every step; connecting takes 5 at most. The policy's ``deadline``
             holds for a whole call.
-        retry: How persistent to be.
-        transport: An httpx2 transport in place of the network.
-        timing: Where time and chance come from.
+        retry: How often and how long to retry.
+        transport: An httpx2 transport to use instead of the network.
+        timing: The clock, the pause and the random numbers.
         receipts: A file to which a line is appended for every message that was stored; see
             :mod:`queuey.client.receipts`. None: none.
         max_answer: Bytes of the largest answer to take, before and after decoding; a larger one is an
@@ -165,18 +165,18 @@ class Client:
 
     @property
     def application(self) -> str:
-        """The application that the client speaks for."""
+        """The application of the client's queues."""
         return self.servers[0].application
 
     @property
     def scheme(self) -> str | None:
-        """How it shows whose client it is: ``Application`` (a key), ``Bearer``, ``BrowserID``; None: not at all."""
+        """The scheme of its credential: ``Application`` (a key), ``Bearer``, ``BrowserID``; None: it has no credential."""
         return self._authorization.scheme
 
     # -- queues
 
     def create_queue(self, name: str | None = None, **fields: Unpack[QueueFields]) -> CreatedQueue:
-        """Creates a queue; one that is there with the same fields is a success too, with ``new`` False.
+        """Creates a queue. If it exists with the same fields, that is a success, with ``new`` False.
 
         Args:
             name: Its name; None: the server makes one up.
@@ -236,7 +236,7 @@ class Client:
         self._run(queue_calls.purge(name))
 
     def info(self, name: str) -> QueueInfo:
-        """Returns everything the server says about a queue."""
+        """Returns the fields, counts and guarantees of a queue."""
         return self._run(queue_calls.info(name))
 
     # -- sending
@@ -334,7 +334,7 @@ class Client:
     # -- reading
 
     def read(self, queue: str, *, wait: float = 0.0, **options: Unpack[ReadOptions]) -> Page:
-        """Reads one page of messages by time, from all partitions unless told otherwise.
+        """Reads one page of messages by time, by default from all partitions.
 
         Args:
             queue: The queue.
@@ -344,7 +344,7 @@ class Client:
         return self._run(read_calls.read(Query(queue=queue, **options), wait))
 
     def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Page]:
-        """Reads page after page until there is nothing more now; ``limit`` is the size of a page."""
+        """Reads page after page until there are no more messages; ``limit`` is the size of a page."""
         query: Query | None = Query(queue=queue, **options)
         while query is not None:
             page = self._run(read_calls.read(query))
@@ -352,7 +352,7 @@ class Client:
             query = read_calls.onward(query, page)
 
     def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Message]:
-        """Reads all messages that are there now, page by page; ``limit`` is the size of a page."""
+        """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
         for page in self.read_pages(queue, **options):
             yield from page.messages
 
@@ -365,7 +365,7 @@ class Client:
         notice: Notice | None = None,
         **options: Unpack[ReadOptions],
     ) -> Iterator[Page]:
-        """Follows a queue live and never ends; yields an empty page whenever ``wait`` has passed without messages.
+        """Follows a queue and never ends; yields an empty page whenever ``wait`` has passed without messages.
 
         Servers may come and go meanwhile. The cursor of the last page, given as ``since`` to a later call, goes on
         where this one stopped.
@@ -409,7 +409,7 @@ class Client:
         notice: Notice | None = None,
         **options: Unpack[ReadOptions],
     ) -> Iterator[Message]:
-        """Follows a queue live, message by message; see :meth:`tail_pages`."""
+        """Follows a queue, message by message; see :meth:`tail_pages`."""
         for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
             yield from page.messages
 
@@ -425,7 +425,7 @@ class Client:
     # -- messages by id
 
     def get(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> list[Message]:
-        """Fetches messages by id, missing ones left out. No read delay applies.
+        """Returns messages by id; missing ones are left out. There is no read delay.
 
         Args:
             queue: The queue.
@@ -435,7 +435,7 @@ class Client:
         return [message for call in calls for message in self._run(call)]
 
     def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
-        """Fetches one message as its bytes.
+        """Returns one message with its body as bytes.
 
         Raises:
             MessageNotFound: It is not there.
@@ -443,14 +443,14 @@ class Client:
         return self._run(message_calls.get_raw(queue, location))
 
     def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
-        """Deletes messages by id, whether or not they are there."""
+        """Deletes messages by id, whether or not they exist."""
         for call in message_calls.delete(queue, message_calls.several(locations)):
             self._run(call)
 
     # -- claims
 
     def job_queue(self, name: str) -> JobQueue:
-        """Returns a queue as a job queue: each message for one claimer. This asks the server nothing."""
+        """Returns a queue as a job queue: each message is delivered to one worker. This sends no request."""
         return JobQueue(name, self._run, self._keeper, self._policy, self._timing)
 
     # -- consumer offsets
@@ -463,7 +463,7 @@ class Client:
         *,
         expected: Mapping[int, Progress | None] | None = None,
     ) -> dict[int, str | None]:
-        """Records how far a consumer group has processed partitions.
+        """Records the offsets of a consumer group.
 
         Args:
             queue: The queue.
@@ -480,7 +480,7 @@ class Client:
         return self._run(offset_calls.commit(queue, group, offsets, expected))
 
     def offsets(self, queue: str, group: str) -> Offsets:
-        """Returns how far a group has come, and how far it is behind.
+        """Returns the offsets and the lag of a group.
 
         Raises:
             GroupNotFound: Nothing is recorded for it.
@@ -501,7 +501,7 @@ class Client:
         return self._run(offset_calls.groups(queue))
 
     def delete_group(self, queue: str, group: str) -> None:
-        """Forgets a group's offsets."""
+        """Deletes a group's offsets."""
         self._run(offset_calls.delete_group(queue, group))
 
     # -- the service
@@ -515,11 +515,11 @@ class Client:
         self._run(service_calls.heartbeat())
 
     def hello(self) -> Hello:
-        """Returns what runs there, and the id of its store. It needs no key."""
+        """Returns the version of the service, and the id of its store. It needs no key."""
         return self._run(service_calls.hello())
 
     def version(self) -> dict[str, Any]:
-        """Returns what the service says about its version."""
+        """Returns the version of the service."""
         return self._run(service_calls.version())
 
     def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None) -> list[Receipt]:

@@ -48,7 +48,7 @@ def decode(node: str) -> str:
     except UnicodeDecodeError:
         name = EMPTY
     if encode(name) != node:
-        raise CoordinationIncompatible(f"there is a node of somebody else: {node!r}")
+        raise CoordinationIncompatible(f"there is a node of another program: {node!r}")
     return name
 
 
@@ -124,5 +124,5 @@ def partition_of(parts: tuple[str, ...]) -> Partition:
     """
     service, application, name, number = parts
     if not number.isascii() or not number.isdigit() or str(int(number)) != number or not int(number):
-        raise CoordinationIncompatible(f"there is a node of somebody else: {number!r}")
+        raise CoordinationIncompatible(f"there is a node of another program: {number!r}")
     return Partition(Queue(decode(service), decode(application), decode(name)), int(number))

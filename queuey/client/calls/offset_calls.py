@@ -79,7 +79,7 @@ def groups(queue: str) -> Call[tuple[str, ...]]:
 
 
 def delete_group(queue: str, group: str) -> Call[None]:
-    """Forgets a group's offsets."""
+    """Deletes a group's offsets."""
     return Call("DELETE", _path(queue, group), nothing)
 
 

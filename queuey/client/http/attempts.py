@@ -46,7 +46,7 @@ class Attempts(Generic[T]):
     Args:
         call: The call.
         choice: Chooses servers and remembers failures over calls.
-        policy: How persistent to be.
+        policy: How often and how long to retry.
         timeout: Seconds that a server may take at every step, the time it was asked to wait aside.
         clock: Monotonic seconds.
         draw: Random numbers from 0 to 1.
