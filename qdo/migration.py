@@ -199,5 +199,5 @@ async def _under_former_name(coordinator: Coordinator, service: str, former: str
     }
     if not found:
         names = ", ".join(sorted(await coordinator.services())) or "none"
-        raise InvalidArgument(f"group {coordinator.group} has recorded nothing for {former!r}, but for: {names}")
+        raise InvalidArgument(f"group {coordinator.group} has no offsets for {former!r}, only for: {names}")
     return dict(found)

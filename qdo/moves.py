@@ -115,8 +115,8 @@ async def take_over(coordinator: Coordinator, service: str, former: Collection[s
             )
     if services and not services & {service, *former}:
         log.warning(
-            "group %s has recorded offsets for %s, and none for this service, whose store is %s: it begins anew. If "
-            "that is the same service by another name, or what was its store before, stop the group and run: "
+            "group %s has recorded offsets for %s, and none for this service, whose store is %s: it begins again. If "
+            "this is the same service under another name or with another store, stop the group and run: "
             "qdo offsets migrate --from NAME",
             coordinator.group,
             ", ".join(sorted(services)),

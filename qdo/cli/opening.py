@@ -51,7 +51,7 @@ def group_of(settings: WorkSettings) -> str:
         InvalidArgument: None is named.
     """
     if settings.group is None:
-        raise InvalidArgument("no group is named: --group, QDO_GROUP or group in the settings file")
+        raise InvalidArgument("the group is missing: --group, QDO_GROUP or group in the settings file")
     return settings.group
 
 

@@ -85,7 +85,7 @@ async def deleted(opened: OpenedGroup, partitions: Iterable[Partition], former: 
     queues = {partition.queue for partition in partitions}
     if former is not None:
         if former == opened.service:
-            raise InvalidArgument(f"{former} is the store that the service has now")
+            raise InvalidArgument(f"{former} is the present store of the service")
         return {queue for queue in queues if queue.service == former}
     ours = {queue.name: queue for queue in queues if queue[:2] == (opened.service, opened.client.application)}
     there = await discover(opened.client, subscribe(ours, []))
@@ -125,6 +125,6 @@ def moment(text: str, now: float) -> datetime:
     try:
         return _EPOCH + timedelta(microseconds=int(Decimal(time_parsing.point(text, now)) * 1_000_000))
     except InvalidOperation as error:
-        raise InvalidArgument(f"{text!r} is a cursor, which says where to begin, and no instant") from error
+        raise InvalidArgument(f"{text!r} is a cursor, not a time") from error
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(str(error)) from error

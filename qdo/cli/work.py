@@ -76,9 +76,9 @@ def _worker(
     from qdo.worker.worker import Worker
 
     if settings.handler is None:
-        raise InvalidArgument("no handler is named: qdo work module:function")
+        raise InvalidArgument("the handler is missing: qdo work module:function")
     if not settings.queue and not settings.pattern:
-        raise InvalidArgument("no queue is named: --queue or --pattern")
+        raise InvalidArgument("the queues are missing: --queue or --pattern")
     consumer = AsyncConsumer(
         client,
         coordinator,
@@ -150,7 +150,7 @@ def _served_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
     except OSError as error:
         raise QdoError(f"metrics cannot be served on {address}: {error.strerror or error}") from error
     try:
-        log.info("metrics are served at http://%s:%d/metrics", host, server.server_port)
+        log.info("Metrics are at http://%s:%d/metrics", host, server.server_port)
         yield registry
     finally:
         server.shutdown()

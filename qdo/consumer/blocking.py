@@ -109,7 +109,7 @@ class Consumer:
         self._check_process()
         with self._lock:
             if self._thread is not None or self._over:
-                raise InvalidArgument("a consumer is started once")
+                raise InvalidArgument("a consumer can be started only once")
             self._thread = LoopThread()
         try:
             self._thread.call(self._inner.start())

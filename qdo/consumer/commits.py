@@ -56,7 +56,7 @@ async def record_commits(
         moved = {row.partition for row in sought}
         mirror.record({each: (new[each], back or each in moved) for each in new.keys() - lost})
     if lost:
-        raise NotOwner(f"no longer this member's: {some(lost, _NAMED)}", lost)
+        raise NotOwner(f"no longer owned by this member: {some(lost, _NAMED)}", lost)
 
 
 def check_commit(row: OwnedPartition, identifier: str, *, back: bool = False) -> bool:
@@ -79,7 +79,7 @@ def check_commit(row: OwnedPartition, identifier: str, *, back: bool = False) ->
     if row.position is None or order > order_of(row.position):
         raise InvalidArgument(f"{row.partition}: {identifier} was not returned by poll, so it cannot be committed")
     if _behind(row, order) and not back:
-        raise InvalidArgument(f"{row.partition}: {identifier} lies before {row.lowest_commit}, which was committed")
+        raise InvalidArgument(f"{row.partition}: {identifier} is before {row.lowest_commit}, which was committed")
     return True
 
 
@@ -132,7 +132,7 @@ class OffsetMirror:
             try:
                 await self._set(queue, changes)
             except ClientError as error:
-                log.warning("offsets of %s were not recorded with the service: %s", queue.name, error)
+                log.warning("offsets of %s were not recorded in the service: %s", queue.name, error)
 
     async def _set(self, queue: Queue, changes: Mapping[int, tuple[str, bool]]) -> None:
         """Records offsets of one queue, each unless the service has a later one and it is not to go back."""

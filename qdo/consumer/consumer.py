@@ -191,7 +191,7 @@ class AsyncConsumer:
             InvalidArgument: It was started before.
         """
         if self._tasks or self.closing:
-            raise InvalidArgument("a consumer is started once")
+            raise InvalidArgument("a consumer can be started only once")
         loop = asyncio.get_running_loop()
         try:
             if self._coordinator is not None:
@@ -360,7 +360,7 @@ class AsyncConsumer:
             CoordinationLost, SessionLost
         """
         if not await self._group.table.note(partition, note):
-            raise NotOwner(f"{partition} is not this member's", frozenset([partition]))
+            raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
 
     def rejoin(self) -> None:
         """Hands everything back, each partition as it is done with, leaves the group and joins it again."""
@@ -521,7 +521,7 @@ class AsyncConsumer:
         try:
             await record_commits(self._group.table, self._mirror, settled)
         except QdoError as error:
-            log.warning("not everything could be committed: %s", error)
+            log.warning("some offsets could not be committed: %s", error)
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
         for partition in partitions:
@@ -545,13 +545,13 @@ class AsyncConsumer:
     def _known(self, partition: Partition) -> OwnedPartition:
         row = self._row(partition)
         if row is None:
-            raise NotOwner(f"{partition} is not this member's", frozenset([partition]))
+            raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
         return row
 
     def _mine(self, partition: Partition) -> OwnedPartition:
         row = self._known(partition)
         if row.closed:
-            raise NotOwner(f"{partition} is being given up", frozenset([partition]))
+            raise NotOwner(f"{partition} is being released", frozenset([partition]))
         return row
 
     def _changed(self) -> None:

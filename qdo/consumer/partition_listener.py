@@ -177,4 +177,4 @@ def logged(callback: Callable[..., object], partitions: frozenset[Partition]) ->
     try:
         yield
     except Exception:
-        log.exception("%s failed, of %s partitions", getattr(callback, "__name__", callback), len(partitions))
+        log.exception("callback %s failed for %s partitions", getattr(callback, "__name__", callback), len(partitions))

@@ -68,9 +68,7 @@ async def begin_at_ends(
         try:
             await _begin(client, left, record, begin_at)
         except (ClientError, QdoError) as error:
-            log.warning(
-                "the positions at which to begin with %s partitions are not known yet, retrying: %s", len(left), error
-            )
+            log.warning("the first positions of %s partitions are not known yet, retrying: %s", len(left), error)
         if any(row.since is None and not row.closed for row in left):
             await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - so that members come back apart
             pause = min(LONGEST_PAUSE, 2 * pause)
@@ -85,7 +83,7 @@ async def _begin(
     points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
     for partition, error in ends.items():
         if isinstance(error, ApiError):
-            log.warning("the position at which to begin with %s is not known yet, retrying: %s", partition, error)
+            log.warning("the first position of %s is not known yet, retrying: %s", partition, error)
     if not points:
         return
     lost = await record(points)

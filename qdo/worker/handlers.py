@@ -102,7 +102,7 @@ def _load(name: str, what: str) -> Any:  # noqa: ANN401 - whatever has the name
         missing = error.name or ""
         if module_name == missing or module_name.startswith(missing + "."):
             raise HandlerError(f"there is no module {missing!r} for the {what} {name!r}") from error
-        raise HandlerError(f"module {module_name!r} needs {missing!r}, which is not there") from error
+        raise HandlerError(f"module {module_name!r} needs {missing!r}, which is not installed") from error
     except Exception as error:
         raise HandlerError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
     for part in path.split("."):
@@ -117,7 +117,7 @@ def _load(name: str, what: str) -> Any:  # noqa: ANN401 - whatever has the name
 
 def _check_call(found: Any, name: str, arguments: int, form: str) -> None:  # noqa: ANN401 - is judged here
     if not callable(found):
-        raise HandlerError(f"{name} cannot be called; it is to be a {form}")
+        raise HandlerError(f"{name} cannot be called; it must be a {form}")
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):

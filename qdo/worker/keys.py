@@ -32,7 +32,7 @@ def key_by(text: str) -> Key:
     if kind == "body" and all(name.split(".")):
         names = name.split(".")
         return lambda message: _field(message.body, names)
-    raise InvalidArgument(f"messages belong together by header:<name> or body:<field>, not by {text!r}")
+    raise InvalidArgument(f"a key is header:<name> or body:<field>, not {text!r}")
 
 
 def _field(body: Any, names: list[str]) -> Hashable:  # noqa: ANN401 - any JSON value

@@ -176,7 +176,7 @@ class Worker:
             ClientError: The service refuses to say which queues there are.
         """
         if self._loop is not None:
-            raise InvalidArgument("a worker serves once")
+            raise InvalidArgument("a worker can be started only once")
         self._loop = asyncio.get_running_loop()
         if self._stopping:
             self._asked.set()
@@ -272,7 +272,7 @@ class Worker:
         self._drained = loop.time() + patience
         self._finished = True
         unrecorded = self._progress.dropped
-        logger.info("stops: starts no message, finishes the running ones")
+        logger.info("stopping: running messages are finished, no more are started")
         self._handling.stop()
         await self.consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
         if not self._finished or self._progress.dropped > unrecorded:
@@ -297,7 +297,7 @@ class Worker:
     def _beside_ended(self, task: asyncio.Task[None]) -> None:
         """What runs beside the loop never ends by itself; without it nothing would be recorded any more."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("ends by an error of its own", exc_info=error)
+            logger.critical("the worker ends because of an internal error", exc_info=error)
             self._end(StopTheWorker("error"), Failure.of(error))
 
     async def _glance(self) -> None:
@@ -323,17 +323,17 @@ class Worker:
 
     def _end(self, end: StopTheWorker, failure: Failure) -> None:
         """A handler's end is the worker's."""
-        logger.info("ends: %s", "a handler asks for it" if end.why == "asked" else failure)
+        logger.info("ending: %s", "a handler raised StopWorker" if end.why == "asked" else failure)
         self._code = self._code or _CODES[end.why]
         self._stop()
 
     def _signalled(self, number: int) -> None:
         if not self._stopping:
-            logger.info("%s: drains", signal.Signals(number).name)
+            logger.info("%s: draining", signal.Signals(number).name)
             self._stop()
             return
         self._runner.give_up()
-        logger.warning("%s again: ends at once", signal.Signals(number).name)
+        logger.warning("%s again: stopping at once", signal.Signals(number).name)
         os._exit(exit_codes.FAILED)
 
     def _assigned(self, partitions: frozenset[Partition]) -> None:
@@ -358,11 +358,11 @@ class Worker:
         self._moved("lost", partitions)
 
     def _suspended(self) -> None:
-        logger.warning("cannot reach the coordination service: starts no message")
+        logger.warning("the coordination service cannot be reached: no more messages are started")
         self._handling.halt()
 
     def _resumed(self) -> None:
-        logger.info("reaches the coordination service again")
+        logger.info("the coordination service can be reached again")
         self._handling.resume()
 
     def _moved(self, how: str, partitions: frozenset[Partition]) -> None:

@@ -140,7 +140,7 @@ class AsyncClient:
 
     @property
     def scheme(self) -> str | None:
-        """The scheme of its credential: ``Application`` (a key), ``Bearer``, ``BrowserID``; None: it has no credential."""
+        """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
         return self._authorization.scheme
 
     # -- queues

@@ -170,7 +170,7 @@ class Client:
 
     @property
     def scheme(self) -> str | None:
-        """The scheme of its credential: ``Application`` (a key), ``Bearer``, ``BrowserID``; None: it has no credential."""
+        """The scheme of its credential: ``Application`` (a key), ``Bearer`` or ``BrowserID``; None: it has none."""
         return self._authorization.scheme
 
     # -- queues

@@ -339,7 +339,7 @@ class GroupMember:
             SessionLost: It was stopped meanwhile.
         """
         if self._state != "new":
-            raise RuntimeError("a group is started once")
+            raise RuntimeError("a group can be started only once")
         self._move("start")
         self._started = asyncio.get_running_loop().create_future()
         self._main = asyncio.create_task(self._live(self._started))

@@ -123,7 +123,7 @@ class SessionEvents:
             SessionLost: The session ended meanwhile.
         """
         if await happens(self.lost, seconds):
-            raise SessionLost("the session is over")
+            raise SessionLost("the session has ended")
 
     def ended(self, task: asyncio.Task[None]) -> None:
         """Takes the end of work without which there is no taking part: its failure ends the session."""
@@ -304,7 +304,7 @@ class PartitionTable(Ownership):
             SessionLost
         """
         if self._closed:
-            raise SessionLost("the session is over")
+            raise SessionLost("the session has ended")
         rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
         lost = frozenset(offsets) - {row.partition for row in rows}
         if not rows:
@@ -430,7 +430,7 @@ class PartitionTable(Ownership):
         if held is not None:
             row.held = held
         elif not self._closed:
-            log.warning("%s is no longer ours", row.partition)
+            log.warning("this member no longer owns %s", row.partition)
             self._drop(row)
             owned = row.state == "owned"
             self._let_go(row)
@@ -567,7 +567,7 @@ class PartitionTable(Ownership):
             except SessionLost as error:
                 log.debug("a callback did not end in time for %s: %s", what, error)
             except Exception:
-                log.exception("the owner failed in %s", what)
+                log.exception("the callback %s failed", what)
             else:
                 return True
             return False

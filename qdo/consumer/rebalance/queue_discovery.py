@@ -226,7 +226,7 @@ class QueueFinder:
                     self._failed(error)
                 await self._pause_after(failures, "cannot look for queues now, trying on", error)
             except Exception:
-                log.exception("cannot look for queues")
+                log.exception("queues could not be read from the service")
                 await self._pause()
             else:
                 await self._pause()
@@ -267,8 +267,8 @@ class QueueFinder:
         foreign = works_for - {own}
         if foreign - self._foreign:
             log.error(
-                "members work for %s, and this one, which leads, for %s: they get nothing; all members of a group must "
-                "be of one application and use services with one store",
+                "members use %s, but this leader uses %s, so they get no partitions. All members of a group must "
+                "use one application and services with one store",
                 ", ".join("/".join(each) for each in sorted(foreign)),
                 "/".join(own),
             )

@@ -347,12 +347,12 @@ class SessionThread(threading.Thread):
                     return
                 self._line.close()
                 self._line = None
-                log.warning("the process that keeps the session in group %s alive is gone: another one", self.group)
+                log.warning("the process that keeps the session in group %s has ended: another one", self.group)
             self._line = self._start_pulse(vitals)
         except BlockingIOError:
             return
         except OSError as error:
-            log.warning("a process that keeps the session in group %s alive cannot be started: %s", self.group, error)
+            log.warning("the process that keeps the session in group %s cannot be started: %s", self.group, error)
 
     def _added(self, member: Member, *, replace: bool) -> Callable[[FileTransaction], tuple[int, int, float]]:
         def work(tx: FileTransaction) -> tuple[int, int, float]:

@@ -36,7 +36,7 @@ async def apply_each(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, Outc
         later = await link.apply([each[index] for index in again])
     except SessionLost as error:
         if any(isinstance(outcome, Applied) for outcome in outcomes):
-            raise CoordinationLost("the session ended when some of it was done") from error
+            raise CoordinationLost("the session ended after a part of the changes") from error
         raise
     for index, outcome in zip(again, later, strict=True):
         outcomes[index] = outcome

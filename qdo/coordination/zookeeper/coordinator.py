@@ -67,7 +67,7 @@ class ZooKeeperCoordinator(GroupAdministration):
             self._require()
         except SessionLost as error:
             await link.close()
-            raise CoordinationLost("the session ended before the member was known") from error
+            raise CoordinationLost("the session ended before the member was registered") from error
         except BaseException:
             await link.close()
             raise

@@ -292,7 +292,7 @@ class ZooKeeperSession(Session):
         except CoordinationIncompatible as error:
             if partition not in self._strange:
                 self._strange.add(partition)
-                log.error("%s is left out, because its offset cannot be read: %s", partition, error)  # noqa: TRY400 - says it all
+                log.error("%s is skipped, because its offset cannot be read: %s", partition, error)  # noqa: TRY400 - says it all
             return None
 
     def _place(self, partition: Partition, refusal: Rejection, again: ClaimCandidates, *, mine: bool) -> None:

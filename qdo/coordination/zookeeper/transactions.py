@@ -162,6 +162,6 @@ class Rounds:
             CoordinationLost: There were too many; it may be tried again later.
         """
         if not self._left:
-            raise CoordinationLost(f"{self._what} kept changing in the meantime")
+            raise CoordinationLost(f"{self._what} was changed by others again and again")
         self._left -= 1
         return True

@@ -427,7 +427,7 @@ class Dispatcher:
         try:
             self._take_back(work, run, _outcome(future))
         except Exception as error:
-            logger.critical("ends by an error of its own", exc_info=error)
+            logger.critical("the worker ends because of an internal error", exc_info=error)
             self._end(StopTheWorker("error"), Failure.of(error))
 
     def _take_back(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
@@ -570,6 +570,6 @@ def _outcome(future: asyncio.Future[RunResult]) -> RunResult:
     error = future.exception()
     if error is None:
         return future.result()
-    logger.critical("a run ended by an error of the worker's own", exc_info=error)
+    logger.critical("messages were not handled because of an internal error", exc_info=error)
     failure = Failure.of(error)
     return RunResult(0, Failure(failure.kind, failure.text, failure.trace, failure.kinds, "exit"))

@@ -116,7 +116,7 @@ def test_second_signal_ends_at_once(hire: Hire, client: Client, queue: str) -> N
     with hire("handlers:never", "--queue", queue) as worker:
         worker.said(1)
         worker.process.send_signal(signal.SIGTERM)
-        while not any("drains" in line for line in worker.log):
+        while not any("draining" in line for line in worker.log):
             assert worker.process.poll() is None
         assert worker.end() == 1
 

@@ -86,11 +86,11 @@ async def test_members_with_another_store_are_told_of(site: Site, caplog: pytest
     site.gate = Gate()
     site.gate.store = OTHER_STORE
     other = await site.consumer(queue, owns=(), discover=SOON, member="z")
-    await until(lambda: f"members work for {OTHER_STORE}/" in caplog.text)
+    await until(lambda: f"members use {OTHER_STORE}/" in caplog.text)
     assert other.assignment == frozenset()
     assert len(first.assignment) == 2
     await other.close()
-    assert caplog.text.count("members work for") == 1
+    assert caplog.text.count("members use") == 1
 
 
 async def test_another_store_at_the_same_address_ends_a_member(site: Site) -> None:

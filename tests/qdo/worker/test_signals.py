@@ -119,7 +119,7 @@ async def test_the_first_signal_drains(floor: Floor, start: Any, kind: str, numb
     assert (await floor.offsets())[1] == receipts[1].id
     assert await (await floor.site.coordinator()).members() == {}
     log = " ".join(program.said("log"))
-    order = ["drains", "starts no message", "1 partitions revoked", "left the group"]
+    order = ["draining", "no more are started", "1 partitions revoked", "left the group"]
     assert sorted(order, key=log.index) == order
 
 
@@ -131,7 +131,7 @@ async def test_the_second_signal_ends_it_at_once(floor: Floor, start: Any, kind:
     program = start(queue.name, **KINDS[kind])
     program.wait_for("begun endless")
     program.process.send_signal(signal.SIGTERM)
-    program.wait_for("starts no message")
+    program.wait_for("no more are started")
     children = list(_children(program.process.pid))
     assert children
     program.process.send_signal(signal.SIGTERM)

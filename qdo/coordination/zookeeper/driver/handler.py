@@ -300,7 +300,7 @@ class Handler:
             self.over = True
             raise TimeoutError("the event loop stands still, so the session is given up")
         if wire is not None and wire.greeted() and self._lease.broken:
-            raise TimeoutError("the server has not been heard for too long")
+            raise TimeoutError("the server has not answered for too long")
 
     def _poll(self, readers: list[Any], writers: list[Any], until: float | None) -> frozenset[int]:
         poll = select.poll()

@@ -43,10 +43,10 @@ def test_only_what_was_handed_out_is_committed() -> None:
 def test_commits_do_not_go_back_unless_somebody_sought() -> None:
     """Below what is recorded, or being recorded, only who went back on purpose may commit."""
     one = track(3, position=9)
-    with pytest.raises(InvalidArgument, match="lies before"):
+    with pytest.raises(InvalidArgument, match="is before"):
         check_commit(one, message_id(2))
     one.wish = message_id(7)
-    with pytest.raises(InvalidArgument, match="lies before"):
+    with pytest.raises(InvalidArgument, match="is before"):
         check_commit(one, message_id(5))
     one.seek(message_id(2))
     assert check_commit(one, message_id(1))

@@ -110,7 +110,7 @@ def test_a_module_that_fails_says_why(module: Callable[[str, str], None]) -> Non
     """What is missing inside a module, or fails there, is not taken for a missing module."""
     module("needs_more", "import no_such_thing_at_all")
     module("breaks", "1 / 0")
-    with pytest.raises(HandlerError, match="needs 'no_such_thing_at_all', which is not there"):
+    with pytest.raises(HandlerError, match="needs 'no_such_thing_at_all', which is not installed"):
         load_handler("needs_more:handle")
     with pytest.raises(HandlerError, match="cannot be imported: ZeroDivisionError"):
         load_handler("breaks:handle")
