@@ -1,0 +1,120 @@
+"""Posts with idempotency keys while services are killed with -9: every message is there once, under the id answered."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client, Outgoing, RetryPolicy
+from queuey.storage import Store, cassandra, sqlite
+from queuey.web.credentials.application_keys import digest_of
+from tests.servers import keyspaces
+from tests.servers.served import Served, free_port
+
+APP, KEY = "acme", "f" * 64
+QUEUE, PARTITIONS, CALLERS = "orders", 3, 4
+PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
+"""Goes on until the service is back."""
+W = 1
+"""Seconds after which a post that broke off is carried out anew on Cassandra."""
+
+Start = Callable[[int], Served]
+Receipts = dict[str, tuple[int, str]]
+
+
+@pytest.fixture(params=["sqlite", "cassandra"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+    """Starts a service on a port; all share a store."""
+    options: list[str] = []
+    store: Store
+    if request.param == "cassandra":
+        url = keyspaces.make(request.getfixturevalue("cassandra"))
+        options = ["--store", url, "--consistency-strong", f"deadline={W},delay={W + 1.5}"]
+        store = cassandra.open_store(url)
+    else:
+        store = sqlite.open_store(tmp_path / "data")
+    store.create_application(APP)
+    store.add_key(APP, digest_of(KEY))
+    store.close()
+    return lambda port: Served(tmp_path, options, port=port)
+
+
+def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
+    """Posts messages, one or several in a request, each again and again until it is answered."""
+    with Client(url, key=KEY, application=APP, retry=PATIENT, timeout=20) as client:
+        for number in range(count):
+            bodies = [f"{caller}:{number}:{n}" for n in range(1 if number % 3 else 5)]
+            messages = [Outgoing(body, partition=n % PARTITIONS + 1) for n, body in enumerate(bodies)]
+            for body, receipt in zip(bodies, client.send_many(QUEUE, messages), strict=True):
+                stored[body] = receipt.partition, receipt.id
+
+
+def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
+    """Where each body is, once as many are shown as must be there."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for partition in range(1, PARTITIONS + 1):
+        wanted = Counter(place for place, _ in stored.values())[partition]
+        end = time.monotonic() + 60
+        while len(there := list(client.read_all(QUEUE, partitions=[partition], since=0))) < wanted:
+            assert time.monotonic() < end, f"{len(there)} of {wanted} messages are shown"
+            time.sleep(0.2)
+        for message in there:
+            found.setdefault(str(message.body), []).append((message.partition, message.id))
+    return found
+
+
+def run(start: Start, *, kills: int, seed: int) -> None:
+    """Kills one of two services again and again while callers post to both; then compares what is there."""
+    rng, ports = random.Random(seed), [free_port(), free_port()]
+    with ExitStack() as stack:
+        running = [stack.enter_context(start(port)) for port in ports]
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT))
+        client.create_queue(QUEUE, partitions=PARTITIONS)
+        stored: Receipts = {}
+        ended = threading.Event()
+        failures: list[BaseException] = []
+
+        def call(caller: int) -> None:
+            try:
+                number = 0
+                while not ended.is_set():
+                    post_all(urls, caller * 10_000 + number, 6, stored)
+                    number += 1
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+        callers = [threading.Thread(target=call, args=(caller,)) for caller in range(CALLERS)]
+        for thread in callers:
+            thread.start()
+        for number in range(kills):
+            before = len(stored)
+            while len(stored) < before + 5 and not failures:
+                time.sleep(0.01)
+            time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
+            running[number % 2].kill()
+            running[number % 2] = stack.enter_context(start(ports[number % 2]))
+        ended.set()
+        for thread in callers:
+            thread.join()
+        assert failures == []
+        assert shown(client, stored) == {body: [place] for body, place in stored.items()}
+
+
+def test_killed_services(start: Start) -> None:
+    """Whatever a service was doing when it died: what was answered is there, once, and nothing else."""
+    run(start, kills=3, seed=1)
+
+
+@pytest.mark.slow
+def test_many_killed_services(start: Start) -> None:
+    """The same many times, at new moments each time."""
+    run(start, kills=40, seed=random.randrange(1 << 30))
