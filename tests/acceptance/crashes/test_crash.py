@@ -21,9 +21,9 @@ import pytest
 from queuey import ids
 from queuey.messages import QueueSpec, Slice
 from queuey.storage.sqlite import check, open_store
-from tests.acceptance.crash_writer import APP, PARTITIONS, QUEUE
+from tests.acceptance.crashes.crash_writer import APP, PARTITIONS, QUEUE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROUNDS = 5
 """Enough to notice what goes wrong often; the slow tests look for what goes wrong seldom."""
 
@@ -75,7 +75,7 @@ class Victim:
     def __init__(self, directory: Path, name: str, seed: int) -> None:
         self.heard: list[bytes] = []
         self.ready = threading.Event()
-        command = [sys.executable, "-m", "tests.acceptance.crash_writer", str(directory), name, str(seed)]
+        command = [sys.executable, "-m", "tests.acceptance.crashes.crash_writer", str(directory), name, str(seed)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
         self._listener = threading.Thread(target=self._listen)
         self._listener.start()
