@@ -1,7 +1,7 @@
 """A process that writes as fast as it can and says what was acknowledged, until it is killed.
 
-Run as ``python -m tests.acceptance.crashes.crash_writer DIRECTORY NAME SEED``. After ``ready`` each line is a JSON list of an
-acknowledged call: ``["append", [[partition, id, body], ...]]``, ``["put", [[partition, id, body]]]`` or
+Run as ``python -m tests.acceptance.crashes.crash_writer DIRECTORY NAME SEED``. After ``ready`` each line is a JSON list
+of an acknowledged call: ``["append", [[partition, id, body], ...]]``, ``["put", [[partition, id, body]]]`` or
 ``["delete", [[partition, id]]]``. A line that is whole was acknowledged.
 """
 
