@@ -138,7 +138,7 @@ class AsyncConsumer:
             missing=self._finder.soon,
             failed=self._fail,
         )
-        self._ownership = PartitionListener(
+        self._listener = PartitionListener(
             self._buffer,
             self._fetcher,
             Callbacks(on_assign, on_revoke, on_lost),
@@ -147,11 +147,11 @@ class AsyncConsumer:
             changed=self._changed,
             failed=self._fail,
         )
-        self._assigned = None if wants else ManualAssignment(coordinator, self._ownership, self.settings.revoke_timeout)
+        self._assigned = None if wants else ManualAssignment(coordinator, self._listener, self.settings.revoke_timeout)
         self._group = self._assigned or GroupMember(
             self.coordinator,
             self.member,
-            self._ownership,
+            self._listener,
             queues=self._finder,
             static=member is not None,
             options=SessionOptions(self.settings.settle, self.settings.grace, self.settings.revoke_timeout),
@@ -176,7 +176,7 @@ class AsyncConsumer:
         """
         if self._assigned is not None:
             raise InvalidArgument("a member of a group is needed: name queues or patterns")
-        self._ownership.attach(callbacks)
+        self._listener.attach(callbacks)
 
     async def start(self) -> None:
         """Joins the group; partitions come when the group has shared them out.
@@ -395,7 +395,7 @@ class AsyncConsumer:
         self._fetcher.leave(row)
         self._buffer.clear(row)
         row.seek(position)
-        self._ownership.moved(row)
+        self._listener.moved(row)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -471,7 +471,7 @@ class AsyncConsumer:
     @property
     def _stopped(self) -> bool:
         """Whether nothing may be handed out: nobody answers, or the session is lost and its end not yet told."""
-        return self._ownership.stopped or not self._group.table.connected
+        return self._listener.stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
         """Hands out what was taken, after giving the loop a chance to ask for what comes next."""
@@ -495,7 +495,7 @@ class AsyncConsumer:
     async def _close(self, within: float | None) -> None:
         await cancel(*self._tasks)
         await self._fetcher.close()
-        await self._ownership.close()
+        await self._listener.close()
         await self._group.stop(within)
         if self._mirror is not None:
             with suppress(TimeoutError):
@@ -503,7 +503,7 @@ class AsyncConsumer:
                     await self._mirror.flush()
 
     async def _begin(self, rows: list[OwnedPartition]) -> None:
-        await begin_at_ends(self.client, rows, self._group.table.record, self._ownership.begin_at)
+        await begin_at_ends(self.client, rows, self._group.table.record, self._listener.begin_at)
 
     async def _commit_regularly(self, every: float) -> None:
         while True:

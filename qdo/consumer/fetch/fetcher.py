@@ -243,6 +243,10 @@ class InFlightCall:
         self.left = len(ask.wants)
         self.end = end
 
+    def mine(self, queue: Queue) -> dict[int, OwnedPartition]:
+        """The partitions of a queue that still want its answer."""
+        return {number: row for number, row in self.rows[queue].items() if row.pending_call is self}
+
     @property
     def expected(self) -> int:
         """Messages to make room for; a poll may well bring none."""
@@ -400,8 +404,8 @@ class Fetcher:
     def _take(self, pending_call: InFlightCall, reads: tuple[QueueRead, ...]) -> None:
         """Takes an answer, queue by queue."""
         before = self._buffer.count
-        for (queue, rows), read in zip(pending_call.rows.items(), reads, strict=True):
-            here = {number: row for number, row in rows.items() if row.pending_call is pending_call}
+        for queue, read in zip(pending_call.rows, reads, strict=True):
+            here = pending_call.mine(queue)
             if read.page is not None:
                 self._restored(queue.name)
                 self._take_page(pending_call, here, read.page)
@@ -409,7 +413,7 @@ class Fetcher:
                 self._trouble(queue.name, read.error)
                 if isinstance(read.error, QueueNotFound):
                     self._missing()
-                self._rest(here, read.error)
+                self._rest(here.values(), read.error)
         if self._buffer.count != before:
             self._arrived()
 
@@ -439,29 +443,25 @@ class Fetcher:
         now = self._loop.time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that came together come back apart
         self._crowded_until = now + CROWDED * jitter
-        for rows in pending_call.rows.values():
-            for row in rows.values():
-                if row.pending_call is pending_call:
-                    row.more = False
-                    row.rest_until = now + LOOK * jitter
-                    self._release(row)
+        for queue in pending_call.rows:
+            for row in pending_call.mine(queue).values():
+                row.more = False
+                row.rest_until = now + LOOK * jitter
+                self._release(row)
 
     def _rest_all(self, pending_call: InFlightCall, error: Exception) -> None:
         """Lets everybody rest after a call that failed."""
         self._trouble("", error)
         if not (isinstance(error, ClientError) and error.temporary):
             self._failed(error)
-        for rows in pending_call.rows.values():
-            self._rest(
-                {number: row for number, row in rows.items() if row.pending_call is pending_call},
-                error,
-            )
+        for queue in pending_call.rows:
+            self._rest(pending_call.mine(queue).values(), error)
 
-    def _rest(self, rows: dict[int, OwnedPartition], error: Exception) -> None:
+    def _rest(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
         asked = min(error.retry_after or 0.0, LONGEST_PAUSE) if isinstance(error, ApiError) else 0.0
         now = self._loop.time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that failed together come back apart
-        for row in rows.values():
+        for row in rows:
             pause = min(LONGEST_PAUSE, PAUSE * 2.0 ** min(row.failures, 10))
             row.rest_until = now + asked + pause * jitter
             row.failures += 1

@@ -289,7 +289,7 @@ async def test_whoever_is_suspended_hands_nothing_out(site: Site) -> None:
     await site.service.cut()
     with pytest.raises(CoordinationLost):
         await asyncio.wait_for(_commit_impatiently(consumer), 60)
-    await until(lambda: consumer._ownership.stopped)
+    await until(lambda: consumer._listener.stopped)
     assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
     await site.service.heal()
@@ -322,9 +322,9 @@ async def test_a_poll_that_is_handing_out_stops_too(site: Site, how: str) -> Non
     await asyncio.sleep(0)
     assert consumer._buffer.count == 0
     if how == "suspended":
-        consumer._ownership.suspended()
+        consumer._listener.suspended()
         assert await polling == []
-        consumer._ownership.resumed()
+        consumer._listener.resumed()
         assert bodies(await collect(consumer, 3)) == [1, 2, 3]
     else:
         closing = asyncio.create_task(consumer.close())
