@@ -12,12 +12,10 @@ from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition, Queue, some
 from queuey.client import AsyncClient, ClientError, OffsetConflict, order_of
 
-_NAMED = 5
-"""Partitions that an error names."""
-
-
 log = logging.getLogger("qdo.consumer")
 
+_NAMED = 5
+"""Partitions that an error names."""
 TRIES = 5
 """Comparisons with what somebody else records at the same time."""
 

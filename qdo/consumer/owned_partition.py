@@ -40,6 +40,7 @@ class OwnedPartition:
         notified: The owner has heard that it has it, and not that this is over.
         telling: By which it hears that it has it.
         released: It is free for others.
+        over: Its owner has heard everything.
 
     What its owner knows of it:
 
@@ -72,7 +73,7 @@ class OwnedPartition:
         self.certain = True
         self.notified = self.released = False
         self.telling: asyncio.Task[bool] | None = None
-        self._over = held is None
+        self.over = held is None
         self.asked: list[PendingCommit] = []
         self.begun = self.announced = self.opened = self.paused = self.sought = False
         self.position = self.settled = self.recorded
@@ -97,11 +98,7 @@ class OwnedPartition:
     @property
     def finished(self) -> bool:
         """Whether it is released and its owner has heard everything."""
-        return self.released and self._over
-
-    def conclude(self) -> None:
-        """Its owner has heard everything."""
-        self._over = True
+        return self.released and self.over
 
     def request(self) -> tuple[OwnedOffset, str | None]:
         """Returns what is to be sent."""

@@ -480,7 +480,7 @@ class PartitionTable(Ownership):
             await asyncio.wait({row.telling}, timeout=max(self._options.revoke_timeout, LAST_WORD))
         if row.notified and (telling := self._lose([row], *calls)):
             await asyncio.wait({telling}, timeout=max(self._options.revoke_timeout, LAST_WORD))
-        row.conclude()
+        row.over = True
         self._forget(row)
 
     def _let_go(self, row: OwnedPartition) -> None:
