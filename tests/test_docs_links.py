@@ -21,6 +21,7 @@ from qdo.worker.metrics import WorkerMetrics
 from queuey import cli as queuey_cli
 from queuey import settings
 from queuey.metrics import Metrics, exposition, snapshot
+from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
 from tests.servers.plugin import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
@@ -231,7 +232,7 @@ def test_metrics(tmp_path: Path) -> None:
     metrics = Metrics()
     metrics.observe("v1.queue", 200, 0.001)
     store = open_store(tmp_path / "data")
-    text = exposition({"1": snapshot(metrics, store.statistics())}).decode()
+    text = exposition({"1": snapshot(metrics, Service(store).statistics())}).decode()
     store.close()
     families = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
     assert set(re.findall(r"\bqueuey_[a-z_]+\b", text_of("docs/operations.md"))) == families

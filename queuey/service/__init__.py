@@ -7,7 +7,9 @@ Every API translates to these. A caller reaches a queue in two steps: :meth:`Ser
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
+from queuey.errors import StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, Size
@@ -75,6 +77,13 @@ class Service:
         self.offsets = OffsetUseCases(store)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers)
+
+    def statistics(self) -> dict[str, float]:
+        """Returns what is counted besides requests and messages: of claims, and of the store unless it is away."""
+        found = self.claims.statistics()
+        with suppress(StoreUnavailable):
+            found |= self.store.statistics()
+        return found
 
     def find(self, application: str, name: str) -> Queue:
         """Looks a queue up.

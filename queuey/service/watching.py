@@ -105,6 +105,11 @@ class Watchers:
         with self._lock:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
+    def count(self, news: News) -> int:
+        """Returns how many wait for such news."""
+        with self._lock:
+            return len({waiter for key, shared in self._shared.items() if key[-1] == news for waiter in shared.waiters})
+
     def add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
         """Has a waiter woken; ``key`` is of this queue."""
         *_, partitions, news = key

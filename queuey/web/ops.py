@@ -23,7 +23,7 @@ class OpsViews:
 
     def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._service = service
-        self.told = Told(lambda: metrics.snapshot(service.metrics, self._statistics()))
+        self.told = Told(lambda: metrics.snapshot(service.metrics, service.statistics()))
         self._clock = clock
         self._looking = threading.Lock()
         self._health: StoreUnavailable | None = None
@@ -85,13 +85,6 @@ class OpsViews:
     def metrics(self, environ: Environ, match: Match) -> Response:
         """Writes what all workers have done, for Prometheus."""
         return Response(200, metrics.exposition(self.told.all()), ("Content-Type", metrics.CONTENT_TYPE))
-
-    def _statistics(self) -> dict[str, float]:
-        """Returns the store's numbers; what this process counted must be readable while the store is not."""
-        try:
-            return self._service.store.statistics()
-        except StoreUnavailable:
-            return {}
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types

@@ -27,6 +27,7 @@ from queuey.service.claims.news import ClaimNews
 from queuey.service.claims.partition_log import PartitionLog, too_late
 from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest
 from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
+from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.turns import Turns
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.limits import Limits
@@ -95,6 +96,7 @@ class ClaimUseCases:
         self._runtime = runtime or ThreadRuntime(store)
         self._timing = timing or ClaimTiming()
         self._upkeep = upkeep or Upkeep()
+        self._totals = ClaimTotals()
         self._logs = LogCache(self._make, limits.claims_memory)
         self._back = ClaimNews(store, self._logs, self._runtime, self._timing)
         self._news = News(self._back.watch, for_all=False)
@@ -105,7 +107,19 @@ class ClaimUseCases:
             after(log)
             self._back.note(log)
 
-        return PartitionLog(self._store, key, self._runtime, self._timing, self._limits, self._upkeep, rested)
+        return PartitionLog(
+            self._store, key, self._runtime, self._timing, self._limits, self._upkeep, self._totals, rested
+        )
+
+    def statistics(self) -> dict[str, float]:
+        """Returns what this process has counted, and what it has in memory, by the names that the metrics have."""
+        outstanding, weight = self._logs.measure()
+        return {
+            **self._totals.statistics(),
+            "claims_outstanding": outstanding,
+            "claims_memory_bytes": weight,
+            "claims_waiting": self._watchers.count(self._news),
+        }
 
     # Claiming
 

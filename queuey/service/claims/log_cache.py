@@ -48,6 +48,12 @@ class LogCache:
         log = self._logs.get(key)
         return -1e9 if log is None else log.refused
 
+    def measure(self) -> tuple[int, int]:
+        """Returns how many messages of all these logs are claimed or wait to be given again, and what all weigh."""
+        with self._lock:
+            logs = list(self._logs.values())
+        return sum(len(log.state.outstanding) for log in logs), self.weight
+
     def _note(self, log: PartitionLog) -> None:
         """Weighs a log after a round, and drops others if all are too heavy together."""
         weight = log.weight

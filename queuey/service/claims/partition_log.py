@@ -59,6 +59,7 @@ from queuey.service.claims.requests import (
 from queuey.service.claims.runtime import Done, Runtime
 from queuey.service.claims.scans import Scanner, ScanResult, conclude
 from queuey.service.claims.steps import Call, Steps, run
+from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.upkeep import LogLength, Upkeep
 from queuey.service.limits import Limits
 from queuey.storage import Store
@@ -104,6 +105,7 @@ class PartitionLog:
         timing: When claims are over.
         limits: How much one answer may have.
         upkeep: How the log is kept short.
+        totals: Counts what is done.
         after: Told after each round.
     """
 
@@ -115,6 +117,7 @@ class PartitionLog:
         timing: ClaimTiming,
         limits: Limits,
         upkeep: Upkeep,
+        totals: ClaimTotals,
         after: Callable[[PartitionLog], None] = lambda _log: None,
     ) -> None:
         self.key = key
@@ -127,6 +130,7 @@ class PartitionLog:
         self._runtime = runtime
         self._timing = timing
         self._limits = limits
+        self._totals = totals
         self._after = after
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
@@ -233,6 +237,7 @@ class PartitionLog:
                 ):
                     material = None
                     continue
+                self._totals.ended(taken, None, self.state)
                 self._answer(taken, polls, material, Appended(0, chosen))
                 # Nothing of this round, but perhaps what somebody else was to do, who has died.
                 yield from self._delete(queue, 0)
@@ -242,6 +247,7 @@ class PartitionLog:
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
                     self._scanner.passed(self.state, material.found)
+                self._totals.ended(taken, entry, self.state)
                 yield from self._delete(queue, number)
                 self._answer(taken, polls, material, Appended(number, chosen))
                 yield from self._publish(queue, [position for position, _, _ in entry.outs])
@@ -511,6 +517,7 @@ class PartitionLog:
             self._current = began
             return True
         self.refused = self._runtime.boottime()
+        self._totals.refused()
         tokens = yield from self._read_from(queue, state)
         if one.number not in tokens and doubted:
             raise StoreUnavailable("It cannot be found out whether the claim log was written.", outcome="unknown")

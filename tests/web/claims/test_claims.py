@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
 import pytest
 
-from queuey.service import Limits
+from queuey.service import Limits, Service
+from queuey.storage import Store
 from tests.backends import Clock
 from tests.web.caller import Caller, Reply
 
@@ -179,6 +181,32 @@ def test_waiting_for_messages(owner: Caller, q: str) -> None:
     timer.start()
     assert bodies(claim(owner, wait=20)) == ["later"]
     timer.join()
+
+
+def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:
+    """What was handed out, again, acknowledged and refused is counted, and what the logs were asked for it."""
+    first = claim(owner, limit=2, ttl=30)
+    clock.advance(40)
+    second = claim(owner, limit=1, ttl=30)
+    settle(owner, "ack", first[0], second[0])
+    settle(owner, "release", first[1])
+    elsewhere = Service(other)
+    elsewhere.claims.claim(elsewhere.enter(other.queue("queuey", q), lambda _queue: None), limit=1, ttl=30)
+    claim(owner, limit=1, ttl=30)
+    pattern = re.compile(r"^queuey_claims_(\w+) ([0-9.e+]+)$", re.MULTILINE)
+    found = {name: float(value) for name, value in pattern.findall(owner.get("/metrics").text)}
+    assert found.pop("memory_bytes") > 0
+    assert found == {
+        "delivered_total": 4,
+        "redelivered_total": 1,
+        "acknowledged_total": 1,
+        "superseded_total": 1,
+        "appends_total": 5,
+        "appends_refused_total": 1,
+        "operations_total": 5,
+        "outstanding": 2,
+        "waiting": 0,
+    }
 
 
 @pytest.mark.parametrize("limits", [Limits(page_bytes=300_000)])
