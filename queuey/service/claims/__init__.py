@@ -24,8 +24,8 @@ from queuey.metrics import Metrics
 from queuey.service.claims.claiming import ClaimSearch, HandedOut
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.news import ClaimNews
-from queuey.service.claims.partition_log import PartitionLog, too_late
-from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest, too_late
 from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.turns import Turns

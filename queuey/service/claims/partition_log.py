@@ -43,7 +43,6 @@ from queuey.errors import (
     StoreClosed,
     StoreIncompatible,
     StoreUnavailable,
-    TooManyClaims,
 )
 from queuey.ids import Position
 from queuey.messages import LogEntry, LogPage, Message, Queue, Slice
@@ -55,6 +54,8 @@ from queuey.service.claims.requests import (
     Request,
     SentRequest,
     SettleRequest,
+    too_late,
+    too_many,
 )
 from queuey.service.claims.runtime import Done, Runtime
 from queuey.service.claims.scans import Scanner, ScanResult, conclude
@@ -592,14 +593,3 @@ class PartitionLog:
 def _is_long(page: LogPage) -> bool:
     """Tells whether applying a page takes so long that others should not wait for it."""
     return page.snapshot is not None or sum(len(one.body) for one in page.entries) > LONG
-
-
-def too_late() -> StoreUnavailable:
-    """Returns what a caller is told whose claim would be over by the time that it knows of it."""
-    return StoreUnavailable("The claim was made too late to be of use. Claim again.", outcome="unknown")
-
-
-def too_many(partition: int) -> TooManyClaims:
-    """Returns what a caller is told if a partition has as many claims as it may have."""
-    text = f"Partition {partition} has {MOST_OUTSTANDING} claims, which is all that it may have."
-    return TooManyClaims(f"{text} Acknowledge or release some.")

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from queuey.claims import ClaimReceipt, Poll, Settlement, State
-from queuey.errors import Outcome
+from queuey.claims import MOST_OUTSTANDING, ClaimReceipt, Poll, Settlement, State
+from queuey.errors import Outcome, StoreUnavailable, TooManyClaims
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.service.claims.runtime import Done
@@ -120,3 +120,14 @@ class SentRequest(Request):
     def __init__(self, queue: Queue, done: Done, positions: Sequence[Position]) -> None:
         super().__init__(queue, done)
         self.positions = positions
+
+
+def too_late() -> StoreUnavailable:
+    """Returns what a caller is told whose claim would be over by the time that it knows of it."""
+    return StoreUnavailable("The claim was made too late to be of use. Claim again.", outcome="unknown")
+
+
+def too_many(partition: int) -> TooManyClaims:
+    """Returns what a caller is told if a partition has as many claims as it may have."""
+    text = f"Partition {partition} has {MOST_OUTSTANDING} claims, which is all that it may have."
+    return TooManyClaims(f"{text} Acknowledge or release some.")
