@@ -26,22 +26,23 @@ class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
         5
 
     Attributes:
-        start: Where partitions begin of which the group has recorded nothing: with the oldest message, or with what
-            comes after they were assigned. In the second case that point is recorded before anything is handed out.
+        start: Where partitions without an offset begin: at the oldest message (``earliest``), or after the last one at
+            the time of the assignment (``latest``). In the second case this position is recorded before any message is
+            returned.
         page: Messages of one partition in one read, up to 1000.
-        prefetch_messages: Messages that may be held over all partitions. A quarter is set aside, in equal parts, for
-            partitions that hold none, so that slow ones do not starve the others; the answers that are under way
-            come on top.
-        prefetch_bytes: Bytes of bodies that may be held in the same sense; every partition may hold one message.
-        wait: Seconds that the service may hold a read open, up to 20.
-        discover: Seconds between looks for new queues and partitions.
-        settle: Seconds for which the member who shares out gathers changes that follow one another; the first in a
-            group at work does not wait.
-        grace: Seconds for which a static member that is gone keeps its partitions.
-        revoke_timeout: Seconds that ``on_revoke`` may take before a partition is given up all the same.
-        commit_every: Seconds between commits of their own accord; None: only when asked. What was handed out counts
-            as processed when poll is called again without skipping its partition.
-        mirror: Also record commits with Queuey's offsets call, so that lag shows there.
+        prefetch_messages: Messages that may be fetched in advance, over all partitions. A quarter is reserved, in equal
+            parts, for partitions without fetched messages, so that slow partitions do not starve the others. Answers
+            that are being received are not counted.
+        prefetch_bytes: Bytes of bodies that may be fetched in advance; every partition may have one message.
+        wait: Seconds for which the service holds a read open, up to 20.
+        discover: Seconds between searches for new queues and partitions.
+        settle: Seconds for which the leader collects further changes before it makes an assignment; after a quiet time
+            the first change does not wait.
+        grace: Seconds for which a static member that is away keeps its partitions.
+        revoke_timeout: Seconds that ``on_revoke`` may take before the partition is released in any case.
+        commit_every: Seconds between automatic commits; None: there are none. Messages that poll returned count as
+            processed when poll is called again without skipping their partition.
+        mirror: Also record the offsets in the service, so that it shows the lag.
     """
 
     start: Start = "earliest"

@@ -41,8 +41,8 @@ class Delivery(NamedTuple):
 
     Attributes:
         partition: The partition, with its queue.
-        attempt: From 1 on, counted in this worker: another worker that gets the message begins at 1 again. Only
-            attempts that ended with their worker are counted on.
+        attempt: From 1 on. Another worker that gets the message begins at 1 again, except after attempts that ended
+            with the loss of their worker.
     """
 
     partition: Partition
@@ -60,10 +60,10 @@ class Failure(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: The error's class, with its module unless it is built in.
-        text: What the error says.
-        trace: The traceback as text; empty where there is none.
-        kinds: The bare and the full names of the class and of all its bases, for decisions by class.
-        effect: What it means for the worker.
+        text: The error's message.
+        trace: The traceback as text; empty if there is none.
+        kinds: The names of the class and of all its bases, with and without their modules.
+        effect: What the worker does: ``fail``, ``stop`` or ``exit``.
     """
 
     kind: str
@@ -77,9 +77,9 @@ class Failure(msgspec.Struct, frozen=True):
         """Describes an error.
 
         ``MemoryError``, ``sys.exit`` and a cancellation that the handler caused itself are failed attempts like any
-        other: the message that brings them about must not hold up its partition for ever, and a library that exits is
-        not the one who decides about the worker. ``KeyboardInterrupt`` and whatever else is no ``Exception`` end the
-        worker; so does a handler that cannot be used, for it would fail on every message.
+        other, because such a message must not block its partition for ever, and a library must not end the worker.
+        ``KeyboardInterrupt`` and other errors that are not an ``Exception`` end the worker. So does a handler that
+        cannot be used, because it would fail on every message.
         """
         kind = type(error)
         if isinstance(error, StopWorker):

@@ -87,29 +87,29 @@ class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
         'skip'
 
     Attributes:
-        threads: Partitions (with ``by``: shares of them) that a plain function handles at the same moment.
+        threads: Partitions (with ``by``: parts of them) that a plain function handles at the same time.
         tasks: The same for an async function.
-        processes: Handle in so many processes instead; 0: in this one.
-        by: Handle messages of one partition at the same time, those with one key in order: ``header:<name>`` or
-            ``body:<field>``; None: one after another.
-        parallel: With ``by``, how many of one partition at the same moment.
-        window: With ``by``, how many messages of one partition are held at most until the first of them is done.
+        processes: Number of processes that run the handler; 0: it runs in this process.
+        by: Handle several messages of a partition at the same time, but those with the same key in order. The key is
+            ``header:<name>`` or ``body:<field>``; None: one message after another.
+        parallel: With ``by``, messages of one partition that are handled at the same time.
+        window: With ``by``, most messages of one partition that wait for the oldest of them to be handled.
         batch: Most messages taken from one partition at once.
-        slice: How long a partition is handled before others that wait have their turn. Nothing is interrupted for it.
-        retry: Whether and when a message is tried again.
-        on_failure: What becomes of a message that failed at last: put into the queue of dead letters, skipped (it is
-            logged), the worker stops without marking it, or it is tried for ever.
-        time_limit: How long one attempt may take; None: as long as it likes. Not for threads.
-        stalled_after: How long a message may be in hand. Then its attempt has failed: an async handler is cancelled, a
-            process killed. A thread cannot be stopped, so the worker leaves it, hands its partitions back and joins
-            again. A worker that is held up as a whole, so that it can do nothing, is out of its group after so long.
-        dead_queue: Queue for dead letters; None: the message's own with ``.dead`` behind.
+        slice: Time after which another waiting partition has its turn. No running message is interrupted.
+        retry: Whether and when a message is retried.
+        on_failure: What happens to a message whose last attempt failed: it becomes a dead letter, it is skipped (and
+            logged), the worker stops and leaves it unhandled, or it is retried without limit.
+        time_limit: Longest time of one attempt; None: no limit. Not for threads.
+        stalled_after: Time after which an attempt that has not ended counts as failed. An async handler is cancelled, a
+            process killed. A thread cannot be stopped, so the worker abandons it, releases its partitions and joins the
+            group again. A worker that is blocked as a whole for this time leaves its group.
+        dead_queue: Queue for dead letters; None: the message's queue with ``.dead`` behind.
         dead_ttl: How long dead letters are kept.
-        bury_dead: Whether messages of a queue of dead letters may become dead letters of that queue in turn. If not
-            they are skipped: reading has removed nothing, so they lie there still.
-        commit_messages: Handled messages after which progress is recorded.
-        commit_seconds: Time after which it is recorded if there were fewer.
-        drain: How long a stop may wait for messages in hand.
+        bury_dead: Whether a failed message of a queue of dead letters becomes a dead letter of that queue again. If not
+            it is skipped, and stays where it is.
+        commit_messages: Number of handled messages after which offsets are committed.
+        commit_seconds: Time after which they are committed if fewer messages were handled.
+        drain: How long a stop waits for messages that are being handled.
         lag_seconds: Time between two measurements of the lag, if there are metrics.
     """
 
