@@ -35,13 +35,13 @@ AT_A_TIME = 8
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """What there is to say about a partition, as ``--json`` prints it.
+    """The state of a partition, as ``--json`` prints it.
 
     Attributes:
-        owner: Who has it now; None: nobody.
-        target: Who is to have it; None: nobody.
-        offset, recorded, by: The offset as it was recorded, when, and by whom (empty: from outside); None: not at all.
-        lag, lag_exact, lag_seconds: How many messages lie behind, and the age of the oldest; None: not known.
+        owner: The owner; None: there is none.
+        target: The next owner; None: there is none.
+        offset, recorded, by: The committed offset, its time, and the member (empty: a command); None: there is none.
+        lag, lag_exact, lag_seconds: Messages after the offset, and the age of the oldest; None: not known.
     """
 
     service: str

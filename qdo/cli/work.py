@@ -41,7 +41,7 @@ log = logging.getLogger("qdo.cli")
 def work(settings: WorkSettings) -> None:
     """Handle the messages of queues, sharing their partitions with the other workers of a group.
 
-    SIGTERM and Ctrl-C finish what is in hand; a second one ends at once. Exit codes: 0 ended as asked, 1 failed,
+    SIGTERM and Ctrl-C finish the running messages; a second one ends at once. Exit codes: 0 stopped, 1 failed,
     2 wrong usage, 3 a message failed and on_failure is stop, 4 handlers did not return in time.
     """
     logs.configure(settings.log_level, settings.log)

@@ -167,9 +167,9 @@ class AsyncConsumer:
         await self.close()
 
     def attach(self, callbacks: Callbacks) -> None:
-        """Has somebody else told of what happens to partitions, before those who are told already.
+        """Adds callbacks for changes of partitions, to be called before the present ones.
 
-        It is for what drives the consumer, such as a worker; call it before the start.
+        It is for code that drives the consumer, such as a worker. Call it before the start.
 
         Raises:
             InvalidArgument: It is no member of a group.
@@ -206,10 +206,10 @@ class AsyncConsumer:
             self._tasks.append(loop.create_task(self._commit_regularly(self.settings.commit_every)))
 
     async def close(self, within: float | None = None) -> None:
-        """Stops handing out, has on_revoke told of all partitions, gives them up and leaves the group. Idempotent.
+        """Returns no more messages, calls on_revoke, releases all partitions and leaves the group. Idempotent.
 
-        Each partition is given up as soon as its own on_revoke has returned, and goes to another member then. With
-        ``commit_every`` what counts as processed is committed; that is not what was handed out last.
+        Each partition is released as soon as its own on_revoke has returned; then another member can get it. With
+        ``commit_every`` the processed messages are committed, without those that the last poll returned.
 
         Args:
             within: Seconds that on_revoke may take; None: the setting ``revoke_timeout``.
@@ -218,7 +218,7 @@ class AsyncConsumer:
         self._signal.set()
         if self._end is None:
             self._end = asyncio.get_running_loop().create_task(self._close(within))
-        # Whoever closes may be cancelled; the group is left all the same.
+        # The caller may be cancelled; the group is left in any case.
         await asyncio.shield(self._end)
 
     async def poll(
@@ -228,21 +228,21 @@ class AsyncConsumer:
         *,
         skip: Collection[Partition] = (),
     ) -> list[Batch]:
-        """Hands out messages that are there, of all partitions in turn; waits for some if there are none.
+        """Returns messages that have arrived, of all partitions in turn; waits for some if there are none.
 
         Args:
             most: Messages over all batches, at most.
             timeout: Seconds to wait; None: until there are some. 0: not at all.
-            skip: Partitions to leave out now, because what was handed out of them is still being worked on.
+            skip: Partitions to leave out now, because their messages are still being worked on.
 
         Returns:
-            At most one batch for each partition. None at all: the time is over, somebody called :meth:`wake`, or the
+            At most one batch for each partition. The list is empty if the time is over, :meth:`wake` was called, or the
             consumer is ``closing``.
 
         Raises:
-            ClientError: The service refuses reads, for a reason that will not pass by itself. Reading goes on all the
-                same, so that it is worth polling again once the reason is gone.
-            CoordinationRefused: The coordination service does not allow what is needed; the same holds.
+            ClientError: The service refuses reads, for a reason that needs a correction. Reading continues, so poll
+                again after the correction.
+            CoordinationRefused: The coordination service does not allow an operation; poll again after a correction.
         """
         if most < 1:
             raise InvalidArgument("poll returns at least one message: most must be 1 or more")
@@ -271,10 +271,9 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> Message:
-        """Hands out one message after another, as poll does; ends when the consumer is closed.
+        """Returns one message after another, as poll does; ends when the consumer is closed.
 
-        A message counts as handed out when it is asked for, so that :meth:`commit` in the body of the loop records
-        everything up to the one at hand.
+        :meth:`commit` in the body of the loop commits everything up to the current message.
         """
         while not self.closing:
             for batch in await self.poll(1, None):
@@ -282,21 +281,21 @@ class AsyncConsumer:
         raise StopAsyncIteration
 
     async def commit(self, offsets: Mapping[Partition, str] | None = None, *, back: bool = False) -> None:
-        """Records how far partitions were processed.
+        """Commits offsets.
 
         Args:
-            offsets: For each partition the id of the last message that was processed; None: everything that was
-                handed out so far.
-            back: The ids may lie before what was committed: whoever owns the partition next begins there again. Where
-                this consumer goes on stays as it is; see :meth:`seek`.
+            offsets: For each partition the id of the last message that was processed; None: all messages that were
+                returned so far.
+            back: The ids may be before the committed ones: the next owner of the partition begins there again. The
+                position of this consumer does not change; see :meth:`seek`.
 
         Raises:
-            InvalidArgument: An id was not handed out, or lies before what was committed (without ``back``, and nobody
-                called :meth:`seek`); or there is no group. Nothing was recorded.
-            GroupActive: Its partitions were assigned, and a member of the group owns one of them.
-            NotOwner: Some partitions are no longer this member's; for the others it was recorded.
-            CoordinationLost: It was recorded or not; commit again.
-            SessionLost: The partitions are no longer this member's.
+            InvalidArgument: An id was not returned by this consumer, or is before the committed one (without ``back``
+                and without :meth:`seek`); or there is no group. Nothing was committed.
+            GroupActive: Partitions were chosen by :meth:`assign`, and a member of the group owns one of them.
+            NotOwner: This member no longer owns some of the partitions; the others were committed.
+            CoordinationLost: It is unknown whether the offsets were committed; commit again.
+            SessionLost: This member no longer owns the partitions.
         """
         if self._coordinator is None:
             raise InvalidArgument("without a group nothing can be committed: give the consumer a coordinator")
@@ -428,29 +427,29 @@ class AsyncConsumer:
 
     @property
     def assignment(self) -> frozenset[Partition]:
-        """The partitions that are this member's, without those that are being revoked."""
+        """The partitions that this member owns, without those that are being revoked."""
         return frozenset(row.partition for row in self._owned())
 
     def position(self, partition: Partition) -> str | None:
-        """Returns the id of the last message handed out, or else after which it goes on; None: the beginning.
+        """Returns the id of the last returned message, or the id after which reading begins; None: the beginning.
 
         Raises:
-            NotOwner: The partition is not this member's.
+            NotOwner: This member does not own the partition.
         """
         return self._known(partition).position
 
     def committed(self, partition: Partition) -> str | None:
-        """Returns what is recorded as processed; None: nothing.
+        """Returns the committed offset; None: there is none.
 
         Raises:
-            NotOwner: The partition is not this member's.
+            NotOwner: This member does not own the partition.
         """
         return self._known(partition).recorded
 
     async def lag(self) -> dict[Partition, int]:
-        """Returns how many messages lie behind the committed offset of each partition, as the service counts them.
+        """Returns the number of messages after the committed offset of each partition, as the service counts them.
 
-        Without a group: behind the last message that was handed out.
+        Without a group: after the last message that was returned.
 
         Raises:
             ClientError: The service cannot say.
@@ -464,13 +463,13 @@ class AsyncConsumer:
         return {each: found[each.queue.name][each.number].lag for each in owned}
 
     def wake(self) -> None:
-        """Lets the poll that waits now return, or the next one that would wait."""
+        """Makes the waiting poll return, or the next one that would wait."""
         self._woken = True
         self._signal.set()
 
     @property
     def _stopped(self) -> bool:
-        """Whether nothing may be handed out: nobody answers, or the session is lost and its end not yet told."""
+        """Whether no message may be returned: the connection is interrupted, or the session is lost."""
         return self._listener.stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
@@ -485,7 +484,7 @@ class AsyncConsumer:
         return self._buffer.hand_out(taken, stopped=self._stopped or self.closing)
 
     def recall(self) -> None:
-        """Takes back what the last poll handed out, as it did not reach whoever asked for it."""
+        """Takes back the messages of the last poll, because they did not reach its caller."""
         self._buffer.recall()
 
     async def _take_over(self, service: str) -> None:

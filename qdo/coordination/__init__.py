@@ -54,7 +54,7 @@ class Member(msgspec.Struct, frozen=True):
         wants: The queues that it subscribes to.
         static: It chose its name and keeps its partitions for a while when it is gone.
         since: When it joined, seconds since 1970.
-        leaving: It finishes what it has in hand, and is to be given nothing.
+        leaving: It finishes its running messages, and must get no partitions.
     """
 
     id: str
@@ -110,7 +110,7 @@ class CommittedOffset(msgspec.Struct, frozen=True):
         id: Of the last message that was processed, or the point before which everything counts as processed; None:
             nothing was recorded yet.
         at: When it was recorded, seconds since 1970.
-        member: Who recorded it; empty: somebody from outside the group.
+        member: The member that recorded it; empty: a program outside the group.
         held: An owner has it. When it is taken: the owner before lost it, and did not release it.
         note: What that owner had begun; it means nothing once ``id`` has come as far.
     """

@@ -1,4 +1,4 @@
-"""The worker: takes messages from a consumer and has them handled, until it is told to stop.
+"""The worker: takes messages from a consumer and calls the handler with them, until it is stopped.
 
 ::
 
@@ -8,10 +8,10 @@
                       ▼  │
                     halted
 
-Draining: nothing more is taken, and the group is told to give this member nothing. Each partition is handed back by
-itself, as soon as what is in hand of it is finished and recorded; then the group is left, then the context. Halted:
-what is in hand is finished and nothing begins. When the session is lost, what is in hand counts for nothing, and the
-worker goes on with what it is given next.
+Draining: the worker takes no more messages, and the group assigns it nothing. Each partition is released as soon as
+its running messages are finished and committed; then the worker leaves the group, then the context. Halted: running
+messages are finished, and none begins. If the session is lost, running messages are not committed, and the worker
+continues with its next assignment.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from queuey.client import ClientError
 logger = logging.getLogger("qdo.worker")
 
 _HAND_BACK = 0.8
-"""The part of the consumer's time for a revocation in which messages in hand may be finished. The rest is left to
-record how far they came."""
+"""The part of the consumer's time for a revocation in which running messages may be finished. The rest is for the
+commit."""
 _RECORDING_SECONDS = 5.0
 """Beyond the time for finishing, to record progress when the worker ends."""
 _LEEWAY_SECONDS = 1.0
-"""Beyond both, so that the partition is handed back by what finishes and records, and not over its head."""
+"""In addition to both, so that the worker releases the partition, and not the consumer at the end of its time."""
 _GIVING_UP_SECONDS = 2.0
 """For tasks that were cancelled and processes that were killed to end."""
 _REFUSED_PAUSE = 1.0
@@ -266,7 +266,7 @@ class Worker:
             self._stop()
 
     async def _drain(self, patience: float) -> None:
-        """Finishes what is in hand, within so many seconds, and hands back each partition when it is recorded."""
+        """Finishes the running messages, within so many seconds, and releases each partition after its commit."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
@@ -317,7 +317,7 @@ class Worker:
     # -- what others tell it
 
     def _wake(self) -> None:
-        """There may be room, or something else to look at."""
+        """Wakes the loop: more messages may be taken, or the state has changed."""
         self._changed.set()
         self.consumer.wake()
 
@@ -340,7 +340,7 @@ class Worker:
         self._moved("assigned", partitions)
 
     async def _revoked(self, partitions: frozenset[Partition]) -> None:
-        """Finishes what is in hand and records it, so that nobody handles it again."""
+        """Finishes the running messages and commits them, so that they are not handled again."""
         begun, seconds = asyncio.get_running_loop().time(), self.consumer.settings.revoke_timeout
         finishing, recording = begun + seconds * _HAND_BACK, begun + seconds * (1 + _HAND_BACK) / 2
         if self._drained is not None:
