@@ -37,8 +37,8 @@ class KeyedPosts(ABC):
             InvalidRequest: As in ``append``.
             KeyReused: The key is that of a post with another ``content``.
             KeyInUse: Another caller is about to carry out this post, or was until a moment ago.
-            StoreUnavailable: ``outcome`` says what became of the messages: ``none`` that no post under the key has
-                stored them so far. Repeating it with the same key is always safe.
+            StoreUnavailable: ``outcome`` says what became of what this call has written; an earlier one may have stored
+                the messages. Repeating it with the same key is always safe.
         """
 
     @abstractmethod
