@@ -64,5 +64,5 @@ def test_cassandra_for_long(
     store = store_on(cassandra_nodes, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
     acts = random_acts(seed, WEBS, list(store.nodes), store.span, 60 * fault_minutes())
     result = ClaimRun(tmp_path, store, seed).run(acts, rest=2.0)
-    least = {"posted": 1200, "again": 40, "acknowledgements done": 1200, "faults": 10}
+    least = {"posted": 1200, "again": 40, "acknowledgements done": 1200, "faults": 5}
     verify(result, record_property, in_minutes(least))
