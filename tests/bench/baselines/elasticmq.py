@@ -14,6 +14,7 @@ import platformdirs
 
 from tests.bench.harness import Skip
 from tests.bench.load import traffic
+from tests.bench.load.cycles import Dialect
 from tests.bench.load.traffic import Job
 from tests.bench.started.processes import Process, start
 from tests.servers.served import free_port
@@ -116,6 +117,27 @@ def json_batch(group: Sequence[str]) -> str:
     """Returns one SendMessageBatch in the JSON protocol."""
     entries = [{"Id": str(place), "MessageBody": body} for place, body in enumerate(group, 1)]
     return json_request("SendMessageBatch", {"Entries": entries})
+
+
+def receives() -> Dialect:
+    """Returns how batches are received and deleted, in the JSON protocol: the faster one."""
+    length = "Content-Length: "
+    settle = json_request("DeleteMessageBatch", {})
+    return {
+        "claim": json_request("ReceiveMessage", {"MaxNumberOfMessages": BATCH}),
+        "receipt": '"ReceiptHandle": ?"([^"]+)"',
+        "settle": settle[: settle.index(length) + len(length)],
+        "before": f'{{"QueueUrl":"http://127.0.0.1{QUEUE}","Entries":[',
+        "each": '{"Id":"%d","ReceiptHandle":"%s"}',
+        "after": "]}",
+    }
+
+
+def fill(server: Process, messages: Sequence[str]) -> None:
+    """Puts messages into the emptied queue, and perhaps some more."""
+    purge(server)
+    job = batch_sends(messages, "json")
+    traffic.run(server, job, seconds=60, connections=4, warm=0, count=len(job.requests))
 
 
 def purge(server: Process) -> None:

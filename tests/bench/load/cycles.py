@@ -16,20 +16,32 @@ from typing import TypedDict
 
 from tests.bench.load.generator import BadAnswer, Connection, Generator, Result, body_length
 
-RECEIPT = re.compile(rb'"receipt":"([^"]+)"')
 IDLE = 20.0
 """Seconds without a message after which there are none left, though there should be."""
 
 
+class Dialect(TypedDict):
+    """How a server is spoken to.
+
+    ``claim`` is a whole request; ``receipt`` a regular expression of what an answer names a message by. ``settle`` is a
+    request up to its length, and ``before``, ``each`` (of a number and a receipt) and ``after`` make its body.
+    """
+
+    claim: str
+    receipt: str
+    settle: str
+    before: str
+    each: str
+    after: str
+
+
 class CyclePlan(TypedDict):
-    """What to do: ``count`` messages, ``limit`` a claim, over so many ``connections``; the queue's path and the key."""
+    """What to do: ``count`` messages in all, over so many ``connections``."""
 
     port: int
     connections: int
-    path: str
-    key: str
-    limit: int
     count: int
+    dialect: Dialect
 
 
 class Cycles(Generator):
@@ -53,16 +65,16 @@ class Cycles(Generator):
         self.receipts: dict[Connection, list[bytes]] = {}
         self.settled = 0
         self.waiting = plan["connections"]
-        self.claim = self.request(f"claims?limit={plan['limit']}&ttl=60", b"")
+        self.dialect = plan["dialect"]
+        self.claim = self.dialect["claim"].encode()
+        self.receipt = re.compile(self.dialect["receipt"].encode())
 
-    def request(self, what: str, body: bytes) -> bytes:
-        """Returns a whole request."""
-        head = (
-            f"POST {self.cycle['path']}/{what} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-            f"Authorization: Application {self.cycle['key']}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
+    def settle(self, receipts: list[bytes]) -> bytes:
+        """Returns the request that ends claims."""
+        dialect = self.dialect
+        parts = [dialect["each"] % (number, receipt.decode()) for number, receipt in enumerate(receipts)]
+        body = dialect["before"] + ",".join(parts) + dialect["after"]
+        return f"{dialect['settle']}{len(body)}\r\n\r\n{body}".encode()
 
     def work(self) -> Result:
         """Works until the messages are done."""
@@ -97,10 +109,7 @@ class Cycles(Generator):
         if not receipts and self.settled >= self.cycle["count"]:
             self.waiting -= 1
             return
-        request = self.claim
-        if receipts:
-            request = self.request("claims/ack", b'{"receipts":["' + b'","'.join(receipts) + b'"]}')
-        self.requests = [request]
+        self.requests = [self.settle(receipts) if receipts else self.claim]
         self.bodies[connection] = []
         self.send(connection)
 
@@ -123,7 +132,7 @@ class Cycles(Generator):
             self.settled += len(receipts)
         else:
             self.latencies.append(time.perf_counter_ns() - connection.sent_at)
-            receipts = self.receipts[connection] = RECEIPT.findall(whole, end)
+            receipts = self.receipts[connection] = self.receipt.findall(whole, end)
         self.next_request(connection)
         return bool(receipts)
 

@@ -16,7 +16,7 @@ from queuey.storage import Store
 from tests.bench.baselines import claim_each
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
-from tests.bench.load.cycles import CyclePlan
+from tests.bench.load.cycles import CyclePlan, Dialect
 from tests.bench.load.generator import Result
 from tests.bench.load.traffic import Sample
 from tests.bench.results import Report, Verdict, paired
@@ -25,20 +25,34 @@ from tests.bench.started import processes, service
 QUEUE = "bench"
 
 
+def dialect(limit: int, queue: str) -> Dialect:
+    """Returns how claims of so many messages, and their acknowledgements, are asked for."""
+    path = f"{service.BASE}/{queue}/claims"
+    length = "Content-Length: "
+    settle = traffic.request("POST", f"{path}/ack", "", {"Content-Type": "application/json"})
+    return {
+        "claim": traffic.request("POST", f"{path}?limit={limit}&ttl=60"),
+        "receipt": '"receipt":"([^"]+)"',
+        "settle": settle[: settle.index(length) + len(length)],
+        "before": '{"receipts":[',
+        # Two values are given: the first is left out.
+        "each": '%.0s"%s"',
+        "after": "]}",
+    }
+
+
 def run(server: processes.Process, *, count: int, limit: int, connections: int, queue: str = QUEUE) -> Sample:
-    """Lets clients, in a process of their own, claim and acknowledge so many messages.
+    """Lets clients claim and acknowledge so many messages; see :func:`cycle`."""
+    return cycle(server, dialect(limit, queue), count, connections)
+
+
+def cycle(server: processes.Process, spoken: Dialect, count: int, connections: int) -> Sample:
+    """Lets clients, in a process of their own, claim so many messages and end the claims.
 
     Raises:
         Void: An answer had another status, or there were fewer messages.
     """
-    plan: CyclePlan = {
-        "port": server.port,
-        "connections": connections,
-        "path": f"{service.BASE}/{queue}",
-        "key": traffic.KEY,
-        "limit": limit,
-        "count": count,
-    }
+    plan: CyclePlan = {"port": server.port, "connections": connections, "count": count, "dialect": spoken}
     before = server.cpu_seconds()
     command = [sys.executable, "-m", "tests.bench.load.cycles"]
     done = subprocess.run(command, input=json.dumps(plan), capture_output=True, text=True, timeout=300, check=False)

@@ -1,4 +1,4 @@
-"""Claims on Cassandra, against one lightweight transaction for each claimed message."""
+"""Claims on Cassandra: against a lightweight transaction for each message, an SQS in memory, and themselves."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from functools import partial
 
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store
-from tests.bench.baselines import wide_rows
+from tests.bench.baselines import elasticmq, wide_rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
 from tests.bench.load.traffic import Sample
-from tests.bench.measures.claims import run
+from tests.bench.measures.claims import cycle, run
 from tests.bench.results import Report, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, service
 from tests.bench.started.nodes import Nodes
@@ -47,6 +47,62 @@ def claim1(bench: Bench) -> Report:
     notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {wide_rows.PARTITIONS} partitions; messages a second."]
     verdict = Verdict("queuey / a transaction each", ratio, goal=5, aim=10)
     return Report("cassandra-claim1", "", rows, [verdict], notes)
+
+
+@measure(
+    "cassandra-claim100",
+    f"Claims of 100 messages and their acknowledgement, against ElasticMQ {elasticmq.VERSION} in batches of 10",
+)
+def claim100(bench: Bench) -> Report:
+    """The baseline receives and deletes as many as SQS takes in one call, in memory; both over HTTP."""
+    count = bench.size(40_000, 4_000)
+    texts = traffic.bodies(1000) * (count // 1000)
+    with (
+        nodes.cassandra(bench) as cassandra,
+        elasticmq.serve(bench.fresh("elasticmq")) as other,
+        contextlib.closing(on_cassandra.prepare(cassandra)) as store,
+        on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+    ):
+        cycles = partial(run, server, count=count, limit=100, connections=4, queue=QUEUE)
+        queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
+
+        def receives() -> Sample:
+            elasticmq.fill(other, texts)
+            return cycle(other, elasticmq.receives(), count, 4)
+
+        calls: dict[str, Callable[[], Sample]] = {
+            "queuey, limit 100": partial(filled, store, queue, cycles, count),
+            "elasticmq, json, 10": receives,
+        }
+        bench.interleave(calls, bench.size(3, 1))  # Both JVMs compile meanwhile.
+        samples = bench.interleave(calls, bench.size(5, 2))
+    ratio = paired(*(traffic.rates(samples[name]) for name in calls))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {wide_rows.PARTITIONS} partitions; messages a second."]
+    return Report("cassandra-claim100", "", rows, [Verdict("queuey / elasticmq", ratio, goal=1, aim=2)], notes)
+
+
+@measure("cassandra-hot", "Claims of one message from one partition: four processes of the service against one")
+def hot(bench: Bench) -> Report:
+    """The processes share the queue's log, and know nothing of each other."""
+    count = bench.size(4_000, 500)
+    with contextlib.ExitStack() as stack:
+        cassandra = stack.enter_context(nodes.cassandra(bench))
+        store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
+        calls: dict[str, Callable[[], Sample]] = {}
+        for workers in (1, 4):
+            server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), workers=workers))
+            name = f"hot-{workers}"
+            queue, _ = store.create_queue(service.APPLICATION, name, QueueSpec())
+            cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=name)
+            calls[f"{workers} process(es)"] = partial(filled, store, queue, cycles, count)
+        bench.interleave(calls, 1)
+        samples = bench.interleave(calls, bench.size(5, 2))
+    one, four = (traffic.rates(samples[name]) for name in calls)
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    verdict = Verdict("four processes / one", paired(four, one), goal=0.5, aim=1)
+    notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, one partition; messages a second."]
+    return Report("cassandra-hot", "", rows, [verdict], notes)
 
 
 def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
