@@ -491,7 +491,8 @@ class PartitionLog:
         """
         state = self.state
         one = LogEntry(state.number + 1, encode_entry(entry))
-        below = self._length.truncatable(state.number, self._runtime.boottime()) if entry.snapshot else None
+        began = self._runtime.boottime()
+        below = self._length.truncatable(state.number, began) if entry.snapshot else None
         doubted = False
         pause = FIRST_PAUSE
         while True:
@@ -512,7 +513,6 @@ class PartitionLog:
             yield partial(self._pause, pause * (0.5 + self._runtime.jitter()))
             pause = min(2 * pause, LONGEST_PAUSE)
         if applied:
-            began = self._runtime.boottime()
             state.apply(one.number, entry)
             self._length.entered(one.number, len(one.body), began)
             self._current = began

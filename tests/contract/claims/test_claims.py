@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -113,6 +114,32 @@ def test_partitions(store: Store) -> None:
         service.claims.claim(access, limit=9, ttl=60, partitions=[4])
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
         service.claims.acknowledge(access, [ClaimReceipt(4, 1, 1, 1)])
+
+
+def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store) -> None:
+    """A claim finds what another process released before, also if its own hears late of an entry before that."""
+    queue = make_queue(store)
+    say(store, queue, "a", "b")
+    slow = InterposedStore(store)
+    (one, access), (two, there) = enter(slow.store, queue), enter(other, queue)
+    [a] = two.claims.claim(there, limit=1, ttl=60)
+    told: list[Callable[[], None]] = []
+    found: list[list[HandedOut]] = []
+
+    def hold(queue: Queue, partition: int, entry: LogEntry, done: Appended, **named: Any) -> None:  # noqa: ANN401
+        store.begin_append_entry(queue, partition, entry, lambda *end: told.append(partial(done, *end)), **named)
+
+    slow.instead(Store.begin_append_entry, hold)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(one.claims.claim, access, limit=1, ttl=60)
+        assert eventually(lambda: told)
+        two.claims.release(there, [a.receipt])
+        one.claims.begin_claim(queue, lambda claimed, _error: found.append(claimed), limit=9, ttl=60)
+        slow.passing(Store.begin_append_entry)
+        told[0]()
+        assert texts(first.result()) == ["b"]
+    assert eventually(lambda: found)
+    assert texts(found[0]) == ["a"]
 
 
 def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
