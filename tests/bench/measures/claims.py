@@ -18,7 +18,7 @@ from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
 from tests.bench.load.cycles import CyclePlan, Dialect
 from tests.bench.load.generator import Result
-from tests.bench.load.traffic import Sample
+from tests.bench.load.traffic import Metered, Sample
 from tests.bench.results import Report, Verdict, paired
 from tests.bench.started import processes, service
 
@@ -41,12 +41,22 @@ def dialect(limit: int, queue: str) -> Dialect:
     }
 
 
-def run(server: processes.Process, *, count: int, limit: int, connections: int, queue: str = QUEUE) -> Sample:
+def run(
+    server: processes.Process,
+    *,
+    count: int,
+    limit: int,
+    connections: int,
+    queue: str = QUEUE,
+    backend: Metered | None = None,
+) -> Sample:
     """Lets clients claim and acknowledge so many messages; see :func:`cycle`."""
-    return cycle(server, dialect(limit, queue), count, connections)
+    return cycle(server, dialect(limit, queue), count, connections, backend)
 
 
-def cycle(server: processes.Process, spoken: Dialect, count: int, connections: int) -> Sample:
+def cycle(
+    server: processes.Process, spoken: Dialect, count: int, connections: int, backend: Metered | None = None
+) -> Sample:
     """Lets clients, in a process of their own, claim so many messages and end the claims.
 
     Raises:
@@ -54,6 +64,7 @@ def cycle(server: processes.Process, spoken: Dialect, count: int, connections: i
     """
     plan: CyclePlan = {"port": server.port, "connections": connections, "count": count, "dialect": spoken}
     before = server.cpu_seconds()
+    behind = 0.0 if backend is None else backend.cpu_seconds()
     command = [sys.executable, "-m", "tests.bench.load.cycles"]
     done = subprocess.run(command, input=json.dumps(plan), capture_output=True, text=True, timeout=300, check=False)
     result: Result = json.loads(done.stdout or '{"errors": 1}')
@@ -67,6 +78,7 @@ def cycle(server: processes.Process, spoken: Dialect, count: int, connections: i
         cpu=(server.cpu_seconds() - before) * 1e6 / result["answers"],
         answers=result["answers"],
         size=0,
+        backend=None if backend is None else (backend.cpu_seconds() - behind) * 1e6 / result["answers"],
     )
 
 

@@ -132,13 +132,13 @@ def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store
     slow.instead(Store.begin_append_entry, hold)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(one.claims.claim, access, limit=1, ttl=60)
-        assert eventually(lambda: told)
+        assert eventually(lambda: bool(told))
         two.claims.release(there, [a.receipt])
         one.claims.begin_claim(queue, lambda claimed, _error: found.append(claimed), limit=9, ttl=60)
         slow.passing(Store.begin_append_entry)
         told[0]()
         assert texts(first.result()) == ["b"]
-    assert eventually(lambda: found)
+    assert eventually(lambda: bool(found))
     assert texts(found[0]) == ["a"]
 
 

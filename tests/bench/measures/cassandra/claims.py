@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def claim1(bench: Bench) -> Report:
             contextlib.closing(on_cassandra.prepare(cassandra)) as store,
             on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
         ):
-            cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=QUEUE)
+            cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=QUEUE, backend=cassandra)
             queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
             calls: dict[str, Callable[[], Sample]] = {
                 "queuey": partial(filled, store, queue, cycles, count),
@@ -118,8 +118,14 @@ def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -
 def transactions(cassandra: Nodes, seconds: float) -> Sample:
     """Runs the baseline in a process of its own."""
     command = [sys.executable, "-m", "tests.bench.baselines.wide_rows", str(seconds), str(CLIENTS)]
-    environment = {**os.environ, "BENCH_CASSANDRA": cassandra.address.text}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=environment)
+    behind, before = cassandra.cpu_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=cassandra.environment()
+    )
     if done.returncode:
         raise Void(f"wide_rows: {done.stderr}")
-    return Sample(rate=float(done.stdout), p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)
+    after, rate = resource.getrusage(resource.RUSAGE_CHILDREN), float(done.stdout)
+    own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    each = 1e6 / (rate * seconds)
+    backend = (cassandra.cpu_seconds() - behind) * each
+    return Sample(rate=rate, p50=0, p99=0, longest=0, cpu=own * each, answers=0, size=0, backend=backend)
