@@ -120,7 +120,7 @@ class Snapshot(msgspec.Struct):
         requests: Route, status and cells (see :class:`Metrics`) of each kind of request.
         received: Messages taken in.
         delivered: Messages given out.
-        statistics: Of claims and of the store; names that end in ``_total`` are counters, others gauges.
+        statistics: Of the store, of claims and of reads; names that end in ``_total`` are counters, others gauges.
     """
 
     requests: list[tuple[str, int, list[float]]]
@@ -189,7 +189,7 @@ class _Scrape(Collector):
         for name in sorted({name for _, found in self._found for name in found.statistics}):
             counts = name.endswith("_total")
             kind = CounterMetricFamily if counts else GaugeMetricFamily
-            about = "Of the store." if name.startswith("store_") else "Of claims."
+            about = f"Of {'the store' if name.startswith('store_') else name.partition('_')[0]}."
             family = kind(f"queuey_{name.removesuffix('_total')}", about, labels=self._labels)
             for worker, found in self._found:
                 if name in found.statistics:

@@ -79,8 +79,8 @@ class Service:
         self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers)
 
     def statistics(self) -> dict[str, float]:
-        """Returns what is counted besides requests and messages: of claims, and of the store unless it is away."""
-        found = self.claims.statistics()
+        """Returns what is counted besides requests and messages: of claims, reads, and the store unless it is away."""
+        found = {**self.claims.statistics(), "reads_waiting": float(self.reader.watchers.count(for_all=True))}
         with suppress(StoreUnavailable):
             found |= self.store.statistics()
         return found

@@ -48,21 +48,14 @@ Wanted = tuple[Queue, Sequence[int], News]
 
 
 class _Shared:
-    """What some wait for, and they: those who are to be woken first come first.
+    """What some wait for, and they: those who are to be woken first come first."""
 
-    Attributes:
-        called: Of news that are for one: who was woken and has not begun to try.
-        trying: Who tries because of such news.
-    """
-
-    __slots__ = ("_told", "_watchers", "called", "for_all", "stops", "trying", "waiters")
+    __slots__ = ("_told", "_watchers", "for_all", "stops", "waiters")
 
     def __init__(self, watchers: Watchers, *, for_all: bool) -> None:
         self.stops: tuple[Callable[[], None], ...] = ()
         self.waiters: dict[Waiter, None] = {}
         self.for_all = for_all
-        self.called: set[Waiter] = set()
-        self.trying: set[Waiter] = set()
         self._told = False
         self._watchers = watchers
 
@@ -76,16 +69,6 @@ class _Shared:
         self._told = False
         self._watchers.call(self, 1)
 
-    def next(self, count: int) -> list[Waiter]:
-        """Returns whom to wake: all, or so many who were not woken already."""
-        if self.for_all:
-            return list(self.waiters)
-        found = [waiter for waiter in islice(self.waiters, count) if waiter not in self.called]
-        for waiter in found:
-            self.called.add(waiter)
-            self.waiters[waiter] = self.waiters.pop(waiter)
-        return found
-
 
 class Watchers:
     """Shares the watches of those who wait. Safe for use by many threads.
@@ -98,6 +81,9 @@ class Watchers:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._shared: dict[Key, _Shared] = {}
+        # Of news that are for one: who was woken and has not begun to try, and who tries because of them.
+        self._called: set[tuple[_Shared, Waiter]] = set()
+        self._trying: set[tuple[_Shared, Waiter]] = set()
         self.tell: Callable[..., None] = _call
 
     def __len__(self) -> int:
@@ -105,10 +91,11 @@ class Watchers:
         with self._lock:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
-    def count(self, news: News) -> int:
-        """Returns how many wait for such news."""
+    def count(self, *, for_all: bool) -> int:
+        """Returns how many wait for news of this kind: readers for what is for all, claims for the others."""
         with self._lock:
-            return len({waiter for key, shared in self._shared.items() if key[-1] == news for waiter in shared.waiters})
+            some = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
+            return len({waiter for waiters in some for waiter in waiters})
 
     def add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
         """Has a waiter woken; ``key`` is of this queue."""
@@ -125,9 +112,10 @@ class Watchers:
         with self._lock:
             shared = self._shared[key]
             del shared.waiters[waiter]
-            others = waiter in shared.called or waiter in shared.trying
-            shared.called.discard(waiter)
-            shared.trying.discard(waiter)
+            mine = (shared, waiter)
+            others = mine in self._called or mine in self._trying
+            self._called.discard(mine)
+            self._trying.discard(mine)
             if not shared.waiters:
                 del self._shared[key]
         if not shared.waiters:
@@ -139,23 +127,30 @@ class Watchers:
     def call(self, shared: _Shared, count: int) -> None:
         """Wakes some who wait for the same, where :attr:`tell` makes its calls."""
         with self._lock:
-            called = shared.next(count)
-        for waiter in called:
-            waiter.wake()
+            if shared.for_all:
+                called = list(shared.waiters)
+            else:
+                called = [one for one in islice(shared.waiters, count) if (shared, one) not in self._called]
+                for one in called:
+                    self._called.add((shared, one))
+                    shared.waiters[one] = shared.waiters.pop(one)
+        for one in called:
+            one.wake()
 
     def tries(self, keys: Iterable[Key], waiter: Waiter) -> None:
         """Notes that a waiter begins to try: what it was woken for is its own now."""
         with self._lock:
-            for shared in map(self._shared.__getitem__, keys):
-                if waiter in shared.called:
-                    shared.called.remove(waiter)
-                    shared.trying.add(waiter)
+            for key in keys if self._called else ():
+                mine = (self._shared[key], waiter)
+                if mine in self._called:
+                    self._called.remove(mine)
+                    self._trying.add(mine)
 
     def tried(self, keys: Iterable[Key], waiter: Waiter) -> None:
         """Notes that there was nothing, so no other waiter needs to try."""
         with self._lock:
-            for key in keys:
-                self._shared[key].trying.discard(waiter)
+            for key in keys if self._trying else ():
+                self._trying.discard((self._shared[key], waiter))
 
 
 class Waiter(ABC):

@@ -92,7 +92,7 @@ class ClaimUseCases:
         self._limits = limits
         self._metrics = metrics
         self._stopping = stopping
-        self._watchers = watchers or Watchers()
+        self._watchers = Watchers() if watchers is None else watchers
         self._runtime = runtime or ThreadRuntime(store)
         self._timing = timing or ClaimTiming()
         self._upkeep = upkeep or Upkeep()
@@ -118,7 +118,7 @@ class ClaimUseCases:
             **self._totals.statistics(),
             "claims_outstanding": outstanding,
             "claims_memory_bytes": weight,
-            "claims_waiting": self._watchers.count(self._news),
+            "claims_waiting": self._watchers.count(for_all=False),
         }
 
     # Claiming

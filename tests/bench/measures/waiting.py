@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
-from tests.bench.load.waiting import settle, waiting
+from tests.bench.load.waiting import ask, settle, waiting
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, service
 from tests.bench.started.processes import Process
@@ -18,7 +17,8 @@ from tests.bench.started.processes import Process
 SETTINGS = {"QUEUEY_CONNECTIONS": "12000", "QUEUEY_WAIT_SLOTS": "6000", "QUEUEY_MAX_WAIT": "300"}
 CALLERS = 4
 """Connections that post meanwhile."""
-ONE = [f"{service.BASE}/waits?wait=300"]
+ONE = [traffic.request("GET", f"{service.BASE}/waits?wait=300")]
+CLAIM = [traffic.request("POST", f"{service.BASE}/claimed/claims?wait=300")]
 POSTS = traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(16))
 NEWS = traffic.posts_of_one(f"{service.BASE}/waits", ["news"])
 
@@ -28,13 +28,13 @@ def posting(bench: Bench, server: Process) -> traffic.Sample:
     return traffic.run(server, POSTS, seconds=bench.pick(5, 2), connections=CALLERS)
 
 
-def kilobytes(bench: Bench, directory: Path, paths: Sequence[str]) -> float:
+def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
     """Returns what each of some long polls takes of the memory of a service that has had none before."""
     with service.serve(directory, environment=SETTINGS) as server:
         posting(bench, server)
         before = sum(server.memory())
-        with waiting(server, paths):
-            return (sum(server.memory()) - before) * 1000 / len(paths)
+        with waiting(server, requests):
+            return (sum(server.memory()) - before) * 1000 / len(requests)
 
 
 @measure("waiting", "5,000 long polls on one worker: memory, the latency of posts beside them, and one message for all")
@@ -42,11 +42,11 @@ def on_sqlite(bench: Bench) -> Report:
     """They wait on one partition; then, for their memory, on as many queues."""
     count = bench.size(5000, 1000)
     directory = bench.fresh("waiting")
-    service.prepare(directory, ["bench", "waits"]).close()
+    service.prepare(directory, ["bench", "waits", "claimed"]).close()
     service.fill_queues(directory, count)
-    each = [f"{service.BASE}/q{number:07d}?wait=300" for number in range(count)]
-    alone: list[traffic.Sample] = []
-    beside: list[traffic.Sample] = []
+    each = [traffic.request("GET", f"{service.BASE}/q{number:07d}?wait=300") for number in range(count)]
+    nobody, reads, claims = sides = "nobody waits", f"{count:,} reads wait", f"{count:,} claims wait"
+    posts: dict[str, list[traffic.Sample]] = {side: [] for side in sides}
     together: list[float] = []
     sizes = {
         "one partition": [kilobytes(bench, directory, ONE * count)],
@@ -55,25 +55,30 @@ def on_sqlite(bench: Bench) -> Report:
     with service.serve(directory, environment=SETTINGS) as server:
         posting(bench, server)
         for turn in range(bench.size(5, 1)):
-            alone.append(posting(bench, server))
-            with waiting(server, [f"{service.BASE}/waits?wait=300&after={newest(server)}"] * count) as polls:
-                beside.append(posting(bench, server))
+            posts[nobody].append(posting(bench, server))
+            poll = traffic.request("GET", f"{service.BASE}/waits?wait=300&after={newest(server)}")
+            with waiting(server, [poll] * count) as polls:
+                posts[reads].append(posting(bench, server))
                 traffic.run(server, NEWS, seconds=10, warm=0, connections=1, count=1)
                 together.append(polls.answered(60))
-            bench.say(
-                f"{turn + 1}: p99 {alone[-1].p99:.2f} ms alone, {beside[-1].p99:.2f} ms beside; {together[-1]:.2f} s"
-            )
-    ratios = paired([sample.p99 for sample in beside], [sample.p99 for sample in alone])
+            with waiting(server, CLAIM * count):
+                posts[claims].append(posting(bench, server))
+            found = "; ".join(f"{side}: {some[-1].p99:.2f} ms, {some[-1].cpu:.0f} µs" for side, some in posts.items())
+            bench.say(f"{turn + 1}: {found}; {together[-1]:.2f} s")
     rows = [
         *(Row(f"memory of a long poll, {name}", size, "kB") for name, size in sizes.items()),
-        Row("posts, nobody waits", [sample.p99 for sample in alone], "ms p99", {"posts/s": alone[0].rate}),
-        Row(f"posts, {count:,} wait", [sample.p99 for sample in beside], "ms p99", {"posts/s": beside[0].rate}),
+        *(Row(f"posts, {side}", [one.p99 for one in some], "ms p99") for side, some in posts.items()),
+        *(Row(f"posts, {side}", [one.cpu for one in some], "µs of CPU a post") for side, some in posts.items()),
         Row(f"one message answers {count:,}", together, "s"),
     ]
     verdicts = [
         Verdict(f"memory of a long poll, {name}", size, "kB", goal=15, better="lower") for name, size in sizes.items()
     ]
-    verdicts.append(Verdict("p99 of posts beside them / without", ratios, goal=1.5, better="lower"))
+    for side in (reads, claims):
+        ratios = paired([one.p99 for one in posts[side]], [one.p99 for one in posts[nobody]])
+        verdicts.append(Verdict(f"p99 of posts, {side} / {nobody}", ratios, goal=1.5, better="lower"))
+        ratios = paired([one.cpu for one in posts[side]], [one.cpu for one in posts[nobody]])
+        verdicts.append(Verdict(f"CPU of a post, {side} / {nobody}", ratios, better="lower"))
     notes = ["Proportional set size of the service, connections included; 1,000 bytes to the kB."]
     return Report("waiting", "", rows, verdicts, notes)
 
@@ -113,20 +118,9 @@ def on_cassandra_nodes(bench: Bench) -> Report:
     return Report("waiting-cassandra", "", rows, verdicts, notes)
 
 
-def ask(server: Process, path: str) -> str:
-    """Sends a GET; returns the text of its answer."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
-        connection.request("GET", path, headers={"Authorization": f"Application {traffic.KEY}"})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        if answer.status != 200:
-            raise Void(f"{path}: {answer.status} {text[:300]}")
-        return text
-
-
 def newest(server: Process) -> str:
     """Returns an id above which there is nothing in the queue on which they wait."""
-    settle(server)
+    settle(server, 0)
     return ask(server, f"{service.BASE}/waits?limit=1").partition('"horizon":"')[2][:32]
 
 

@@ -326,6 +326,7 @@ def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: Any
         await claiming(query="").to(gateway)
         tasks = [begin(gateway, claiming()) for _ in range(300)]
         await waiting(gateway, 300)
+        assert service.statistics()["claims_waiting"] == 300
         gateway._at_once = counting  # type: ignore[method-assign, assignment]
         await Request(body=b"news").to(gateway)
         [first], left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
