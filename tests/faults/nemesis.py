@@ -24,7 +24,7 @@ def fault_minutes() -> float:
 
 def in_minutes(least: Mapping[str, int]) -> dict[str, int]:
     """Adapts what a run of :data:`MINUTES` must have seen at least to how long faults go on."""
-    return {name: max(1, int(number * fault_minutes() / MINUTES)) for name, number in least.items()}
+    return {name: int(number * fault_minutes() / MINUTES) for name, number in least.items()}
 
 
 class Victim(Protocol):
