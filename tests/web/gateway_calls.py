@@ -149,6 +149,9 @@ class Stub:
         """Knows everybody."""
         return "a"
 
+    def tries(self, *_: object) -> None:
+        """Wakes nobody, so nobody tries."""
+
     def begin(self, *_: object) -> Any:  # noqa: ANN401
         """Begins nothing."""
         raise WouldBlock
