@@ -17,7 +17,7 @@ from queuey.service import ranges
 from queuey.service.limits import Limits
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Range, Reading
-from queuey.service.watching import News, Waiter, WaitingThread, Watchers
+from queuey.service.watching import Trigger, Waiter, WaitingThread, Watchers
 from queuey.storage import Store
 
 SHORT = 256
@@ -43,7 +43,9 @@ class Reader:
         self._stopping = stopping
         self.watchers = Watchers()
         # By whether reads keep the read delay.
-        self._news = {delayed: News(partial(store.watch, delayed=delayed), for_all=True) for delayed in (True, False)}
+        self._triggers = {
+            delayed: Trigger(partial(store.watch, delayed=delayed), for_all=True) for delayed in (True, False)
+        }
 
     def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue; waits up to ``wait`` seconds if there is nothing to answer.
@@ -92,7 +94,7 @@ class Reader:
         if not asked:
             return False
         if wait and waiter is not None:
-            waiter.expect([(queue, numbers, self._news[wanted.delayed])])
+            waiter.expect([(queue, numbers, self._triggers[wanted.delayed])])
 
         def ended(page: Page | None, error: Exception | None) -> None:
             if page is None or (page.more and len(page.messages) < wanted.limit and max_bytes == SHORT_BYTES):
@@ -143,7 +145,7 @@ class Reader:
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.expect(
-                (queue, _numbers(queue, source.range), self._news[source.range.delayed])
+                (queue, _numbers(queue, source.range), self._triggers[source.range.delayed])
                 for queue, source in zip(queues, sources, strict=True)
             )
             responses = self._read_each(sources)

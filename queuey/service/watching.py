@@ -1,12 +1,12 @@
 """Waiting for messages without a thread for each who waits.
 
-All who wait for the same news of a queue partition share one watch (:class:`Watchers`). Whoever waits is a
-:class:`Waiter`: it names what it is about to try, tries, and if that gave nothing is woken when another try is
-worthwhile.
+Requests that wait for the same trigger of a queue partition share one watch (:class:`Watchers`). Each is a
+:class:`Waiter`: it names what it is about to try and tries. If that gave nothing, it is woken when another try may give
+something.
 
-Some news are for all who wait: each of them can read a new message. Others are for one of them: a message is claimed by
-one. Then one waiter is woken. If its try gives something there may be more, so two others are woken; if its try gives
-nothing nobody is. So one message among thousands who wait for it costs a few tries.
+A new message wakes all waiting reads: each of them can read it. It wakes one waiting claim: only one can have it. If
+that claim gets something there may be more, so two others are woken; if it gets nothing, none is. So one message
+costs few tries, however many claims wait for it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TICK = 0.5
 T = TypeVar("T")
 
 
-class News(NamedTuple):
-    """A kind of news.
+class Trigger(NamedTuple):
+    """What wakes waiting requests of one kind.
 
     Attributes:
         watch: Has a function called whenever there may be some in a queue's partition, from any thread; returns what
@@ -42,9 +42,9 @@ class News(NamedTuple):
 
 
 Key = tuple[Any, ...]
-"""Queue and version of its row, partitions, and the kind of news."""
-Wanted = tuple[Queue, Sequence[int], News]
-"""A queue, partitions of it, and the kind of news."""
+"""Queue and version of its row, partitions, and the trigger."""
+Wanted = tuple[Queue, Sequence[int], Trigger]
+"""A queue, partitions of it, and the trigger."""
 
 
 class _Shared:
@@ -81,7 +81,7 @@ class Watchers:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._shared: dict[Key, _Shared] = {}
-        # Of news that are for one: who was woken and has not begun to try, and who tries because of them.
+        # Of a trigger that is for one waiter: who was woken and has not begun to try, and who tries because of it.
         self._called: set[tuple[_Shared, Waiter]] = set()
         self._trying: set[tuple[_Shared, Waiter]] = set()
         self.tell: Callable[..., None] = _call
@@ -92,19 +92,19 @@ class Watchers:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
     def count(self, *, for_all: bool) -> int:
-        """Returns how many wait for news of this kind: readers for what is for all, claims for the others."""
+        """Returns how many wait for this trigger."""
         with self._lock:
             some = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
             return len({waiter for waiters in some for waiter in waiters})
 
     def add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
         """Has a waiter woken; ``key`` is of this queue."""
-        *_, partitions, news = key
+        *_, partitions, trigger = key
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                shared = self._shared[key] = _Shared(self, for_all=news.for_all)
-                shared.stops = tuple(news.watch(queue, number, shared.wake) for number in partitions)
+                shared = self._shared[key] = _Shared(self, for_all=trigger.for_all)
+                shared.stops = tuple(trigger.watch(queue, number, shared.wake) for number in partitions)
             shared.waiters[waiter] = None
 
     def remove(self, key: Key, waiter: Waiter) -> None:
@@ -172,8 +172,8 @@ class Waiter(ABC):
         """Is told of something worth another try, in any thread, or where ``Watchers.tell`` makes its calls."""
 
     def expect(self, wanted: Iterable[Wanted]) -> None:
-        """Is called before each try: has this waiter woken by these news from now on, and by no others."""
-        queues = {key: queue for queue, numbers, news in wanted for key in _keys_of(queue, numbers, news)}
+        """Is called before each try: has this waiter woken by these triggers from now on, and by no others."""
+        queues = {key: queue for queue, numbers, trigger in wanted for key in _keys_of(queue, numbers, trigger)}
         for key in queues.keys() - self._keys:
             self._watchers.add(key, self, queues[key])
         for key in self._keys - queues.keys():
@@ -228,12 +228,12 @@ class WaitingThread(Waiter):
                 look()
 
 
-def _keys_of(queue: Queue, numbers: Sequence[int], news: News) -> list[Key]:
+def _keys_of(queue: Queue, numbers: Sequence[int], trigger: Trigger) -> list[Key]:
     there = [number for number in numbers if number <= queue.partitions]
     row = (queue.qid, queue.version)
     if len(there) > FEW:
-        return [(*row, range(1, queue.partitions + 1), news)]
-    return [(*row, (number,), news) for number in there]
+        return [(*row, range(1, queue.partitions + 1), trigger)]
+    return [(*row, (number,), trigger) for number in there]
 
 
 def _call(call: Callable[..., None], *arguments: object) -> None:

@@ -18,12 +18,12 @@ from msgspec import structs
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.messages import PostKey
 from queuey.storage.cassandra.write.post_keys import (
+    IdRun,
     KeyRow,
     MadeIds,
     MakeIds,
     PostedIds,
     Remove,
-    Run,
     Step,
     Swap,
     TimeLeft,
@@ -213,7 +213,7 @@ def _answers(world: World, process: Process, step: Step) -> Answers:
             if len(world.ids) >= MOST_IDS and process.number <= world.posts:
                 return
             number = process.number * 10 + sum(isinstance(one, MadeIds) for one in process.answers)
-            yield world.with_id(number), MadeIds(PostedIds(number, (Run(1, 0, 0, number, 0, 1),)))
+            yield world.with_id(number), MadeIds(PostedIds(number, (IdRun(1, 0, 0, number, 0, 1),)))
         case Swap(seen, row):
             expected = None if seen is None else seen.version
             after = _swapped(world, expected, row)

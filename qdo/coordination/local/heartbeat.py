@@ -6,6 +6,7 @@ gone since the last one.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import sys
@@ -28,7 +29,8 @@ def main(program: str, vitals: str, line: str, path: str, process: str, timeout:
     database = CoordinationFile(Path(path), patience=late / 2)
     due = now() + late
     with socket.socket(fileno=int(line)) as talk:
-        talk.sendall(READY)
+        with contextlib.suppress(BrokenPipeError):  # The program has gone already, which ends the loop at once.
+            talk.sendall(READY)
         while not select.select([talk], [], [], max(0.0, due - now()))[0]:
             due = (known.last_heard or 0.0) + late
             if due <= now():

@@ -34,7 +34,7 @@ class Start(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Refused(Exception):
+class CannotStart(Exception):
     """The service cannot start: the exit code and the reason."""
 
 
@@ -97,7 +97,7 @@ def _serve(settings: Settings) -> int:
     url = server.url_of(settings, address[1])
     try:
         start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
-    except Refused as refused:
+    except CannotStart as refused:
         return _refuse(*refused.args)
     return server.run(settings, address, lambda: _announce(url, start), server.open_service)
 
@@ -106,7 +106,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     """Makes the store, the application, its key and the profile where they are missing.
 
     Raises:
-        Refused: The store cannot be used.
+        CannotStart: The store cannot be used.
     """
     from queuey.cli.operations import first_start
     from queuey.errors import StoreIncompatible, StoreUnavailable
@@ -116,14 +116,14 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         store = opening.open_store(settings, jobs=False)
     except StoreIncompatible as error:
-        raise Refused(NEWER_STORE, f"the data directory {settings.data} cannot be used: {error}") from error
+        raise CannotStart(NEWER_STORE, f"the data directory {settings.data} cannot be used: {error}") from error
     except (StoreUnavailable, OSError) as error:
-        raise Refused(BAD_STORE, f"the data directory {settings.data} cannot be used: {_reason(error)}") from error
+        raise CannotStart(BAD_STORE, f"the data directory {settings.data} cannot be used: {_reason(error)}") from error
     try:
         made = first_start.prepare(store, settings, url, answers=_answers)
         promise = store.acknowledgement()
     except StoreUnavailable as error:
-        raise Refused(BAD_STORE, str(error)) from error
+        raise CannotStart(BAD_STORE, str(error)) from error
     finally:
         store.close()
     return Start(f"data {settings.data}, profile {made.path}, {_meaning(promise)}", made.notes)

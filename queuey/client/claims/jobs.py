@@ -12,7 +12,7 @@ from queuey.client.calls.claim_calls import Claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
 from queuey.client.claims.held import HeldJob, Hold, Holding
-from queuey.client.claims.keeper import Keeper, Run, send_all
+from queuey.client.claims.keeper import Keeper, SendCall, send_all
 from queuey.client.errors import ClaimLost, ClientError
 from queuey.client.http.attempts import Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
@@ -42,7 +42,9 @@ class Job(HeldJob):
             handler can check it between two steps and stop.
     """
 
-    def __init__(self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float], run: Run) -> None:
+    def __init__(
+        self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float], run: SendCall
+    ) -> None:
         super().__init__(claimed, hold, holding, clock)
         self._run = run
 
@@ -111,7 +113,7 @@ class JobQueue:
         to ann 1
     """
 
-    def __init__(self, name: str, run: Run, keeper: Keeper, policy: RetryPolicy, timing: Timing) -> None:
+    def __init__(self, name: str, run: SendCall, keeper: Keeper, policy: RetryPolicy, timing: Timing) -> None:
         self.name = name
         self._run = run
         self._keeper = keeper

@@ -17,14 +17,14 @@ _LINGERS = 5.0
 """Seconds for which the thread stays when nothing is held."""
 
 
-class Run(Protocol):
+class SendCall(Protocol):
     """Sends a call until it is answered or may not be sent again, within the client's patience or so many seconds."""
 
     def __call__(self, call: Call[T], within: float | None = None, /) -> T:
         """Sends a call."""
 
 
-def send_all(run: Run, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:
+def send_all(run: SendCall, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:
     """Sends calls about receipts; returns those that were refused."""
     refused: list[Refused] = []
     for call in calls:
@@ -47,7 +47,7 @@ class Keeper:
         clock: Monotonic seconds.
     """
 
-    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
+    def __init__(self, run: SendCall, clock: Callable[[], float]) -> None:
         self._run = run
         self._clock = clock
         self.holding = Holding(clock)

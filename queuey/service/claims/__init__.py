@@ -32,7 +32,7 @@ from queuey.service.claims.turns import Turns
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
-from queuey.service.watching import News, Waiter, WaitingThread, Watchers
+from queuey.service.watching import Trigger, Waiter, WaitingThread, Watchers
 from queuey.storage import Store
 
 __all__ = ["ClaimCounts", "ClaimUseCases", "HandedOut", "Size"]
@@ -99,7 +99,7 @@ class ClaimUseCases:
         self._totals = ClaimTotals()
         self._logs = LogCache(self._make, limits.claims_memory)
         self._back = ClaimNews(store, self._logs, self._runtime, self._timing)
-        self._news = News(self._back.watch, for_all=False)
+        self._trigger = Trigger(self._back.watch, for_all=False)
         self._turns = Turns(self._runtime.boottime, self._runtime.jitter)
 
     def _make(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
@@ -157,7 +157,7 @@ class ClaimUseCases:
         self._check(queue, partitions)
         order = self._order(queue, partitions)
         if waiter is not None and wait:
-            waiter.expect([(queue, order, self._news)])
+            waiter.expect([(queue, order, self._trigger)])
 
         def told(found: list[HandedOut] | None, error: Exception | None) -> None:
             if waiter is not None and wait and not found and error is None:

@@ -47,10 +47,10 @@ from queuey.storage.cassandra.keyed_posts import CassandraKeyedPosts
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
 from queuey.storage.cassandra.read import bucket_index
+from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.read.news import News
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.deadlines import Deadline, bounded
 
@@ -131,7 +131,7 @@ class CassandraStore(
             deadline=self._deadline,
         )
         self._appends = AppendsInFlight()
-        self._news = News(self)
+        self._arrivals = PolledArrivals(self)
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._garbage_collector = GarbageCollector(
             self._driver,
@@ -176,7 +176,7 @@ class CassandraStore(
         self._writer.close(timeout)
         self._appends.close(max(0.0, until - self._clock.boottime()))
         self._closing.set()
-        self._news.watches.close()
+        self._arrivals.watches.close()
         self._rows.close()
         self._watch.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -22,14 +22,14 @@ from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import judge, new_number, read_outcome
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.read.news import News
+from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.post_keys import (
+    IdRun,
     KeyRow,
     MadeIds,
     MakeIds,
     PostedIds,
     Remove,
-    Run,
     Step,
     Swap,
     TimeLeft,
@@ -68,7 +68,7 @@ class CassandraKeyedPosts(KeyedPosts):
     _levels: ConsistencyLevels
     _writer: ReservingWriter
     _appends: AppendsInFlight
-    _news: News
+    _arrivals: PolledArrivals
     _deadline: Deadline
 
     def append_once(
@@ -109,9 +109,9 @@ class CassandraKeyedPosts(KeyedPosts):
         post = _Post(_Parts(self._driver, self._options, self._clock, self._watch, self._levels, self._writer))
 
         def ended(result: PostResult | None, error: Exception | None) -> None:
-            if result is not None and not result.replayed and self._news.watches:
+            if result is not None and not result.replayed and self._arrivals.watches:
                 keys = {queue.qid << 8 | item.partition for item in items if not item.delay}
-                self._news.watches.wrote(keys, shown=False)
+                self._arrivals.watches.wrote(keys, shown=False)
             if not post.withdrawn:
                 done(result, error)
 
@@ -312,11 +312,11 @@ class _Change:
 def _ids_of(reservation: Reservation) -> PostedIds:
     """Returns the ids of a reservation in the order of its messages, those that follow each other together."""
     by_index = {
-        item.index: Run(partition, run.time_bucket.kind, run.time_bucket.bucket, run.ticks + number, run.low, 1)
+        item.index: IdRun(partition, run.time_bucket.kind, run.time_bucket.bucket, run.ticks + number, run.low, 1)
         for partition, run in reservation.runs
         for number, item in enumerate(run.items)
     }
-    runs: list[Run] = []
+    runs: list[IdRun] = []
     for index in range(len(by_index)):
         one = by_index[index]
         last = runs[-1] if runs else None

@@ -21,9 +21,9 @@ from queuey.storage.cassandra.ids.clock import Clock, ClockWatch, ticks
 from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read import counting, reading
+from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Known
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.read.news import News
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN, AppendOperation
@@ -52,7 +52,7 @@ class CassandraMessages(Scanning):
     _empty_ranges: EmptyRanges
     _watch: ClockWatch
     _writer: ReservingWriter
-    _news: News
+    _arrivals: PolledArrivals
     _levels: ConsistencyLevels
     _deadline: Deadline
 
@@ -101,9 +101,9 @@ class CassandraMessages(Scanning):
         after: Position | None,
     ) -> AppendOperation:
         def ended(positions: list[Position] | None, error: Exception | None) -> None:
-            if error is None and self._news.watches:
+            if error is None and self._arrivals.watches:
                 keys = {queue.qid << 8 | item.partition for item in items if not item.delay}
-                self._news.watches.wrote(keys, shown=False)
+                self._arrivals.watches.wrote(keys, shown=False)
             done(positions, error)
 
         return self._writer.begin(queue, items_of.checked(queue, items), ended, after)
@@ -153,7 +153,7 @@ class CassandraMessages(Scanning):
                 if other != time_bucket
             ]
         self._driver.run_all(inserts, consistency=level.writes, most=max(1, PUT_BYTES // max(1, len(body))))
-        self._news.watches.wrote({qid << 8 | partition for partition, _ in locations}, shown=True)
+        self._arrivals.watches.wrote({qid << 8 | partition for partition, _ in locations}, shown=True)
         try:
             # Only now: somebody may read meanwhile, and what cannot be written over must stay as it was.
             self._driver.run_all(deletes, consistency=level.writes)
@@ -486,7 +486,7 @@ class CassandraMessages(Scanning):
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
     ) -> Callable[[], None]:
         """See the contract."""
-        return self._news.watch(queue, partition, wake, delayed=delayed)
+        return self._arrivals.watch(queue, partition, wake, delayed=delayed)
 
 
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:

@@ -23,8 +23,8 @@ from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.keyed_posts import SqliteKeyedPosts
 from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.read.arrivals import CommittedArrivals
 from queuey.storage.sqlite.read.bulk import SqliteBulk
-from queuey.storage.sqlite.read.news import News
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 
@@ -51,7 +51,7 @@ class SqliteStore(
         self._db = Database(directory, options, self._deadline)
         self._known = {}
         self._long = {}
-        self._news = News(self._db)
+        self._arrivals = CommittedArrivals(self._db)
         self._sweep = Sweep(self._db)
 
     def ping(self) -> None:
@@ -64,7 +64,7 @@ class SqliteStore(
     def close(self, timeout: float = 10.0) -> None:
         """See the contract."""
         until = time.monotonic() + timeout
-        self._news.watches.close()
+        self._arrivals.watches.close()
         self._sweep.stop(timeout)
         self._db.close(max(0.0, until - time.monotonic()))
         self._known.clear()

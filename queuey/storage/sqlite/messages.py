@@ -15,8 +15,8 @@ from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection, TooLong, hastily
 from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.read.arrivals import CommittedArrivals
 from queuey.storage.sqlite.read.expiry_windows import estimate, live_windows, lowest_live
-from queuey.storage.sqlite.read.news import News
 from queuey.storage.sqlite.read.slices import read_slice, to_messages
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
@@ -53,7 +53,7 @@ class SqliteMessages(Scanning):
     """The messages and bulk contracts on SQLite."""
 
     _db: Database
-    _news: News
+    _arrivals: CommittedArrivals
 
     def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
         """See the contract."""
@@ -221,7 +221,7 @@ class SqliteMessages(Scanning):
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
     ) -> Callable[[], None]:
         """See the contract."""
-        return self._news.watch(queue, partition, wake, delayed=delayed)
+        return self._arrivals.watch(queue, partition, wake, delayed=delayed)
 
 
 def _count(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:

@@ -334,7 +334,7 @@ class LoopScheduler:
         return not held or held + access.weight <= self._most
 
 
-class Job:
+class ScheduledWork:
     """Some work, and whom to tell of its end."""
 
     __slots__ = ("began", "computes", "future", "tenant", "weight", "work")
@@ -376,11 +376,11 @@ class FairPool:
         self._count = count
         # As many jobs as there are threads may be under way, and as many ready.
         self._hand = SharedQuota(2 * count + 2, alpha=count)
-        self._turns: FairQueue[Job] = FairQueue()
+        self._turns: FairQueue[ScheduledWork] = FairQueue()
         self._making: Counter[str] = Counter()
-        self._extra: Job | None = None
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._first: SimpleQueue[Job | None] = SimpleQueue()
+        self._extra: ScheduledWork | None = None
+        self._jobs: SimpleQueue[ScheduledWork | None] = SimpleQueue()
+        self._first: SimpleQueue[ScheduledWork | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop
         self._tell: Callable[..., None]
 
@@ -411,7 +411,7 @@ class FairPool:
         Raises:
             TooManyRequests, StoreUnavailable: There was no thread or no room for it in time.
         """
-        job = Job(tenant, work, weight, self._loop.create_future(), computes=computes)
+        job = ScheduledWork(tenant, work, weight, self._loop.create_future(), computes=computes)
         self._turns.put(tenant, job)
         self.dispatch()
         try:
@@ -430,7 +430,7 @@ class FairPool:
             _settle(job.future, None, lacking.refusal(tenant, job.weight if lacking is self._memory else 1))
         self._turns.forget()
 
-    def _fits(self, tenant: str, job: Job) -> bool:
+    def _fits(self, tenant: str, job: ScheduledWork) -> bool:
         if job.computes and tenant in self._making and self._computing():
             return False
         if job.weight and not self._memory.fits(tenant, job.weight):
@@ -452,7 +452,7 @@ class FairPool:
                 self._extra = job
             (self._first if first else self._jobs).put(job)
 
-    def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
+    def _serve(self, jobs: SimpleQueue[ScheduledWork | None]) -> None:
         """Is one of the threads."""
         while (job := jobs.get()) is not None:
             began = monotonic()
@@ -464,7 +464,7 @@ class FairPool:
             self._tell(self._finish, job, monotonic() - began, result, error)
             del job, result, error
 
-    def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
+    def _finish(self, job: ScheduledWork, seconds: float, result: object, error: Exception | None) -> None:
         self._hand.change(job.tenant, -1)
         if job.computes:
             self._making -= Counter((job.tenant,))

@@ -43,7 +43,7 @@ ROUNDS = 8
 State = Literal["pending", "abandoned", "done"]
 
 
-class Run(NamedTuple):
+class IdRun(NamedTuple):
     """Messages whose ids follow each other tick by tick, in one bucket."""
 
     partition: int
@@ -63,7 +63,7 @@ class PostedIds(msgspec.Struct, frozen=True, array_like=True):
     """
 
     made: int
-    runs: tuple[Run, ...]
+    runs: tuple[IdRun, ...]
 
     @property
     def locations(self) -> list[Location]:

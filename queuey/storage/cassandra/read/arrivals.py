@@ -25,7 +25,7 @@ MOST = 128
 Done = Callable[[Page | None, Exception | None], None]
 
 
-class Reading(Protocol):
+class ReadableStore(Protocol):
     """What the polls need of the store."""
 
     def read_delay(self, queue: Queue) -> float:
@@ -41,14 +41,14 @@ class Reading(Protocol):
         """See the storage contract."""
 
 
-class News:
+class PolledArrivals:
     """The watches of one store.
 
     Args:
         store: Where to look.
     """
 
-    def __init__(self, store: Reading) -> None:
+    def __init__(self, store: ReadableStore) -> None:
         self._store = store
         self._looks = 0
         self.watches = Watches(self._look)

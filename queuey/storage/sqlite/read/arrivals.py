@@ -29,7 +29,7 @@ _EARLIER = TICKS_PER_SECOND
 """How far before its beginning a watch looks for what a read that follows may not show."""
 
 
-class News:
+class CommittedArrivals:
     """The watches of one open store file.
 
     Args:

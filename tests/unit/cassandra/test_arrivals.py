@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.messages import Queue
-from queuey.storage.cassandra.read.news import MOST, next_to_look_for
+from queuey.storage.cassandra.read.arrivals import MOST, next_to_look_for
 from queuey.storage.watching import Watch
 
 
