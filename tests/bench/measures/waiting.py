@@ -32,6 +32,7 @@ def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
     """Returns what each of some long polls takes of the memory of a service that has had none before."""
     with service.serve(directory, environment=SETTINGS) as server:
         posting(bench, server)
+        settle(server, 0)
         before = sum(server.memory())
         with waiting(server, requests):
             return (sum(server.memory()) - before) * 1000 / len(requests)
