@@ -164,7 +164,7 @@ class Waiter(ABC):
 
     def __init__(self, watchers: Watchers) -> None:
         self._watchers = watchers
-        self._keys: set[Key] = set()
+        self._keys: tuple[Key, ...] = ()
         self.wait = 0.0
 
     @abstractmethod
@@ -174,11 +174,12 @@ class Waiter(ABC):
     def expect(self, wanted: Iterable[Wanted]) -> None:
         """Is called before each try: has this waiter woken by these triggers from now on, and by no others."""
         queues = {key: queue for queue, numbers, trigger in wanted for key in _keys_of(queue, numbers, trigger)}
-        for key in queues.keys() - self._keys:
+        before = set(self._keys)
+        for key in queues.keys() - before:
             self._watchers.add(key, self, queues[key])
-        for key in self._keys - queues.keys():
+        for key in before - queues.keys():
             self._watchers.remove(key, self)
-        self._keys = set(queues)
+        self._keys = tuple(queues)
         self._watchers.tries(self._keys, self)
 
     def found_nothing(self, wait: float) -> None:
