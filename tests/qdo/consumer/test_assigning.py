@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import inspect
-import textwrap
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -230,25 +225,6 @@ async def test_ordinary_code_assigns_as_well(site: Site, service: Service) -> No
     await coordinator.open()
     assert await ids(coordinator, queue) == {1: sent[0]}
     await coordinator.close()
-
-
-@pytest.mark.parametrize("method", [AsyncConsumer.assign, Consumer.assign], ids=["async", "plain"])
-async def test_the_examples_run(site: Site, method: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the docstrings show is what one writes."""
-    monkeypatch.setenv("QUEUEY_URL", site.profile.url)
-    monkeypatch.setenv("QUEUEY_KEY", site.profile.key)
-    name = (await site.queue()).name
-    await site.client.send(name, "x")
-    example = (inspect.getdoc(method) or "").partition("Example:\n")[2]
-    lines = [line[4:] for line in textwrap.dedent(example).splitlines() if line.startswith((">>> ", "... "))]
-    names: dict[str, Any] = {"AsyncConsumer": AsyncConsumer, "Consumer": Consumer, "AsyncClient": AsyncClient}
-    program = compile("\n".join(lines).replace("reports", name), "<example>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    names["client"] = site.connect()
-    if inspect.iscoroutinefunction(method):
-        await eval(program, names)
-    else:
-        await asyncio.to_thread(eval, program, names)
-    assert [message.body for message in flat(names["batches"])] == ["x"]
 
 
 def _client(site: Site) -> AsyncClient:
