@@ -34,7 +34,7 @@ class Subscription(msgspec.Struct, frozen=True):
         return bool(self.names or self.patterns)
 
     def wants(self, name: str) -> bool:
-        """Tells whether a queue of this name is one of them.
+        """Returns whether a queue of this name is one of them.
 
         A pattern takes queues for dead letters only if it ends as they do: a worker would handle its failures for ever.
         """
@@ -44,7 +44,7 @@ class Subscription(msgspec.Struct, frozen=True):
         )
 
     def takes(self, queue: Queue) -> bool:
-        """Tells whether a queue is one of them, of this application and service."""
+        """Returns whether a queue is one of them, of this application and service."""
         return queue[:2] == (self.service, self.application) and self.wants(queue.name)
 
     def stretches(self) -> list[str]:

@@ -135,7 +135,7 @@ def _actions(allow: frozenset[Verb]) -> frozenset[Action]:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tells whether a queue's name matches a pattern, in which ``*`` stands for any text. Time: linear."""
+    """Returns whether a queue's name matches a pattern, in which ``*`` stands for any text. Time: linear."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
@@ -171,11 +171,11 @@ class Grant(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] | str = ("*",)
 
     def permits(self, application: str, action: Action) -> bool:
-        """Tells whether it allows an action with queues of an application."""
+        """Returns whether it allows an action with queues of an application."""
         return self.application in {None, application} and action in _actions(self.allow)
 
     def matches(self, name: str) -> bool:
-        """Tells whether it is about a queue of this name."""
+        """Returns whether it is about a queue of this name."""
         if isinstance(self.queues, str):
             return name == self.queues
         return any(matches(pattern, name) for pattern in self.queues)
@@ -270,7 +270,7 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
 
 
 def _is_given(principal: Principal, action: Action) -> bool:
-    """Tells whether what a queue gives a principal is enough for an action."""
+    """Returns whether what a queue gives a principal is enough for an action."""
     if action == "work":
         return principal.read and principal.delete
     return principal.delete if action == "delete" else principal.read
@@ -281,7 +281,7 @@ def _is_named(queue: Queue, principal: Principal, names: frozenset[str]) -> bool
 
 
 def concerns(queue: Queue, caller: Caller) -> bool:
-    """Tells whether a caller may know that there is such a queue: whether anything may be done with it, by its name."""
+    """Returns whether a caller may know that a queue of this name exists: whether it may do anything with it."""
     names = caller.names
     if owner_name(queue.application) in names or queue.type == "public":
         return True

@@ -150,7 +150,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"a limit is at least 1, not {self.limit}")
 
     def takes(self, one: DeadLetter) -> bool:
-        """Tells whether a dead letter is meant."""
+        """Returns whether a dead letter is meant."""
         at, error = one.cause.at, one.cause.error
         if (self.since is not None and at < self.since) or (self.until is not None and at > self.until):
             return False
@@ -227,7 +227,7 @@ def queue_for(queue: str, dead_queue: str | None = None) -> str:
 
 
 def holds_dead(queue: str, dead_queue: str | None = None) -> bool:
-    """Tells whether a queue is one of dead letters."""
+    """Returns whether a queue is one of dead letters."""
     return queue == dead_queue or queue.endswith(SUFFIX)
 
 
@@ -327,7 +327,7 @@ def dead_letter_from(
 
 
 def is_carried(kind: str | None) -> bool:
-    """Tells whether HTTP can carry a content type as it is."""
+    """Returns whether HTTP can carry a content type as it is."""
     return kind is None or _VALUE.fullmatch(kind) is not None
 
 
@@ -351,7 +351,7 @@ def shape_of(text: str) -> str:
 
 
 def _fits(name: str, text: str) -> bool:
-    """Tells whether a header can travel as it is beside ours."""
+    """Returns whether a header can travel as it is beside ours."""
     return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(text) is not None and not name.startswith(PREFIX)
 
 

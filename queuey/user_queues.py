@@ -102,7 +102,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Tells whether two patterns, if they differ, might give two users the same queue."""
+    """Returns whether two patterns, if they differ, might give two users the same queue."""
     shorter, longer = sorted((one.removesuffix(_SLOT), other.removesuffix(_SLOT)), key=len)
     return one != other and longer.startswith(shorter)
 

@@ -50,7 +50,7 @@ def _hand_out(pool: Pool, loads: list[int]) -> None:
 
 
 def _uneven(pool: Pool, loads: list[int]) -> bool:
-    """Tells whether one partition of the pool can go to a member that has two less or fewer."""
+    """Returns whether one partition of the pool can go to a member that has two less or fewer."""
     highest = max((loads[member] for member, count in pool.now.items() if count), default=0)
     return highest - min(loads[member] for member in pool.members) > 1
 

@@ -33,11 +33,11 @@ class Pool:
     now: dict[int, int] = field(default_factory=dict)
 
     def gained(self, member: int) -> bool:
-        """Tells whether a member is to have more than it had."""
+        """Returns whether a member is to have more than it had."""
         return self.now.get(member, 0) > self.before.get(member, 0)
 
     def lost(self, member: int) -> bool:
-        """Tells whether a member is to have less than it had."""
+        """Returns whether a member is to have less than it had."""
         return self.now.get(member, 0) < self.before.get(member, 0)
 
 

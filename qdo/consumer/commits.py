@@ -58,7 +58,7 @@ async def record_commits(
 
 
 def check_commit(row: OwnedPartition, identifier: str, *, back: bool = False) -> bool:
-    """Tells whether an id is worth recording as the offset of a partition: whether it differs from what is recorded.
+    """Returns whether an id is worth recording as the offset of a partition: whether it differs from what is recorded.
 
     Args:
         row: Where the partition stands.
@@ -82,7 +82,7 @@ def check_commit(row: OwnedPartition, identifier: str, *, back: bool = False) ->
 
 
 def is_behind(row: OwnedPartition, identifier: str) -> bool:
-    """Tells whether more than this was committed already, and nobody went back since."""
+    """Returns whether more than this was committed already, and nobody went back since."""
     return _behind(row, order_of(identifier))
 
 

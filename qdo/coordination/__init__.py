@@ -156,7 +156,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     async def lead(self) -> bool:
-        """Tells whether this member is the one that sets the target; if nobody is, it may become so, unless it retired.
+        """Returns whether this member sets the target. If no member does, it may start to, unless it has retired.
 
         There is never more than one whose session is alive. A ``changed`` event follows when that may have become
         another, which it does no sooner than the present one retires or is gone, or somebody joins.

@@ -131,7 +131,7 @@ def _memory() -> IO[bytes]:
 
 
 def _is_stopped(process: int) -> bool:
-    """Tells whether a process is stopped; where the system does not show it, no."""
+    """Returns whether a process is stopped; where the system does not show it, no."""
     with suppress(OSError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
     return False

@@ -65,7 +65,7 @@ def check_context(factory: object, name: str = "") -> None:
 
 
 def is_async(handler: object) -> bool:
-    """Tells whether calling the handler gives something to be awaited."""
+    """Returns whether calling the handler gives something to be awaited."""
     if inspect.iscoroutinefunction(handler):
         return True
     wrapped = getattr(handler, "func", None)  # functools.partial

@@ -24,7 +24,7 @@ class ReceiptStatus(enum.Enum):
     """What became of a receipt.
 
     ``DONE``: what was asked for. ``SUPERSEDED``: nothing, the message was delivered again since. ``FINAL``: nothing, it
-    was acknowledged before, or is gone. ``REFUSED``: nothing, the partition has no room for it.
+    was acknowledged before, or is gone. ``REFUSED``: nothing, the partition has as many claims as it may have.
     """
 
     DONE = "done"
@@ -118,7 +118,7 @@ class EntryDraft:
         return found
 
     def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
-        """Has claims last for ``ttl`` seconds from now at least; where nobody has claimed the message, one begins."""
+        """Makes claims last at least ``ttl`` seconds from now; if a message is not claimed, a claim begins."""
         found = []
         expires = self.now + round(ttl * 1000)
         for receipt in receipts:
@@ -189,14 +189,14 @@ class EntryDraft:
     # Deliveries
 
     def drop(self, positions: Iterable[Position]) -> None:
-        """Has messages done that are gone, if nobody has a claim on them."""
+        """Marks messages that are gone as done, if they are not claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._finals[position] = None
                 self.size += 1
 
     def bury(self, positions: Iterable[Position], target: str) -> None:
-        """Has messages become dead letters in the queue ``target``, if nobody has a claim on them."""
+        """Makes messages dead letters in the queue ``target``, if they are not claimed."""
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._outs[position] = target
@@ -213,9 +213,9 @@ class EntryDraft:
         """Gives messages to callers, in order.
 
         Args:
-            polls: Who wants messages.
+            polls: The requests for messages.
             again: Messages whose claims have ended, if they still have.
-            fresh: Messages of a scan, if nobody knows of them.
+            fresh: Messages of a scan, if the state does not have them yet.
         """
         state = self._state
         room = MOST_OUTSTANDING - len(state.outstanding) - self._new
@@ -288,7 +288,7 @@ class EntryDraft:
 
     @property
     def changes(self) -> bool:
-        """Whether somebody's answer rests on it, or something else but the cursor changes."""
+        """Whether a caller's answer depends on it, or more than the cursor changes."""
         return bool(self.size or self._released_all)
 
     @property

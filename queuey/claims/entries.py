@@ -24,12 +24,12 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
     Attributes:
         format: :data:`FORMAT`.
-        token: A random number of the writer, which tells its own entry from another's.
+        token: A random number of the writer, by which it recognizes its own entry.
         at: The writer's clock (milliseconds since 1970) when it decided; for people.
         cursor: The cursor from now on; never below the one before.
         claims: Delivered by this entry.
         finals: Done: acknowledged, or their messages are gone.
-        renewals: Claims that last longer, or, where nobody had claimed the message, begin.
+        renewals: Claims that last longer, or begin if the message was not claimed.
         releases: Claims that end now.
         delete: The messages of ``finals`` are to be deleted.
         deleted: Deletions that entries up to this number asked for are carried out.

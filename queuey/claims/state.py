@@ -106,11 +106,11 @@ class State:
         self._ended: dict[Position, None] = {}
 
     def is_done(self, position: Position) -> bool:
-        """Tells whether a message will never be delivered any more."""
+        """Returns whether a message will never be delivered any more."""
         return (position <= self.cursor and position not in self.outstanding) or position in self.above
 
     def is_known(self, position: Position) -> bool:
-        """Tells whether a message was delivered or is done: whether a scan is to pass over it."""
+        """Returns whether a message was delivered or is done: whether a scan is to pass over it."""
         return position <= self.cursor or position in self.outstanding or position in self.above
 
     @property
@@ -255,7 +255,7 @@ class State:
         return inf
 
     def has_ended(self, position: Position, expired: int) -> bool:
-        """Tells whether a message was delivered, is not done, and nobody has a claim on it."""
+        """Returns whether a message was delivered, is not done and is not claimed."""
         claim = self.outstanding.get(position)
         return claim is not None and claim.expires < expired
 

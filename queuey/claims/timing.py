@@ -23,5 +23,5 @@ class ClaimTiming(msgspec.Struct, frozen=True):
         return max(0.0, (expires - self.expired(now) + 1) / 1000)
 
     def answer_within(self, ttl: float) -> float:
-        """Returns how many seconds after an expiry was chosen the caller may still be told of the claim."""
+        """Returns how many seconds after its expiry was chosen a claim may still be reported to the caller."""
         return ttl - min(self.margin, ttl / 2)

@@ -371,7 +371,7 @@ def _locked(file: int, *, alone: bool) -> Iterator[None]:
 
 
 def _ends_with_a_line(file: int) -> bool:
-    """Tells whether the last line is whole: a program that was killed, or a full disk, may have left a part of one."""
+    """Returns whether the last line is complete: a killed program or a full disk may have left a part of one."""
     size = os.fstat(file).st_size
     if not size:
         return True

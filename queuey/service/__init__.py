@@ -1,6 +1,6 @@
 """The use cases: what can be done with queues, messages, ranges and offsets, free of HTTP and of identity.
 
-Every API translates to these. A caller reaches a queue in two steps: :meth:`Service.find` looks it up, and
+Every API calls these. A caller reaches a queue in two steps: :meth:`Service.find` looks it up, and
 :meth:`Service.enter` makes an :class:`QueueAccess` of the row and the caller's check, which all other use cases take.
 """
 

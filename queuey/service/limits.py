@@ -11,7 +11,7 @@ MIB = 1024 * KIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Upper bounds. Those of the first part are settings of the deployment; the others are constants of the API.
+    """Upper bounds. The first part are settings of the deployment, the rest are constants of the API.
 
     Attributes:
         max_body: Bytes of one message's body.

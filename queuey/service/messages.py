@@ -87,8 +87,8 @@ class MessageUseCases:
 
         With a key it stores them once: a post that is repeated under its key has the result of the first.
 
-        If ``after`` is ahead of the clock it waits until the clock is there: a store would go ahead with its ids, and
-        with those of everybody else, and other nodes would take ids from here for made up.
+        If ``after`` is ahead of the clock, it waits until the clock is there. Otherwise the store would make all its
+        ids, also other callers', ahead of the clock, and other nodes would take them for forged.
 
         Raises:
             InvalidRequest: A partition is beyond the queue's; ``after`` lies too far ahead.
@@ -112,12 +112,12 @@ class MessageUseCases:
     def begin_post(
         self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None, key: str | None = None
     ) -> tuple[Callable[[Begun], Callable[[], Outcome]], Callable[[Any], PostResult]]:
-        """Prepares a post without blocking, for a caller who was authorized for just this row.
+        """Prepares a post without blocking, for a caller that is authorized for exactly this row.
 
         Returns:
-            A function that starts it, given whom to tell of its end (see ``Messages.begin_append``), and one that takes
-            what that is told and returns what ``post`` does. The end may be ``QueueChanged``: then nothing was stored
-            and the caller posts in the ordinary way.
+            A function that starts it, given what to call at its end (see ``Messages.begin_append``), and one that takes
+            that call's arguments and returns what ``post`` does. The end may be ``QueueChanged``: then nothing was
+            stored and the caller posts in the ordinary way.
 
         Raises:
             InvalidRequest: As in ``post``.
@@ -193,7 +193,7 @@ class MessageUseCases:
         return messages
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
-        """Deletes what is there; returns how many were (or, on stores that cannot tell, were named)."""
+        """Deletes messages; returns how many existed (on stores that do not know it: how many were named)."""
         return access.use(lambda queue: self._store.delete(queue, _within(queue, locations)))
 
     def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:

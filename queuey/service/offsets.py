@@ -49,7 +49,7 @@ class OffsetUseCases:
 
         Raises:
             InvalidRequest: The name of the group or a partition cannot be.
-            OffsetConflict: Some comparison failed; the others are recorded.
+            OffsetConflict: Some comparisons failed; the offsets of the other partitions are recorded.
         """
         require_group_name(group)
 
@@ -76,7 +76,7 @@ class OffsetUseCases:
         return access.use(progress)
 
     def lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> list[tuple[int, Lag]]:
-        """Tells what lies above cursors, by partition; above None everything does. Nothing is recorded.
+        """Returns the lag behind cursors, by partition; None: all messages count. Nothing is recorded.
 
         Raises:
             InvalidRequest: A partition cannot be.

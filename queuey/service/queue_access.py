@@ -2,8 +2,8 @@
 
 Rows come from a cache and may be out of date. The store notices and refuses (``QueueChanged``); then the row is read
 afresh, the caller is checked against *that* row, and the call is made again. So permission is always decided on the
-row that is used, although the usual request reads no row at all. A refusal is decided on a fresh row too: nobody is
-told of a permission or a partition that it does not exist because this process has not yet seen it made.
+row that is used, although the usual request reads no row at all. A refusal is decided on a fresh row too: a permission
+or partition that another process has just made is never reported as missing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class QueueAccess:
         self.queue = queue
 
     def check_again(self) -> None:
-        """Makes sure that the caller may still do what it was let in for, as far as that shows without the row.
+        """Checks that the caller may still do what it was authorized for, as far as that shows without the row.
 
         Raises:
             NotAllowed, NotAuthenticated: It may not.

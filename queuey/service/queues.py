@@ -198,7 +198,7 @@ class Queues:
         access.use(self._store.purge_queue)
 
     def describe(self, access: QueueAccess) -> Description:
-        """Tells everything about a queue."""
+        """Returns everything about a queue."""
         store = self._store
 
         def describe(queue: Queue) -> Description:

@@ -162,7 +162,7 @@ def put_off(asked: Sequence[Slice]) -> list[Page]:
 
 
 def furthest_behind(asked: Sequence[Slice]) -> list[Slice]:
-    """Returns slices in the order of reading when there is not room for all: what was put off last time comes first."""
+    """Returns slices in the order of reading if a page cannot hold all: those put off last time come first."""
     return sorted(
         asked, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=asked[0].descending
     )

@@ -54,7 +54,8 @@ class Reader:
             access: The way to the queue.
             wanted: What to read.
             wait: Seconds to wait at most.
-            waiter: Who waits instead of this call: it is told for what, and whether it should. None: this call waits.
+            waiter: The request that waits instead of this call: it learns which triggers wake it, and whether to wait.
+                None: this call waits.
         """
         if wait > 0:
             [response] = self.read_many([Source(access, wanted)], wait, waiter=waiter)
@@ -73,13 +74,13 @@ class Reader:
         wait: float = 0.0,
         waiter: Waiter | None = None,
     ) -> bool:
-        """Starts a short read of one partition without blocking, for a caller who was authorized for just this row.
+        """Starts a short read of one partition without blocking, for a caller that is authorized for exactly this row.
 
         Args:
             queue: The row.
             wanted: What to read.
-            done: Told of the end (see ``Messages.begin_read``), with no reading and no error if it is not short: the
-                caller reads in the ordinary way then, as after ``QueueChanged``.
+            done: Called at the end (see ``Messages.begin_read``), without reading and error if the read is not short:
+                the caller then reads in the ordinary way, as after ``QueueChanged``.
             wait: As for :meth:`read`.
             waiter: As for :meth:`read`.
 
@@ -199,9 +200,9 @@ class Reader:
         return reading
 
     def _pages(self, queue: Queue, asked: Sequence[Slice], most: int) -> list[Page]:
-        """Reads slices, not more of them at a time than have room if each gives its one message, the longest there is.
+        """Reads slices, only as many at a time as fit in memory if each returns one message of the greatest size.
 
-        What there is no room for is put off: its page is empty.
+        The slices that do not fit are put off: their pages are empty.
         """
         if most >= self._limits.max_body * len(asked):
             return self._store.read(queue, asked)
@@ -227,5 +228,5 @@ def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
 
 
 def _fruitless(responses: Sequence[Reading | QueueyError]) -> bool:
-    """Tells whether there is nothing to answer yet: no message, none to be had by reading on, and no queue lost."""
+    """Returns whether there is nothing to answer yet: no message, nothing more to read, and no queue lost."""
     return all(isinstance(response, Reading) and not response.messages and not response.more for response in responses)

@@ -1,4 +1,4 @@
-"""Waiting for messages without a thread for each who waits.
+"""Waiting for messages without a thread per waiting request.
 
 Requests that wait for the same trigger of a queue partition share one watch (:class:`Watchers`). Each is a
 :class:`Waiter`: it names what it is about to try and tries. If that gave nothing, it is woken when another try may give
@@ -32,9 +32,9 @@ class Trigger(NamedTuple):
     """What wakes waiting requests of one kind.
 
     Attributes:
-        watch: Has a function called whenever there may be some in a queue's partition, from any thread; returns what
-            ends that. The function is quick and does not raise.
-        for_all: They are for all who wait, not for one of them.
+        watch: Has a function called, from any thread, whenever a queue's partition may have messages; returns a
+            function that ends that. The first function is quick and does not raise.
+        for_all: It wakes all waiting requests, not one of them.
     """
 
     watch: Callable[[Queue, int, Callable[[], None]], Callable[[], None]]
@@ -48,7 +48,7 @@ Wanted = tuple[Queue, Sequence[int], Trigger]
 
 
 class _Shared:
-    """What some wait for, and they: those who are to be woken first come first."""
+    """A trigger and the requests that wait for it, in the order in which they are woken."""
 
     __slots__ = ("_told", "_watchers", "for_all", "stops", "waiters")
 
@@ -71,28 +71,28 @@ class _Shared:
 
 
 class Watchers:
-    """Shares the watches of those who wait. Safe for use by many threads.
+    """Shares the watches of waiting requests. Safe for use by many threads.
 
     Attributes:
-        tell: Makes a call that wakes waiters, however many they are. An event loop puts its own in this place, so that
-            no thread of the store is held up.
+        tell: Makes a call that wakes waiters, however many they are. An event loop replaces it with its own, so that
+            the calls do not hold up the store's threads.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._shared: dict[Key, _Shared] = {}
-        # Of a trigger that is for one waiter: who was woken and has not begun to try, and who tries because of it.
+        # For triggers that wake one waiter: those that were woken but have not tried yet, and those that try now.
         self._called: set[tuple[_Shared, Waiter]] = set()
         self._trying: set[tuple[_Shared, Waiter]] = set()
         self.tell: Callable[..., None] = _call
 
     def __len__(self) -> int:
-        """How many wait, each counted for each partition that it waits on."""
+        """The number of waiting requests, each counted once per partition that it waits on."""
         with self._lock:
             return sum(len(shared.waiters) for shared in self._shared.values())
 
     def count(self, *, for_all: bool) -> int:
-        """Returns how many wait for this trigger."""
+        """Returns how many requests wait for triggers of this kind."""
         with self._lock:
             some = [shared.waiters for shared in self._shared.values() if shared.for_all is for_all]
             return len({waiter for waiters in some for waiter in waiters})
@@ -108,7 +108,7 @@ class Watchers:
             shared.waiters[waiter] = None
 
     def remove(self, key: Key, waiter: Waiter) -> None:
-        """Ends what :meth:`add` began. What the waiter was woken for, others are woken for."""
+        """Ends what :meth:`add` began. If the waiter was woken and did not finish its try, others are woken for it."""
         with self._lock:
             shared = self._shared[key]
             del shared.waiters[waiter]
@@ -125,7 +125,7 @@ class Watchers:
             self.tell(self.call, shared, 2)
 
     def call(self, shared: _Shared, count: int) -> None:
-        """Wakes some who wait for the same, where :attr:`tell` makes its calls."""
+        """Wakes some waiters of one trigger. Runs where :attr:`tell` makes its calls."""
         with self._lock:
             if shared.for_all:
                 called = list(shared.waiters)
@@ -138,7 +138,7 @@ class Watchers:
             one.wake()
 
     def tries(self, keys: Iterable[Key], waiter: Waiter) -> None:
-        """Notes that a waiter begins to try: what it was woken for is its own now."""
+        """Notes that a waiter begins to try, as it was woken to."""
         with self._lock:
             for key in keys if self._called else ():
                 mine = (self._shared[key], waiter)
@@ -169,7 +169,7 @@ class Waiter(ABC):
 
     @abstractmethod
     def wake(self) -> None:
-        """Is told of something worth another try, in any thread, or where ``Watchers.tell`` makes its calls."""
+        """Called when another try may succeed, in any thread, or where ``Watchers.tell`` makes its calls."""
 
     def expect(self, wanted: Iterable[Wanted]) -> None:
         """Is called before each try: has this waiter woken by these triggers from now on, and by no others."""

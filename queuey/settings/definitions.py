@@ -311,7 +311,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 
 def is_of_cassandra(name: str) -> bool:
-    """Tells whether only a Cassandra store has this setting."""
+    """Returns whether only a Cassandra store has this setting."""
     return name in GROUPS[CASSANDRA] or name in GROUPS[CONSISTENCY]
 
 

@@ -171,7 +171,7 @@ def _faults_of_browserid(issuer: UserIssuer) -> Iterator[str]:
 
 
 def _is_safe_url(url: str) -> bool:
-    """Tells whether what is read from a URL cannot be changed on the network."""
+    """Returns whether what is read from a URL cannot be changed on the network."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

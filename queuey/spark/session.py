@@ -73,5 +73,5 @@ def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name
 
 
 def is_local(master: str) -> bool:
-    """Tells whether a master runs everything on this machine."""
+    """Returns whether a master runs everything on this machine."""
     return master.startswith("local")

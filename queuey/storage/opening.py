@@ -30,12 +30,12 @@ LOCK_SHARE = 1 / 3
 
 
 def is_cassandra(settings: Settings) -> bool:
-    """Tells whether the settings name a Cassandra keyspace."""
+    """Returns whether the settings name a Cassandra keyspace."""
     return settings.store.startswith("cassandra:")
 
 
 def is_made(settings: Settings) -> bool:
-    """Tells whether the embedded store that the settings name is there: opening it would make it."""
+    """Returns whether the embedded store that the settings name is there: opening it would make it."""
     from queuey.storage.sqlite import connection  # noqa: PLC0415 - only who uses it needs it
 
     return (settings.data / connection.FILE).is_file()

@@ -70,7 +70,7 @@ def decimal(value: object, least: float, most: float) -> float:
 
 
 def _is_number(value: object, form: re.Pattern[str]) -> bool:
-    """Tells whether text has the form of a number, or a JSON value is one."""
+    """Returns whether text has the form of a number, or a JSON value is one."""
     if isinstance(value, str):
         return form.fullmatch(value.strip()) is not None
     if isinstance(value, float):

@@ -75,7 +75,7 @@ class ComputedPlan(NamedTuple):
     recheck: float | None
 
     def covers(self, view: LeaderView) -> bool:
-        """Tells whether computing it again would change nothing."""
+        """Returns whether computing it again would change nothing."""
         due = self.recheck is not None and view.now >= self.recheck
         same_target = view.target is self.target or view.target == self.target
         return not due and same_target and view.members == self.members and view.queues == self.queues

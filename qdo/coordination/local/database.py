@@ -181,7 +181,7 @@ class CoordinationFile:
         return connection
 
     def _check(self, connection: apsw.Connection) -> bool:
-        """Tells whether our tables are there.
+        """Returns whether our tables are there.
 
         Raises:
             CoordinationIncompatible: Others are.

@@ -158,7 +158,7 @@ class LocalSession(Session):
     # Called by the thread.
 
     def outdated(self, counters: transactions.GroupCounters) -> bool:
-        """Tells whether something has changed since the member asked; says so once."""
+        """Returns whether something has changed since the member asked; says so once."""
         changed = [name for name, value in self.seen.items() if value != getattr(counters, name)]
         for name in changed:
             del self.seen[name]

@@ -70,7 +70,7 @@ async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None
 
 
 def lacks_parent(outcome: Outcome) -> bool:
-    """Tells whether a node could not be made because the one that it should lie in is missing."""
+    """Returns whether a node could not be made because the one that it should lie in is missing."""
     return isinstance(outcome, Rejection) and outcome.why is RejectionReason.NO_NODE
 
 

@@ -80,7 +80,7 @@ class MemberAssignment(msgspec.Struct, frozen=True):
     next: list[QueuePartitions]
 
     def pending(self, generation: TargetGeneration) -> bool:
-        """Tells whether what is next does not count by a generation."""
+        """Returns whether what is next does not count by a generation."""
         return self.number > generation.number or (self.number == generation.number and self.mark != generation.mark)
 
     def counted(self, generation: TargetGeneration) -> frozenset[Partition]:

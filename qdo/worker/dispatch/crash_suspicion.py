@@ -58,7 +58,7 @@ class CrashSuspicion:
         return self._known is None and self._left <= 0
 
     def narrowed(self, message: Message) -> bool:
-        """Tells whether a message is to be the only suspect in hand; those behind the last one never are again."""
+        """Returns whether a message is to be the only suspect in hand; those behind the last one never are again."""
         if self._known is not None and order_of(message.id) > order_of(self._known.until):
             self._known = None
         return self._known is not None
@@ -69,11 +69,11 @@ class CrashSuspicion:
         return known.lost + 1 if known is not None and known.alone and known.until == message.id else 0
 
     def guilty(self, message: Message) -> bool:
-        """Tells whether a message is not to be begun any more, after so many attempts that were lost."""
+        """Returns whether a message is not to be begun any more, after so many attempts that were lost."""
         return self._known is not None and self._known.last and self.lost(message) >= self._attempts > 0
 
     def last(self, message: Message) -> bool:
-        """Tells whether nothing else at all is to be in hand beside a message."""
+        """Returns whether nothing else at all is to be in hand beside a message."""
         return self.narrowed(message) and self._lost_before(message) + 1 >= self._attempts > 0
 
     def note(self, messages: Sequence[Message]) -> HandlingNote:
@@ -91,7 +91,7 @@ class CrashSuspicion:
         self._left -= messages
 
     def stale(self, end: str | None) -> bool:
-        """Tells whether the note speaks of messages that are not all done, so that it is to be taken back."""
+        """Returns whether the note speaks of messages that are not all done, so that it is to be taken back."""
         return self.noted is not None and (end is None or order_of(end) < order_of(self.noted.until))
 
     def restored(self, end: str | None) -> HandlingNote | None:

@@ -176,7 +176,7 @@ def _reason(error: Exception) -> str:
 
 
 def _answers(url: str) -> bool:
-    """Tells whether anybody accepts connections at a URL."""
+    """Returns whether anybody accepts connections at a URL."""
     parts = urlsplit(url.partition(",")[0])
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

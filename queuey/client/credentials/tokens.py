@@ -174,7 +174,7 @@ class Kept:
         self.answers = 0
 
     def due(self) -> bool:
-        """Tells whether another token should be asked for before the next request."""
+        """Returns whether another token should be asked for before the next request."""
         return self.header is None or self._clock() >= self._ahead
 
     def took(self, token: Token) -> None:

@@ -74,7 +74,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
-    """Tells whether a call that failed so may be sent again.
+    """Returns whether a call that failed so may be sent again.
 
     Args:
         error: How it failed.
@@ -90,14 +90,14 @@ def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
 
 
 def may_be_done(error: ClientError) -> bool:
-    """Tells whether an attempt that failed so may have been carried out."""
+    """Returns whether an attempt that failed so may have been carried out."""
     if isinstance(error, TransportError):
         return error.outcome == "unknown"
     return isinstance(error, KeyInUse) or (isinstance(error, ServerError) and not error.not_processed)
 
 
 def blames_server(error: ClientError) -> bool:
-    """Tells whether the failure is that server's own, so that others are to be preferred for a while."""
+    """Returns whether the failure is that server's own, so that others are to be preferred for a while."""
     if isinstance(error, TransportError):
         return True
     return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)

@@ -126,7 +126,7 @@ class ServerChoice:
         return self._kept
 
     def has_fresh(self, tried: Iterable[Server]) -> bool:
-        """Tells whether there is a server that neither rests nor is among ``tried``."""
+        """Returns whether there is a server that neither rests nor is among ``tried``."""
         return bool(self._fresh(tried))
 
     def failed(self, server: Server) -> None:

@@ -1,7 +1,7 @@
 """Use cases of claims: messages given to one caller each, until they are acknowledged or released, or a claim expires.
 
-``docs/architecture-claims.md`` says how they work. Calls have a form that begins them and tells of their end, for
-callers that serve many from one thread, and one that waits.
+``docs/architecture-claims.md`` says how they work. Each call has two forms: one that starts it and calls back when it
+ends, for callers that serve many requests in one thread, and one that waits.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ClaimUseCases:
         limits: How much one request may ask for.
         metrics: Counts messages given out.
         stopping: Set when the service ends.
-        watchers: Tell those who wait of new messages; None: some of its own.
-        runtime: Threads, clocks and chance; None: this process's.
+        watchers: Wake waiting requests when messages arrive; None: new ones are made.
+        runtime: Threads, clocks and randomness; None: this process's.
         timing: When claims are over.
         upkeep: How logs are kept short.
     """
@@ -135,16 +135,17 @@ class ClaimUseCases:
         partitions: Sequence[int] | None = None,
         max_bytes: int | None = None,
     ) -> Callable[[], Outcome]:
-        """Starts a claim. It does not wait: where there is nothing to be had, it tells ``waiter`` so.
+        """Starts a claim. It does not wait: if there is no message to claim, it calls the ``waiter``.
 
         Args:
-            queue: A row that the caller was let in to.
-            done: Told a list of :class:`HandedOut`, or the error; called once, from any thread.
-            limit: So many messages at most.
+            queue: A row that the caller is authorized for.
+            done: Called once, from any thread, with a list of :class:`HandedOut` or the error.
+            limit: The most messages to claim.
             ttl: Seconds that the claims last; 0: nothing is claimed, and what would be is shown.
             wait: Seconds that the caller would wait at most.
-            waiter: Who waits: it is told for what, and whether it should. None: nobody does.
-            partitions: Where to look; None: everywhere.
+            waiter: The request that waits: it learns which triggers wake it, and whether to wait. None: no request
+                waits.
+            partitions: Partitions to claim from; None: all.
             max_bytes: Bytes of bodies, but for the last one's; None: as many as a page has.
 
         Returns:
@@ -182,11 +183,11 @@ class ClaimUseCases:
 
         Args:
             access: The way to the queue.
-            limit: See :meth:`begin_claim`, as for the others.
+            limit: See :meth:`begin_claim`, also for the other arguments.
             ttl: Seconds.
             wait: Seconds to wait at most.
-            waiter: Who waits instead of this call, as for :meth:`begin_claim`. None: this call waits.
-            partitions: Where to look.
+            waiter: The request that waits instead of this call, as for :meth:`begin_claim`. None: this call waits.
+            partitions: Partitions to claim from.
         """
         asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "partitions": partitions}
 
@@ -225,9 +226,9 @@ class ClaimUseCases:
         """Starts to acknowledge messages: they will not be delivered any more.
 
         Args:
-            queue: A row that the caller was let in to.
-            receipts: Of this queue. With number 0 they name messages, whoever has them.
-            done: Told a list of :class:`~queuey.claims.Settlement`, in the order of ``receipts``, or the error.
+            queue: A row that the caller is authorized for.
+            receipts: Of this queue. Number 0 names a message, whichever caller has claimed it.
+            done: Called with a list of :class:`~queuey.claims.Settlement`, in the order of ``receipts``, or the error.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
@@ -240,7 +241,7 @@ class ClaimUseCases:
     ) -> Callable[[], Outcome]:
         """Starts to have claims last for ``ttl`` seconds from now, or as long as they did if that is longer.
 
-        An expired claim lives again if nobody else has got the message. 0 seconds release it.
+        An expired claim becomes valid again if no other caller has claimed the message. 0 seconds release it.
         """
         return self._begin_settling(queue, "renew" if ttl else "release", receipts, ttl, done)
 
@@ -282,7 +283,8 @@ class ClaimUseCases:
                 done(None, error)
                 return
             if kind == "renew" and self._runtime.boottime() - began > self._timing.answer_within(ttl):
-                # Each partition was renewed in time, but the caller would be told of the first when it is over.
+                # Each partition was renewed in time, but the first claim would be over before the caller has the
+                # answer.
                 done(None, too_late())
                 return
             results = {number: iter(settled) for number, settled in found.items()}
@@ -395,7 +397,7 @@ class ClaimUseCases:
     def _begin_each(
         self, queue: Queue, numbers: Sequence[int], make: Callable[[int, Done], Request], done: Done
     ) -> Callable[[], Outcome]:
-        """Asks the logs of several partitions, and tells their results by partition, or the first error."""
+        """Asks the logs of several partitions; reports their results by partition, or the first error."""
         if not numbers:
             done({}, None)
             return lambda: "none"
@@ -426,7 +428,7 @@ class ClaimUseCases:
 
 
 def _first_error(errors: Sequence[Exception], *, sent: bool) -> Exception:
-    """Returns what a caller is told if some of several partitions failed; ``sent``: something may be done in others."""
+    """Returns the error for a caller if some of several partitions failed; ``sent``: others may have changed."""
     error = errors[0]
     if sent and isinstance(error, StoreUnavailable) and error.outcome == "none":
         return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)

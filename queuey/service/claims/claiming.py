@@ -37,11 +37,11 @@ class ClaimSearch:
 
     Args:
         logs: Of this process.
-        turns: Told of partitions that have nothing.
+        turns: Notes partitions that have nothing.
         queue: The row.
         partitions: In the order in which they are asked.
         poll: What is wanted.
-        done: Told of the end.
+        done: Called at the end.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ClaimSearch:
         return self.give_up
 
     def give_up(self) -> Outcome:
-        """Has the caller not be told any more; what was claimed for it is released."""
+        """Ends the claim without calling back; messages that were claimed for the caller are released."""
         with self._lock:
             self._gone = True
             asked = self._asked

@@ -1,7 +1,7 @@
 """What is done after something is in the log: acknowledged messages are deleted, and dead letters are published.
 
-The log says what is to be done until it says that it was. So whoever dies between leaves it to others, and doing it
-twice is the same as once.
+The log lists this work until an entry says that it is done. If a process dies before that, another one does the work.
+Doing it twice has the same effect as once.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def publish(
     Args:
         store: Where all queues are.
         queue: Where the messages are.
-        partition: Of it.
-        letters: Which.
+        partition: A partition of that queue.
+        letters: The messages to publish.
         gone_below: A message that is not seen below this is not there any more.
         now: Seconds since 1970.
 

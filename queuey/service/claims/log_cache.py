@@ -14,10 +14,10 @@ Key = tuple[int, int]
 
 
 class LogCache:
-    """Finds logs, makes those that are missing, and drops those that nobody has used for the longest time.
+    """Finds logs, makes those that are missing, and drops the least recently used ones.
 
     Args:
-        make: Makes a log; it is told what to call after each of its rounds.
+        make: Makes a log; its argument is called after each round of the log.
         bound: Bytes of all states together, about. Logs in use may go beyond it.
     """
 

@@ -1,9 +1,9 @@
-"""Tells those who wait in which partitions a claim may find something.
+"""Wakes waiting claims when a partition may have a message for them.
 
-A claim may find something for one of three reasons. A message was stored: the store tells. A claim was ended by this
-process: its log tells. Everything else, claims that expire and those that other processes end, is found by looks at the
-log: one for all who wait on a partition, when the next claim that this process knows of expires, and every half second.
-Looks of that second kind become rarer where more partitions are waited on than a process can look at so often.
+There are three sources. The store reports each message that it stores. The log reports each claim that this process
+ended. Claims that expire or that other processes end are found by polling the log: once for all waiting claims of a
+partition, when the next claim that this process knows of expires, and every half second. The half second becomes longer
+if claims wait on too many partitions to poll each of them so often.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from queuey.service.claims.scans import LOOK_BACK_EVERY
 from queuey.storage import Store
 
 LOOK = 0.5
-"""Seconds between looks at a log on which somebody waits."""
+"""Seconds between polls of a log on which claims wait."""
 LOOKS = 200
-"""Of a process in a second; but for those that are made because a claim has expired."""
+"""Polls of one process per second, not counting those for a claim that has expired."""
 SPACING = 0.1
-"""Seconds from a look at a log to the next, however many of its claims expire."""
+"""The least seconds between two polls of a log, however many of its claims expire."""
 LATE = 2 * LOOK_BACK_EVERY
-"""Seconds after news of the store at which another try is made, for messages that become visible out of order."""
+"""Seconds after a report of the store until another try, for messages that become visible out of order."""
 
 
 class _Watched:
-    """A partition on which somebody waits. Attributes are guarded by the lock of :class:`ClaimNews`.
+    """A partition on which claims wait. The lock of :class:`ClaimNews` guards the attributes.
 
     Attributes:
-        wakes: Who is to be told.
-        due: When (boot time) the next look is due.
-        call_off: Calls it off.
-        released: The log's count of releases when they were told last.
-        stored: The store had news since the last look.
+        wakes: Functions that wake the waiting claims.
+        due: When (boot time) the next poll is due.
+        call_off: Cancels that poll.
+        released: The log's count of releases when the claims were last woken.
+        stored: The store has reported a message since the last poll.
     """
 
     __slots__ = ("call_off", "due", "queue", "released", "stored", "wakes")
@@ -65,10 +65,10 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class ClaimNews:
-    """Wakes those who wait. Safe for use by many threads.
+    """Wakes waiting claims. Safe for use by many threads.
 
     Args:
-        store: Tells of messages.
+        store: Reports new messages.
         logs: Of this process.
         runtime: Clocks and timers.
         timing: When claims are over.
@@ -120,7 +120,7 @@ class ClaimNews:
             return
         try:
             seen = self._see(log.state)
-        except StoreUnavailable:  # The clock cannot be trusted now; the look that is due finds out later.
+        except StoreUnavailable:  # The clock cannot be trusted now; the next poll finds out.
             return
         with self._lock:
             told = watched.released
@@ -146,7 +146,7 @@ class ClaimNews:
                 self._look_in(LATE, key, watched)
 
     def _look_in(self, seconds: float, key: Key, watched: _Watched) -> None:
-        """Has the next look made in so many seconds at the latest, if somebody waits then."""
+        """Makes sure that the next poll is at most so many seconds away, if claims still wait then."""
         due = self._runtime.boottime() + seconds
         if due < watched.due and self._watched.get(key) is watched:
             watched.call_off()

@@ -1,4 +1,4 @@
-"""One partition's claim log in one process: its state in memory, who waits for it, and the next entry.
+"""One partition's claim log in one process: its state in memory, the requests that wait for it, and the next entry.
 
 ::
 
@@ -70,7 +70,7 @@ PATIENCE = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to append an entry that is in doubt."""
 WORTH = 500
-"""Messages that a cursor must pass for an entry of its own."""
+"""Messages that the cursor must pass before an entry is written only for it."""
 LONG = 1 << 16
 """Bytes of entries that take several milliseconds to be applied."""
 Work = Generator[Call, Any, Any]
@@ -107,7 +107,7 @@ class PartitionLog:
         limits: How much one answer may have.
         upkeep: How the log is kept short.
         totals: Counts what is done.
-        after: Told after each round.
+        after: Called after each round.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class PartitionLog:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for it."""
+        """Whether no request waits for it."""
         return not self._busy
 
     def add(self, *requests: Request) -> None:
@@ -240,7 +240,7 @@ class PartitionLog:
                     continue
                 self._totals.ended(taken, None, self.state)
                 self._answer(taken, polls, material, Appended(0, chosen))
-                # Nothing of this round, but perhaps what somebody else was to do, who has died.
+                # This round has left nothing to do, but perhaps another process died before it did its part.
                 yield from self._delete(queue, 0)
                 yield from self._publish(queue, [])
                 return
@@ -313,7 +313,7 @@ class PartitionLog:
         return begin
 
     def _is_of_use(self, state: State, material: Material | None) -> bool:
-        """Tells whether what was read still has something to give, after another process has done something."""
+        """Returns whether what was read still has messages to deliver, after another process has written an entry."""
         if material is None:
             return False
         if any(not state.is_known(message.position) for message in material.found.fresh):
@@ -408,12 +408,12 @@ class PartitionLog:
         return 0 if claim is None else claim.deliveries
 
     def _give_back(self, request: Request, positions: Sequence[Position], number: int) -> None:
-        """Releases what nobody was told of."""
+        """Releases claims that no caller has learned of."""
         receipts = [ClaimReceipt(self._partition, *position, number) for position in positions]
         self.add(SettleRequest(request.queue, lambda _value, _error: None, "release", receipts))
 
     def _give_up_late(self, taken: Sequence[Request]) -> None:
-        """Answers those who have waited for too long. What they asked for may be done all the same."""
+        """Answers the requests that have waited for too long. Their work may be done all the same."""
         with self._lock:
             everybody = [*taken, *self._waiting]
         limit = self._runtime.boottime() - PATIENCE
@@ -432,7 +432,7 @@ class PartitionLog:
         yield from self._read_from(queue, self.state)
 
     def _catch_up_for(self, queue: Queue, polls: Sequence[Request]) -> Work:
-        """Looks for what others have done since the polls were asked for; returns whether there was something."""
+        """Reads entries that other processes wrote since the polls were asked for; returns whether there were any."""
         if all(poll.asked <= self._current for poll in polls):
             return False
         before = self.state.number
@@ -591,5 +591,5 @@ class PartitionLog:
 
 
 def _is_long(page: LogPage) -> bool:
-    """Tells whether applying a page takes so long that others should not wait for it."""
+    """Returns whether applying a page takes so long that other requests should not wait for it."""
     return page.snapshot is not None or sum(len(one.body) for one in page.entries) > LONG

@@ -19,8 +19,8 @@ class Request:
     """Something asked of a log.
 
     Args:
-        queue: The row of the queue that the caller was let in to.
-        done: Told of the end, unless the caller gives up before.
+        queue: The row of the queue that the caller is authorized for.
+        done: Called at the end, unless the caller gives up before.
 
     Attributes:
         asked: When (boot time); set by the log.
@@ -40,20 +40,20 @@ class Request:
         self._first = threading.Lock()
 
     def answer(self, value: Any, error: Exception | None = None) -> bool:  # noqa: ANN401 - what it was asked for
-        """Tells the caller, who may have gone; returns whether it was told."""
+        """Gives the caller its answer; returns False if it has one already or has given up."""
         if not self._first.acquire(blocking=False):
             return False
         self._done(value, error)
         return True
 
     def give_up(self) -> Outcome:
-        """Has the caller not be told any more; returns what may become of what it asked for."""
+        """Makes sure that the caller gets no answer any more; returns the outcome of its request."""
         self._first.acquire(blocking=False)
         return "unknown" if self.sent else "none"
 
     @property
     def answered(self) -> bool:
-        """Whether the caller was told, or has gone."""
+        """Whether the caller has its answer, or has given up."""
         return self._first.locked()
 
 
@@ -97,13 +97,13 @@ class SettleRequest(Request):
 
 
 class ReleaseAllRequest(Request):
-    """Has every claim of the partition end."""
+    """Ends every claim of the partition."""
 
     __slots__ = ()
 
 
 class LookRequest(Request):
-    """Wants to see the state, as it is at least since it was asked for. The result is what ``look`` returns of it."""
+    """Reads a state that is at least as new as the request. The result is what ``look`` returns for it."""
 
     __slots__ = ("look",)
 
@@ -113,7 +113,7 @@ class LookRequest(Request):
 
 
 class SentRequest(Request):
-    """Notes that dead letters lie where they belong."""
+    """Notes that dead letters have been published."""
 
     __slots__ = ("positions",)
 
@@ -123,11 +123,11 @@ class SentRequest(Request):
 
 
 def too_late() -> StoreUnavailable:
-    """Returns what a caller is told whose claim would be over by the time that it knows of it."""
+    """Returns the error for a caller whose claim would be over before it has the answer."""
     return StoreUnavailable("The claim was made too late to be of use. Claim again.", outcome="unknown")
 
 
 def too_many(partition: int) -> TooManyClaims:
-    """Returns what a caller is told if a partition has as many claims as it may have."""
+    """Returns the error for a caller if a partition has as many claims as it may have."""
     text = f"Partition {partition} has {MOST_OUTSTANDING} claims, which is all that it may have."
     return TooManyClaims(f"{text} Acknowledge or release some.")

@@ -19,7 +19,7 @@ from queuey import ids
 from queuey.storage import Store
 
 Done = Callable[[Any, Exception | None], None]
-"""Is told a result or an error, once."""
+"""Called once, with a result or an error."""
 THREADS = 8
 """For calls of a store that block. Appends hold none."""
 
@@ -52,7 +52,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def block(self, work: Callable[[], Any], done: Done) -> None:
-        """Has done what may take long, and tells its result."""
+        """Runs work that may take long, and calls back with its result."""
 
     def token(self) -> int:
         """Returns a random number of 63 bits."""
@@ -125,10 +125,10 @@ def _note_missing() -> None:
 
 
 def _tell(work: Callable[[], Any], done: Done) -> None:
-    """Does some work and tells its result."""
+    """Does some work and calls back with its result."""
     try:
         result = work()
-    except Exception as error:  # noqa: BLE001 - whoever waits is told
+    except Exception as error:  # noqa: BLE001 - the caller gets it
         done(None, error)
     else:
         done(result, None)
@@ -166,7 +166,7 @@ class Timers:
 
 
 def _logged(work: Callable[[], None]) -> None:
-    """Does some work in a thread where nobody would see its error."""
+    """Does some work in a thread, and logs its error, which would be lost otherwise."""
     try:
         work()
     except Exception:

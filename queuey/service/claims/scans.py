@@ -1,8 +1,9 @@
-"""Looks for messages that nobody was given, without reading again and again what everybody knows.
+"""Finds messages that were not delivered yet, without reading the known ones again and again.
 
-A process remembers, per partition, its ``front``: how far it has looked. The front is a hint and no conclusion. Ids of
-several web processes become visible out of order, so scans begin a little below it now and then; and what becomes
-visible later than that is found by a chain of reads from the cursor up to the horizon, which alone may move the cursor.
+A process remembers, per partition, its ``front``: how far it has read. The front is a hint, no proof. Ids of
+several web processes become visible out of order, so scans begin a little below it now and then; and messages that
+become visible even later are found by a chain of reads from the cursor up to the horizon, which alone may move the
+cursor.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ScanResult(msgspec.Struct):
     """What a scan has found.
 
     Attributes:
-        fresh: Messages that nobody knew of, in order.
+        fresh: Messages that the state does not have yet, in order.
         chain: What may be concluded.
         ahead: Positions of the forward part, ascending, and where it ended.
     """
@@ -97,7 +98,7 @@ class Scanner:
     def scan(
         self, state: State, now: int, wanted: int, max_bytes: int, read: Read
     ) -> Generator[Call, Page, ScanResult]:
-        """Looks for messages.
+        """Reads messages.
 
         Args:
             state: It may grow while this reads.
@@ -160,7 +161,7 @@ class Scanner:
             part, limit = replace(part, lower=end), PAGE
 
     def passed(self, state: State, found: ScanResult) -> None:
-        """Moves the front over what is known by now: to the first message that the scan found and nobody was given."""
+        """Moves the front up to the first message that the scan found and that was not delivered."""
         for position in found.ahead:
             if not state.is_known(position):
                 self._front = position

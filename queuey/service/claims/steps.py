@@ -9,7 +9,7 @@ from typing import Any
 from queuey.service.claims.runtime import Done
 
 Call = Callable[[Done], object]
-"""Begins something, given whom to tell of its end."""
+"""Begins some work, given what to call at its end."""
 Steps = Generator[Call, Any, Any]
 
 
@@ -32,7 +32,7 @@ def _run(steps: Steps, submit: Callable[[Callable[[], None]], None], value: obje
 
 
 class _End:
-    """The end of one step: told before the call that began it returned, or later, in another thread."""
+    """The end of one step: it comes before the call that began it returns, or later, in another thread."""
 
     __slots__ = ("_first", "_steps", "_submit", "error", "value")
 
@@ -49,5 +49,5 @@ class _End:
             self._submit(lambda: _run(self._steps, self._submit, value, error))
 
     def is_there(self) -> bool:
-        """Tells whether it came before this was asked; if not, the steps go on when it comes."""
+        """Returns whether it came before this was asked; if not, the steps go on when it comes."""
         return not self._first.acquire(blocking=False)

@@ -65,7 +65,7 @@ class LogLength:
         self._entries = self._bytes = 0
 
     def is_due(self) -> bool:
-        """Tells whether a snapshot is to be made."""
+        """Returns whether a snapshot is to be made."""
         if self._entries < self._upkeep.entries:
             return False
         return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries

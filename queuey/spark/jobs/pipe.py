@@ -269,7 +269,7 @@ def _written(frame: DataFrame, pipe: Pipe) -> DataFrame:
 
 
 def _shuffles(frame: DataFrame) -> bool:
-    """Tells whether the order of a frame's rows is accidental: anything but choosing and changing rows one by one."""
+    """Returns whether the order of a frame's rows is accidental: anything but choosing and changing rows one by one."""
     names = _nodes(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - there is no public way
     return any(name not in _ROW_BY_ROW and not _SOURCES.search(name) for name in names)
 

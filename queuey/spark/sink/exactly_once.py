@@ -195,7 +195,7 @@ class Reserver:
         """The piece that was entered last, and the lowest base above its ids."""
 
     def begun(self, piece: int) -> bool:
-        """Tells whether an attempt has come to a chunk before."""
+        """Returns whether an attempt has come to a chunk before."""
         return self._found(piece) is not None
 
     def left(self, piece: int, indexes: Sequence[int]) -> int:

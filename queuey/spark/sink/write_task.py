@@ -240,7 +240,7 @@ class TaskWriter:
         return reserver.write(piece, drafts)
 
     def _is_finished(self, uid: int) -> bool:
-        """Tells whether all rows of this run have been written to a queue; those with a sequence may become more."""
+        """Returns whether all rows of this run have been written to a queue; those with a sequence may become more."""
         if self._options.run is None or "sequence" in self._layout:
             return False
         if uid not in self._finished:

@@ -98,7 +98,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def needs_bodies(schema: pa.Schema) -> bool:
-    """Tells whether bodies have to be read for these columns."""
+    """Returns whether bodies have to be read for these columns."""
     return not _BODIES.isdisjoint(schema.names)
 
 

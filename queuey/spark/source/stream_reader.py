@@ -298,7 +298,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _is_instant(self, one: PositionRange) -> bool:
-        """Tells whether a range starts at an instant that the options name, which may be as early as one likes."""
+        """Returns whether a range starts at an instant that the options name, which may be as early as one likes."""
         named = self._options.starting.each.get(one.queue, {}).get(one.partition, self._options.starting.everywhere)
         return named == At(one.lower) and one.lower[1] == LOW_MIN
 

@@ -123,7 +123,7 @@ def longest_ttl(now: int) -> int:
 
 
 def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
-    """Tells whether a bucket has to be in ``bucket index`` before it is written to."""
+    """Returns whether a bucket has to be in ``bucket index`` before it is written to."""
     return time_bucket.kind != home_class or time_bucket.width_index != HOME_WIDTH
 
 

@@ -38,7 +38,7 @@ def usual(copies: Copies) -> str:
 
 
 def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
-    """Tells whether a read that finds nothing proves that nothing acknowledged is there.
+    """Returns whether a read that finds nothing proves that nothing acknowledged is there.
 
     So it is where every read meets every acknowledged write of every data centre. That includes writes at the other
     safe levels, since a queue may have had another level before.
@@ -53,7 +53,7 @@ def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
 
 
 def _everywhere(write: str, read: str, copies: Copies) -> bool:
-    """Tells whether all reads at one level meet all writes at another; requests ask, so it is worked out once."""
+    """Returns whether all reads at one level meet all writes at another; requests ask, so it is worked out once."""
     return _known_meeting(write, read, tuple(copies.items()))
 
 
@@ -89,7 +89,7 @@ class ConsistencyLevels:
         return self.of(queue).delay if queue.read_delay is None else queue.read_delay
 
     def concludes(self, queue: Queue) -> bool:
-        """Tells whether emptiness that a read of a queue finds may be remembered, stored or trusted.
+        """Returns whether emptiness that a read of a queue finds may be remembered, stored or trusted.
 
         Everything that is concluded from an empty read goes through here: low watermarks and the empty-range cache.
         """

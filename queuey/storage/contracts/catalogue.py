@@ -97,7 +97,7 @@ class Applications(ABC):
 
     @abstractmethod
     def has_application(self, name: str) -> bool:
-        """Tells whether the application exists; may answer from a cache that is at most 5 s old."""
+        """Returns whether the application exists; may answer from a cache that is at most 5 s old."""
 
     @abstractmethod
     def add_key(

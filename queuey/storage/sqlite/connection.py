@@ -64,7 +64,7 @@ def damaged(error: Exception) -> StoreUnavailable:
 
 
 def is_certain(error: apsw.Error) -> bool:
-    """Tells whether a COMMIT that failed with ``error`` certainly left nothing behind."""
+    """Returns whether a COMMIT that failed with ``error`` certainly left nothing behind."""
     return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.FullError | apsw.ReadOnlyError)
 
 

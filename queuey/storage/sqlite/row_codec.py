@@ -88,7 +88,7 @@ def verify(connection: Connection, queue: Queue) -> None:
 
 
 def has_application(connection: Connection, name: str) -> bool:
-    """Tells whether an application exists."""
+    """Returns whether an application exists."""
     return bool(connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchall())
 
 

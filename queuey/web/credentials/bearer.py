@@ -97,7 +97,7 @@ def _algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON ha
 
 
 def _is_strong(key: Any) -> bool:  # noqa: ANN401 - one of several kinds of keys of cryptography's
-    """Tells whether a key is long enough to be safe, and short enough to be used quickly."""
+    """Returns whether a key is long enough to be safe, and short enough to be used quickly."""
     numbers = key.public_numbers() if hasattr(key, "public_numbers") else None
     exponent = getattr(numbers, "e", None)
     return exponent is None or (key.key_size in RSA_BITS and exponent < _MAX_EXPONENT)

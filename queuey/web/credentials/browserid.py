@@ -75,7 +75,7 @@ class _Signed(JWT):  # type: ignore[misc] # PyBrowserID has no types
     """A token whose signature OpenSSL checks: PyBrowserID's own arithmetic is in Python and takes 20 times as long."""
 
     def check_signature(self, key_data: object) -> bool:
-        """Tells whether a key has signed it."""
+        """Returns whether a key has signed it."""
         key = read_key(key_data)
         digest, size = _ALGORITHMS[self.algorithm]
         data = self.signed_data.encode("ascii")
@@ -131,7 +131,7 @@ class _Trusted:
         return self._documents[hostname].get().key
 
     def is_trusted_issuer(self, hostname: str, issuer: str, *_: object, **__: object) -> bool:
-        """Tells whether an application trusts an issuer with the mail addresses of a host."""
+        """Returns whether an application trusts an issuer with the mail addresses of a host."""
         return any(hostname in _domains(each) for _, each in self._trusted.get(issuer, ()))
 
 

@@ -32,7 +32,7 @@ def identity_of(users: Iterable[tuple[str, UserIssuer, str]], expires: float) ->
 
 
 def is_time(value: object, unit: int = 1) -> bool:
-    """Tells whether a claim is a time since 1970: a number of seconds, or of 1/``unit`` of them."""
+    """Returns whether a claim is a time since 1970: a number of seconds, or of 1/``unit`` of them."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return 0 <= value < unit << 40 and math.isfinite(value)

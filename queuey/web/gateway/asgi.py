@@ -268,7 +268,7 @@ class Gateway:
                 raise refusal
 
     def _computing(self) -> bool:
-        """Tells whether threads that make long responses would keep others waiting."""
+        """Returns whether threads that make long responses would keep others waiting."""
         return self._contention.several and not self._reads_wait
 
     async def _try(self, environ: Environ, hot: Hot | None, receive: Receive, tenant: str) -> Response:
@@ -515,7 +515,7 @@ def find_path(raw: bytes) -> tuple[str, Hot | None]:
 
 
 def _reads(method: str, path: str, hot: Hot | None) -> bool:
-    """Tells whether the response of a request may have many bodies of messages."""
+    """Returns whether the response of a request may have many bodies of messages."""
     if method == "POST":
         return path.startswith("/v1/") and (
             path.rstrip("/").endswith("/_read") or (hot is not None and hot.resource == CLAIMS)
@@ -524,7 +524,7 @@ def _reads(method: str, path: str, hot: Hot | None) -> bool:
 
 
 def _may_be_long_poll(environ: Environ) -> bool:
-    """Tells whether a request may be a long poll, in whatever way its wait is written."""
+    """Returns whether a request may be a long poll, in whatever way its wait is written."""
     query: str = environ["QUERY_STRING"]
     if "wait=" in (unquote(query) if "%" in query else query):
         return True

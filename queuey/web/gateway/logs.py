@@ -15,7 +15,7 @@ class QuietGranian(logging.Filter):
     """Drops the server's advice on thread and worker counts, which are settings here."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tells whether to keep a record."""
+        """Returns whether to keep a record."""
         return not str(record.msg).startswith(_NOISE)
 
 
@@ -31,7 +31,7 @@ class QuietDriver(logging.Filter):
         self._everything = level == "debug"
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tells whether to keep a record."""
+        """Returns whether to keep a record."""
         return self._everything or not record.name.startswith("cassandra.")
 
 

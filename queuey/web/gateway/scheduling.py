@@ -60,7 +60,7 @@ class SharedQuota:
         return self._held.get(tenant, 0)
 
     def fits(self, tenant: str, weight: int) -> bool:
-        """Tells whether :meth:`take` would succeed. A tenant of nothing may take all that is left."""
+        """Returns whether :meth:`take` would succeed. A tenant of nothing may take all that is left."""
         left = self._free - weight
         held = self._held.get(tenant, 0)
         return left >= 0 and (not held or held + weight <= self._alpha * left)
@@ -156,7 +156,7 @@ class FairQueue(Generic[T]):
 
 
 class Contention:
-    """Tells whether more than one tenant asks for something at about the same moment.
+    """Shows whether more than one tenant asks for something at about the same moment.
 
     While that is so, threads hand the interpreter over sooner: one that computes for a tenant otherwise keeps the loop,
     and each statement of the writer, waiting for 5 ms. (That costs all threads together some of their speed.)

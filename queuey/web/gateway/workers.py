@@ -142,7 +142,7 @@ def _hear(peer: socket.socket, until: float) -> Snapshot | None:
 
 
 def _is_ours(peer: socket.socket) -> bool:
-    """Tells whether a process of this user is at the other end."""
+    """Returns whether a process of this user is at the other end."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     user: int = _CREDENTIALS.unpack(credentials)[1]
     return user == os.geteuid()

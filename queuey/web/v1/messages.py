@@ -476,7 +476,7 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
 
 
 def _deeper_than(value: object, most: int) -> bool:
-    """Tells whether more lists and objects of a JSON value lie inside each other."""
+    """Returns whether more lists and objects of a JSON value lie inside each other."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(most):
         inner = (one.values() if isinstance(one, dict) else one for one in level)

@@ -23,7 +23,7 @@ def _position(value: object) -> ids.Position:
 
 
 def _is_number(number: str, field: str, errors: Errors) -> bool:
-    """Tells whether a text can number a partition; one that cannot is noted in ``errors``."""
+    """Returns whether a text can number a partition; one that cannot is noted in ``errors``."""
     if number.isascii() and number.isdigit() and len(number) <= 3:  # noqa: PLR2004 - no partition is longer
         return True
     errors[field] = f'"{number[:40]}" is not a partition'

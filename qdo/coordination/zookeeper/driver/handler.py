@@ -118,7 +118,7 @@ class Wire:
         self.send = connection.send
 
     def greeted(self) -> bool:
-        """Tells whether the server has answered on this connection."""
+        """Returns whether the server has answered on this connection."""
         return len(self._head) >= GREETING.size
 
     def pending(self) -> int:

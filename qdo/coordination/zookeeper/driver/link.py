@@ -161,7 +161,7 @@ class Link:
         return relay.begin(self._vitals, server, host, self._access.tls, self._handler.patience)
 
     def _hangs(self) -> bool:
-        """Tells whether the event loop has stood still for longer than was agreed on."""
+        """Returns whether the event loop has stood still for longer than was agreed on."""
         vitals = self._vitals
         return vitals is not None and self.session != 0 and vitals.still > max(vitals.limit, self._lease.timeout)
 

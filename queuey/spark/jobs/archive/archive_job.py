@@ -283,7 +283,7 @@ class ArchiveRun:
         )
 
     def expiring(self, key: Key, now: float) -> bool:
-        """Tells whether messages of a bucket may have expired by ``now``."""
+        """Returns whether messages of a bucket may have expired by ``now``."""
         return buckets.named(key[1], self.options.seconds).start + self._ttl(self.queues[key[0]]) <= now
 
     def publish(self, staged: str, keys: Collection[Key], found: Mapping[Key, Summary]) -> list[Manifest]:

@@ -201,7 +201,7 @@ class BucketCloser:
         return buckets.named(key[1], self._options.seconds)
 
     def _over(self, queue: Queue, bucket: ArchiveBucket) -> bool:
-        """Tells whether nothing can be added to a bucket any more. Of a queue that is gone everything is over."""
+        """Returns whether nothing can be added to a bucket any more. Of a queue that is gone everything is over."""
         if not queue.partitions:
             return True
         return bucket.upper[0] + self._grace <= self._store.horizon(queue)

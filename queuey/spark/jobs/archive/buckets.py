@@ -87,7 +87,7 @@ def named(name: str, seconds: int) -> ArchiveBucket:
 
 
 def is_name(name: str, seconds: int) -> bool:
-    """Tells whether this is the name of a bucket of this width."""
+    """Returns whether this is the name of a bucket of this width."""
     try:
         named(name, seconds)
     except ValueError:

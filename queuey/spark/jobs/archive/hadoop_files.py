@@ -77,7 +77,7 @@ class HadoopFiles:
         return sorted(found)
 
     def exists(self, path: str) -> bool:
-        """Tells whether a file or directory is there."""
+        """Returns whether a file or directory is there."""
         try:
             return bool(self._system.exists(self._at(path)))
         except Py4JJavaError as error:
@@ -134,7 +134,7 @@ class HadoopFiles:
 
 
 def matching(spark: SparkSession, pattern: str) -> bool:
-    """Tells whether there is a file or directory of this name, or one that the glob matches.
+    """Returns whether there is a file or directory of this name, or one that the glob matches.
 
     Raises:
         OptionError: It is a file that Spark would read as an empty one, because of its name.

@@ -61,7 +61,7 @@ class _LeaseEntry(msgspec.Struct, frozen=True):
     until: int
 
     def ended(self, now: int) -> bool:
-        """Tells whether the lease is free: it was given back, has run out, or its process is seen to be gone."""
+        """Returns whether the lease is free: it was given back, has run out, or its process is seen to be gone."""
         return self.until <= now or (self.processes != "" and self.processes == _processes() and not _runs(self.pid))
 
 

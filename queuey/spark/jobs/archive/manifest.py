@@ -105,7 +105,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     expires: tuple[str, str]
 
     def same(self, other: Summary | None) -> bool:
-        """Tells whether both are of the same messages."""
+        """Returns whether both are of the same messages."""
         return other is not None and (self.count, self.bytes, self.hash) == (other.count, other.bytes, other.hash)
 
 

@@ -399,7 +399,7 @@ class ReplayRun:
             raise OptionError(f"run {self.run!r} is being replayed by another program")
 
     def _own(self, queue: Queue, note: ReplayNote | None) -> bool:
-        """Tells whether this replay has made a queue."""
+        """Returns whether this replay has made a queue."""
         if note is None or queue.name not in note.made:
             return False
         uid = note.made[queue.name]

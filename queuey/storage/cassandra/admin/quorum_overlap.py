@@ -33,7 +33,7 @@ def meeting(write: str, read: str, copies: Copies) -> Meeting:
 
 
 def satisfies(level: str, reached: Copies, copies: Copies, local: str) -> bool:
-    """Tells whether so many copies are enough.
+    """Returns whether so many copies are enough.
 
     Args:
         level: A consistency level.

@@ -170,7 +170,7 @@ class CassandraCatalogue(Catalogue, Applications):
         self._index.remove(queue.application, queue.name, queue.uid)
 
     def _is_gone(self, queue: Queue) -> bool:
-        """Tells whether a queue was deleted; by whom cannot be told, and does not matter."""
+        """Returns whether a queue was deleted; by whom cannot be told, and does not matter."""
         row = self._find_row(queue.application, queue.name)
         return row is None or row.queue.uid != queue.uid
 

@@ -185,7 +185,7 @@ class ClockCheck:
         self._began = self._checked if began is None else began
 
     def sound(self, since: float = -math.inf) -> bool:
-        """Tells whether the last check still says that ids and horizons may be made.
+        """Returns whether the last check still says that ids and horizons may be made.
 
         Args:
             since: Boot time; the check must have begun then or later.
@@ -277,7 +277,7 @@ class ClockWatch:
         return self._clock_check.sound()
 
     def refusing(self) -> bool:
-        """Tells whether the clock was found to be off."""
+        """Returns whether the clock was found to be off."""
         return self._clock_check.refusing
 
     def vouches(self, minted: float) -> bool:

@@ -82,7 +82,7 @@ def page_of(body: bytes, columns: int) -> ScanPage:
 
 
 def _alike(table: Array, columns: int) -> bool:
-    """Tells whether rows that might be of equal size are: each value has the length that it has in the first row."""
+    """Returns whether rows that might be of equal size are: each value has the length that it has in the first row."""
     at = 0
     for _ in range(columns):
         lengths = table[:, at : at + 4]
