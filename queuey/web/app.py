@@ -80,7 +80,7 @@ def make_app(
         store: Open; the caller closes it when no request is under way any more.
         limits: How much one request may ask for.
         metrics: Where requests are counted.
-        stopping: Setting it answers everybody who waits for messages and turns the load balancer's heartbeat red.
+        stopping: Setting it answers all waiting requests and makes the load balancer's heartbeat fail.
         publish_metrics: Serve what was counted at ``/metrics``.
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.

@@ -19,14 +19,14 @@ from queuey.web.gateway.scheduling import ANONYMOUS
 from queuey.web.responses import Environ
 
 REFUSED = "queuey.refused"
-"""Set in the environ: why the caller's credential was not accepted. Then nothing looks at it again."""
+"""Set in the environ: why the caller's credential was not accepted. Then it is not checked again."""
 
 REMEMBERED = 4096
 """Headers that are remembered."""
 SHORT = 128
 """Characters of a header that is remembered as it is, which takes no time; application keys have 64."""
 MAX_CREDENTIALS = 16
-"""In one header; each unknown one costs a look into the store, or a check of a signature."""
+"""In one header; each unknown one costs a read from the store, or a check of a signature."""
 MAX_PARTS = 128
 """Of one header, those of other schemes and blank ones included: they are taken apart on the event loop."""
 _SPELLED = {"bearer": "Bearer", "browserid": "BrowserID"}
@@ -66,7 +66,7 @@ class Authenticator:
         self._known: dict[str | bytes, tuple[Caller, float]] = {}
 
     def __call__(self, header: str | None) -> Caller:
-        """Returns whoever sent this header; blocks if that is not remembered.
+        """Returns the caller that sent this header; blocks if it is not in memory.
 
         Raises:
             NotAuthenticated: One of its credentials is unknown, expired or revoked.
@@ -83,7 +83,7 @@ class Authenticator:
         return known[0] if known is not None and known[1] > self._clock() else None
 
     def seen(self, header: str) -> str | None:
-        """Returns the tenant as it was last known: for whom a request counts, not whether it is let in."""
+        """Returns the tenant that was last known: requests count for it, but it gives no permission."""
         known = self._find(header)
         return None if known is None else known[0].tenant
 
@@ -101,7 +101,7 @@ class Authenticator:
         return known
 
     def _credentials(self, header: str) -> list[tuple[str, str]]:
-        """Returns the schemes and credentials that somebody reads.
+        """Returns the schemes and credentials that a reader accepts.
 
         Raises:
             NotAuthenticated: There are too many.
@@ -180,7 +180,7 @@ class Authorization:
         self._private = private
 
     def caller(self, environ: Environ) -> Caller:
-        """Returns who makes a request.
+        """Returns the caller of a request.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -190,17 +190,17 @@ class Authorization:
         return self._authenticate(environ.get("HTTP_AUTHORIZATION"))
 
     def tenant(self, environ: Environ) -> str | None:
-        """Returns whom a request counts for, by what is in memory.
+        """Returns the tenant of a request from memory.
 
-        It is one name for all callers without a credential, and None for a credential that has not been looked at.
+        It is one name for all callers without a credential, and None for a credential that has not been read yet.
         """
         header = environ.get("HTTP_AUTHORIZATION")
         return ANONYMOUS if header is None else self._authenticate.seen(header)
 
     def seen(self, environ: Environ) -> Caller | None:
-        """Returns the caller as it was last known, which says whom a request counts for, not whether it is let in.
+        """Returns the caller that was last known: requests count for it, but it gives no permission.
 
-        None: its credential has not been looked at, or is not valid.
+        None: its credential has not been read, or is not valid.
         """
         header = environ.get("HTTP_AUTHORIZATION")
         return ANYBODY if header is None else self._authenticate.seen_caller(header)
@@ -258,7 +258,7 @@ class Authorization:
         """Finds the queue and checks the caller by what is in memory. The row is good for one call.
 
         Raises:
-            WouldBlock: The store would have to be asked, as it is before anybody is refused.
+            WouldBlock: The store has to be asked, as before every refusal.
         """
         queue = self._service.store.cached_queue(match["app"], match["queue"])
         caller = self._authenticate.remembered(environ.get("HTTP_AUTHORIZATION"))

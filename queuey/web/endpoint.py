@@ -1,4 +1,4 @@
-"""One view per resource, which looks at the method: cheaper than one view per method.
+"""One view per resource, which chooses by the method: cheaper than one view per method.
 
 Every resource has HEAD where it has GET, and OPTIONS; other methods are 405. Resources of the original's answer as the
 original's did: other methods are 404, HEAD included, and requests without a credential get 403 instead of 401.
@@ -21,7 +21,7 @@ from queuey.web.responses import Environ, Response, text_response
 Done = Callable[[Any, Exception | None], None]
 """Takes a result or an error; called once, from any thread."""
 Begin = Callable[[Done], Callable[[], Outcome]]
-"""Starts some work, given whom to tell of its end; returns the function that gives up, whose answer is the outcome."""
+"""Starts some work, given what to call at its end; returns a function that gives up and returns the outcome."""
 Match = dict[str, str]
 """The parts of the path that a route names."""
 Handler = Callable[[Environ, Match], Response]
@@ -30,7 +30,7 @@ EarlyHandler = Callable[[Environ, Match], Begun | Response]
 """Never blocks: returns the response, or how to begin the work and how to answer with its result."""
 
 WAITER = "queuey.waiter"
-"""Set in the environ by a server that waits for messages by itself: a :class:`~queuey.service.Waiter`, whose ``wait``
+"""Set in the environ by a server that waits for messages itself: a :class:`~queuey.service.Waiter`, whose ``wait``
 then says whether the response should wait. It has an attribute ``endpoint``, and its requests are counted by the
 server."""
 

@@ -136,7 +136,7 @@ def _problem(
 
 
 def _crash(error: Exception, environ: Environ) -> Response:
-    """Logs a defect under an id and tells the client nothing but that id."""
+    """Logs a defect under an id; the client gets only that id."""
     crash = secrets.token_hex(8)
     logger.error("crash %s: %s %r", crash, environ.get("REQUEST_METHOD"), environ.get("PATH_INFO"), exc_info=error)
     texts = {"InternalError": f"application error: crash id {crash}"}

@@ -39,7 +39,7 @@ class OpsViews:
         return self._say()
 
     def heartbeat_at_once(self, environ: Environ, match: Match) -> Response:
-        """Answers a heartbeat by what is known. One caller a second is sent to a thread, which looks again.
+        """Answers a heartbeat from memory. Once a second, a thread checks again.
 
         Raises:
             WouldBlock: A check of the store is due, and none is running.
@@ -60,7 +60,7 @@ class OpsViews:
         return self._looked is None or self._clock() >= self._looked + LOOK_EVERY
 
     def _look(self) -> None:
-        """Writes to the store, which anybody may ask for, unless that was done a moment ago."""
+        """Writes to the store, unless that was done a moment ago, because any caller may ask for it."""
         if not self._due():
             return
         try:

@@ -4,9 +4,9 @@
 whose values are not ASCII are left out. Where such a header would have meant something, the request is refused: a key
 that picks the partition must not be taken for none. Trailers of a chunked body would be lost, so they are refused, too.
 
-A path is percent-decoded once. No resource has a name that holds an encoded slash, which would look like two names
-afterwards, or that is ``.`` or ``..``, which proxies and HTTP libraries take for something else: these are 404. What is
-encoded twice (``%252F``) stands for the text that one decoding gives (``%2F``), which is a name like any other.
+A path is percent-decoded once. No resource has a name with an encoded slash, which would become two names, or that is
+``.`` or ``..``, which proxies and HTTP libraries take for something else: these are 404. What is encoded twice
+(``%252F``) stands for the text that one decoding gives (``%2F``), which is a name like any other.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def make_environ(scope: Scope) -> tuple[Environ, list[str]]:
     """Returns the environ of a request, without its body, and the names of headers that cannot be read.
 
     :data:`WSGI` makes it complete, for a request that the WSGI application handles. Headers whose names hold an
-    underscore are left out: WSGI could not tell ``X_User`` from ``X-User``. The path is left out as well:
+    underscore are left out: in WSGI ``X_User`` and ``X-User`` are the same. The path is left out as well:
     :func:`decode_path` may refuse it.
     """
     environ: Environ = {
@@ -152,7 +152,7 @@ class BodyReader:
 
         Raises:
             InvalidRequest: It broke off, or did not arrive in time.
-            TooManyRequests, StoreUnavailable: There is no room for it now.
+            TooManyRequests, StoreUnavailable: Not enough memory is free now.
         """
         announced = announced_length(environ)
         # A view refuses a body that is too long by its length alone, so that one is left unread.
@@ -210,7 +210,7 @@ class BodyReader:
             message = await receive()
 
     def _hold(self, environ: Environ, size: int, tenant: str) -> None:
-        """Makes room for a body of this size.
+        """Reserves memory for a body of this size.
 
         Raises:
             TooManyRequests, StoreUnavailable: There is none.
@@ -253,7 +253,7 @@ JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class BodyWanted(BaseException):
-    """A view asks for a body that has not been taken in: it has let the caller in. No error, so nobody handles it."""
+    """A view asks for a body that was not read yet; the caller is authorized. No error, so no handler catches it."""
 
 
 class Unread:
@@ -449,7 +449,7 @@ def decode_path(raw: bytes) -> str:
 
 
 def check_path(environ: Environ) -> None:
-    """Does the same for a request whose path a WSGI server has decoded, as far as the server tells.
+    """Does the same for a request whose path a WSGI server has decoded, as far as the server reports it.
 
     Raises:
         NoSuchResource: A name holds a slash, or is ``.`` or ``..``.

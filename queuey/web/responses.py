@@ -147,7 +147,7 @@ class ResponseSender:
         Args:
             response: What to send.
             send: The server's.
-            tenant: Whom it counts for.
+            tenant: The tenant that it counts for.
             reserved: Bytes that it has been counted with already.
         """
         self._change(tenant, response.size - reserved)

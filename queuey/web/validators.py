@@ -29,7 +29,7 @@ class BadField(ValueError):
 
 
 class Errors(dict[str, str]):
-    """What is wrong with a request, by field, collected so that all of it can be told together."""
+    """What is wrong with a request, by field, collected so that one answer reports all of it."""
 
     def take(
         self, name: str, parse: Callable[Concatenate[object, P], T], value: object, *args: P.args, **kwargs: P.kwargs
@@ -57,7 +57,7 @@ def show(value: object) -> str:
 def integer(value: object, least: int, most: int) -> int:
     """Reads a whole number; decimals in JSON are cut off."""
     if _is_number(value, _INTEGER):
-        return in_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was looked at
+        return in_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was checked
     raise BadField(f'"{show(value)}" is not a number')
 
 

@@ -33,7 +33,7 @@ class CredentialReader(Protocol):
     """Reads the credentials of one scheme. It is used by many threads.
 
     Attributes:
-        scheme: The word before the credential, in the letters that are expected: ``Application``.
+        scheme: The word before the credential, in the usual upper and lower case: ``Application``.
         believed: Seconds for which what was read may be believed without reading the credential again.
     """
 
@@ -43,7 +43,7 @@ class CredentialReader(Protocol):
     def read(self, credential: str, now: float) -> Identity:
         """Reads a credential. It may block, with a bound of its own: it is never called on the event loop.
 
-        It need not look at when the credential ends, only say so.
+        It need not check when the credential ends, only report it.
 
         Args:
             credential: What follows the scheme, without blanks around it. Not blank; bytes are Latin-1, as WSGI has

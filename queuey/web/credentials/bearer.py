@@ -107,7 +107,7 @@ class Bearer:
     """Reads tokens of the issuers that applications trust. See :class:`~queuey.web.credentials.CredentialReader`.
 
     Args:
-        trusted: Applications and whom they trust.
+        trusted: Applications and the issuers that they trust.
         keys: The keys of each issuer.
     """
 

@@ -118,7 +118,7 @@ class _Trusted:
     """Knows the issuers of the settings and no other: what PyBrowserID's manager of documents does, without asking.
 
     Args:
-        trusted: Applications and whom they trust, by the issuer's host.
+        trusted: Applications and the issuers that they trust, by the issuer's host.
         documents: By the issuer's host.
     """
 
@@ -139,7 +139,7 @@ class BrowserId:
     """Reads assertions by the issuers that applications trust. See :class:`~queuey.web.credentials.CredentialReader`.
 
     Args:
-        trusted: Applications and whom they trust.
+        trusted: Applications and the issuers that they trust.
         documents: Of each issuer, by its host.
     """
 
@@ -198,7 +198,7 @@ class BrowserId:
 
 
 def _payload(token: str) -> dict[str, Any]:
-    """Returns what a certificate or an assertion says; the rest is for PyBrowserID to look at."""
+    """Returns what a certificate or an assertion says; PyBrowserID checks the rest."""
     header, payload, _ = token.split(".")
     if read_part(header).get("alg") not in _ALGORITHMS:
         raise ValueError("It is not signed with an algorithm of BrowserID.")

@@ -1,8 +1,8 @@
 """What issuers publish to check their users' credentials with: loaded from a file or over HTTP, and loaded again.
 
 An issuer is another party's server: it may hang, send without end, or be gone. So each document is loaded in a thread
-of its own, one at a time, within bounds of time and size. Each time the first request that needs what is being loaded
-waits for a moment; the others are refused at once and may be repeated. So whatever an issuer does, all that it costs is
+of its own, one at a time, within bounds of time and size. The first request that needs a document that is being loaded
+waits for a moment; others are refused at once and may be repeated. So whatever an issuer does, all that it costs is
 `WAIT` in `PAUSE` seconds of one of the threads that handle requests.
 
 ====================  ==================================================================================
@@ -147,11 +147,11 @@ class Published(Generic[T]):
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))
 
     def _load(self) -> None:
-        """Loads the document. Is a thread of its own, but for a file at the start."""
+        """Loads the document, in a thread of its own; at the start a file is loaded without one."""
         value, failure = None, ""
         try:
             value = self._parse(_read(self._place))
-        except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread tells of its end
+        except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread reports its end
             failure = _reason(error)
         self._end(value, failure)
 

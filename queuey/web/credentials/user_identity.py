@@ -15,7 +15,7 @@ def identity_of(users: Iterable[tuple[str, UserIssuer, str]], expires: float) ->
     """Returns what a credential gives its holder.
 
     Args:
-        users: The applications of which the holder is a user, whom each trusts, and the user's name there.
+        users: The applications of which the holder is a user, the issuer that each trusts, and the user's name there.
         expires: Seconds since 1970 when the credential ends.
     """
     users = list(users)

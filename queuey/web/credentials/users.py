@@ -15,7 +15,7 @@ from queuey.web.credentials.key_sets import Published
 
 T = TypeVar("T")
 Trusted = Sequence[tuple[str, UserIssuer]]
-"""Applications and whom they trust."""
+"""Applications and the issuers that they trust."""
 
 
 def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:

@@ -5,7 +5,7 @@ handing the interpreter lock around. So there are two ways through:
 
 * **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
   short reads that the store can begin or do without waiting, and heartbeats. The endpoint starts the work and gives
-  back a :class:`~queuey.web.endpoint.Deferred`; the store tells of a whole group of them with one wake.
+  back a :class:`~queuey.web.endpoint.Deferred`; the store reports a whole group of them with one wake-up.
 * **in a thread**: everything else goes through the WSGI application in a small pool.
 
 A long poll goes the way of any other read. If there is nothing to answer it waits on the loop, without a thread, and
@@ -84,7 +84,7 @@ COUNTED = "queuey.counted"
 OPERATIONS = ("/__", "/metrics")
 """Prefixes of the paths that monitors ask for, without a credential."""
 MONITORS = "/"
-"""The tenant of those requests, so that other callers without a credential do not make a service look ill."""
+"""The tenant of those requests, so that other callers without a credential cannot make the service appear unhealthy."""
 STRANGERS = (ANONYMOUS, MONITORS)
 
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
@@ -136,7 +136,7 @@ class Gateway:
         service = application.registry.service
         self._metrics: Metrics = service.metrics
         self._reads_wait = service.store.waits_for_network
-        # One alone gets two thirds. What it leaves has room for the largest request, whatever the setting says.
+        # One tenant alone gets two thirds. The largest request fits into the rest, whatever the setting says.
         self._page_bytes = page_bytes
         self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._bodies = BodyReader(max_body, room, arrival=arrival)
@@ -217,7 +217,7 @@ class Gateway:
         if self._rates is not None and environ["PATH_INFO"].startswith("/v1/"):
             self._count(self._rates, environ)
         if tenant in STRANGERS and announced_length(environ) != 0:
-            # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
+            # The body of an unknown caller is read only if the view asks for it, after it has authorized the caller.
             if method not in {"POST", "PUT"}:
                 return await self._try(environ, hot, receive, tenant)
             response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
@@ -239,7 +239,7 @@ class Gateway:
         return await self._try(environ, hot, receive, tenant)
 
     async def _find_tenant(self, environ: Environ) -> str:
-        """Returns whom a request counts for; looks at its credential if that was not done yet."""
+        """Returns the tenant of a request; reads its credential if that was not done yet."""
         tenant = self._authorization.tenant(environ)
         if tenant is None and environ["PATH_INFO"].startswith("/v1/"):
             # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
@@ -268,7 +268,7 @@ class Gateway:
                 raise refusal
 
     def _computing(self) -> bool:
-        """Returns whether threads that make long responses would keep others waiting."""
+        """Returns whether threads that make long responses would hold up other requests."""
         return self._contention.several and not self._reads_wait
 
     async def _try(self, environ: Environ, hot: Hot | None, receive: Receive, tenant: str) -> Response:
@@ -306,7 +306,7 @@ class Gateway:
         self._change_memory(tenant, size - reserved)
 
     def _change_memory(self, tenant: str, difference: int) -> None:
-        """Notes that a tenant has more or less memory than before; whoever waits gets what has become free."""
+        """Notes that a tenant has more or less memory than before; waiting jobs get what has become free."""
         self._memory.change(tenant, difference)
         if difference < 0:
             self._threads.dispatch()
@@ -373,7 +373,7 @@ class Gateway:
         began = time.monotonic() if self._contention.several else 0.0
         try:
             future.set_result(deferred.finish(value, error))
-        except Exception as failure:  # noqa: BLE001 - whoever awaits the future gets it
+        except Exception as failure:  # noqa: BLE001 - the future's awaiter gets it
             future.set_exception(failure)
         if began:
             self._scheduler.charge(tenant, time.monotonic() - began)
@@ -524,7 +524,7 @@ def _reads(method: str, path: str, hot: Hot | None) -> bool:
 
 
 def _may_be_long_poll(environ: Environ) -> bool:
-    """Returns whether a request may be a long poll, in whatever way its wait is written."""
+    """Returns whether a request may be a long poll, however its wait is written."""
     query: str = environ["QUERY_STRING"]
     if "wait=" in (unquote(query) if "%" in query else query):
         return True

@@ -1,11 +1,11 @@
-"""Long polls on the event loop: who waits holds a place, a connection and a few kilobytes, and no thread.
+"""Long polls on the event loop: a waiting request needs a place, a connection and a few kilobytes, but no thread.
 
-A long poll is tried like any other read. If there is nothing to answer, it waits here until something comes that makes
-another try worthwhile, and is tried again; each try lets the caller in anew, so a queue that was purged or deleted and
-a right that was taken away show as in any other request. The answer of the last try is the one that the client gets.
+A long poll is tried like any other read. If there is nothing to answer, it waits here until another try is worthwhile,
+and is tried again. Each try authorizes the caller again, so it notices a queue that was purged or deleted and a right
+that was taken away. The client gets the answer of the last try.
 
-Where one message wakes thousands, they take turns: few tries are under way at a time, and of two applications the one
-that has used less goes first.
+If one message wakes thousands, they take turns: few tries are under way at a time, and the application that has used
+less goes first.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from queuey.web.gateway.scheduling import FairQueue, SharedQuota
 from queuey.web.requests import Receive
 
 TICK = 0.25
-"""Seconds between looks at whether the service ends, and at credentials."""
+"""Seconds between checks whether the service ends, and of credentials."""
 CREDENTIALS = 500
-"""Credentials that are looked at in one tick."""
+"""Credentials that are checked in one tick."""
 TRIES = 64
 """Tries of one application that are under way at a time; further ones wait for their turn, and are never refused."""
 STEP = 8
@@ -39,7 +39,7 @@ class LongPoll(Waiter):
     """One request that may wait. Used in the loop's thread, but for what a :class:`Waiter` does while it is tried.
 
     Attributes:
-        tenant: Whom it counts for.
+        tenant: The tenant that it counts for.
         header: Its credential.
         began: Loop time.
         endpoint: Its name in the metrics, once it is known.
@@ -111,7 +111,7 @@ class LongPoll(Waiter):
 
 
 class _SameCredential:
-    """The long polls that came with the same credential, and whom it stood for."""
+    """The long polls that came with the same credential, and its caller."""
 
     __slots__ = ("caller", "polls")
 
@@ -126,12 +126,12 @@ class LongPolls:
     Args:
         places: For one tenant; others have half as many more.
         watchers: Wake them.
-        authenticate: Knows callers.
+        authenticate: Finds the caller of a credential.
         stopping: Set when the service ends.
     """
 
     def __init__(self, places: int, watchers: Watchers, authenticate: Authenticator, stopping: threading.Event) -> None:
-        # One application alone gets two thirds of the places, so that there are some for whoever comes then.
+        # One application alone gets two thirds of the places, so that some are left for the next one.
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.trying = SharedQuota(2 * TRIES, alpha=1)
         self.loop: asyncio.AbstractEventLoop
@@ -154,8 +154,8 @@ class LongPolls:
 
         Args:
             loop: The loop.
-            tell: Has it make a call; for threads of the store.
-            run: Has a thread do what may block.
+            tell: Makes a call in the loop; for threads of the store.
+            run: Runs work that may block in a thread.
         """
         self.loop = loop
         self._run = run
@@ -163,12 +163,12 @@ class LongPolls:
         loop.call_later(TICK, self._tick)
 
     def begin(self, tenant: str, header: str | None, receive: Receive | None) -> LongPoll:
-        """Returns what a request that may wait is tried with; :meth:`leave` ends it.
+        """Returns the long poll of a request that may wait; :meth:`leave` ends it.
 
         Args:
-            tenant: Whom it counts for.
+            tenant: The tenant that it counts for.
             header: Its credential.
-            receive: Tells of the client's leaving; None: nothing does.
+            receive: Reports that the client has left; None: nothing does.
         """
         return LongPoll(self, tenant, header, receive)
 
@@ -274,7 +274,7 @@ class LongPolls:
                     poll.settle(again=False)
         elif self._looking is None or self._looking.done():
             some = list(islice(self._waiting, CREDENTIALS))
-            for header in some:  # The others are next.
+            for header in some:  # The rest is for the next tick.
                 self._waiting[header] = self._waiting.pop(header)
             self._compare(some)
             old = [header for header in some if header is not None and self._authenticate.remembered(header) is None]
@@ -296,7 +296,7 @@ class LongPolls:
                     poll.wake()
 
     async def _look(self, headers: Sequence[str]) -> None:
-        """Looks at credentials anew."""
+        """Checks credentials again."""
         with suppress(QueueyError):
             await self._run(partial(self._know, headers))
         self._compare(headers)

@@ -54,7 +54,7 @@ class _CountedRate(NamedTuple):
 
 
 class Buckets:
-    """Buckets by the name of whoever they are for.
+    """Buckets by the name of their application or user.
 
     Beyond ``most``, the quarter that is nearest to full is dropped, full ones first: those begin anew with what they
     nearly had.
@@ -108,12 +108,12 @@ class RateLimits:
         """Counts a request, for the caller's applications and, if it is a user, for that user.
 
         Args:
-            caller: Who makes it.
+            caller: The caller of the request.
             application: The one whose queues it is about, as the path says; perhaps there is none of that name.
 
         Returns:
-            The headers that tell the caller how many more it may make, by the bucket that has least; and an error if
-            this is one too many. Then nothing is taken out of any bucket.
+            The headers that say how many more requests the caller may make, by the bucket that has least; and an error
+            if this is one too many. Then nothing is taken out of any bucket.
         """
         now = self._clock()
         found: list[_CountedRate] = []
@@ -140,9 +140,9 @@ class RateLimits:
 def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
     """Returns the applications that a request counts for, each with the names that the caller has as its user.
 
-    A credential more cannot take a request away from them. The name of an application counts wherever it asks, as other
-    applications' queues may name it. Users and limited keys have rights with queues of their own application alone, so
-    that is where they count; a request about an application that the caller does not belong to counts for all.
+    Adding a credential to a request does not make it count for fewer. An application's own requests always count for
+    it, because other applications' queues may name it. Users and limited keys have rights only with queues of their own
+    application, so they count there; a request about an application that the caller does not belong to counts for all.
     """
     owner = owner_name("")
     owners = {name.removeprefix(owner) for name in caller.names if name.startswith(owner)}

@@ -1,7 +1,7 @@
 """Fair sharing between applications: memory, threads, places for long polls, and the event loop's time.
 
 A tenant is what a request counts for: an application, or all callers without a valid credential together. No share is
-set aside for anybody, so one tenant alone gets nearly everything; but no tenant can take so much that others wait long.
+reserved, so one tenant alone gets nearly everything; but no tenant can take so much that others wait long.
 
 * :class:`SharedQuota` limits what is held for a while: bytes, places. A tenant may take more as long as it holds no
   more than a multiple of what is then left ("dynamic threshold", Choudhury and Hahne 1998, made for the shared memory
@@ -9,7 +9,7 @@ set aside for anybody, so one tenant alone gets nearly everything; but no tenant
 * :class:`FairQueue` orders what waits: the tenant that has used least is next, measured in seconds of work or in bytes.
   Many or long jobs of one tenant delay its own jobs and not those of others.
 * :class:`LoopScheduler` and :class:`FairPool` use both, for the event loop's time and for threads.
-  :class:`Contention` tells them whether several tenants ask at the same moment.
+  :class:`Contention` shows whether several tenants ask at the same moment.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SharedQuota:
 
     @property
     def free(self) -> int:
-        """What nobody holds; below zero after a :meth:`change` that nobody could refuse."""
+        """What no tenant holds; below zero if a :meth:`change`, which is never refused, took more than was left."""
         return self._free
 
     def held(self, tenant: str) -> int:
@@ -89,7 +89,7 @@ class SharedQuota:
 
 
 class FairQueue(Generic[T]):
-    """Jobs that wait, in the order of each tenant; whoever has used least is next."""
+    """Waiting jobs, in the order of each tenant; the tenant that has used least is next."""
 
     __slots__ = ("_jobs", "_now", "_used")
 
@@ -105,7 +105,7 @@ class FairQueue(Generic[T]):
         return bool(self._jobs)
 
     def put(self, tenant: str, job: T) -> None:
-        """Adds a job. Whoever has not waited lately begins where the others are: idling saves nothing up."""
+        """Adds a job. A tenant that was idle gets no credit for it: it begins level with the other tenants."""
         jobs = self._jobs.get(tenant)
         if jobs is None:
             jobs = self._jobs[tenant] = deque()
@@ -113,7 +113,7 @@ class FairQueue(Generic[T]):
         jobs.append(job)
 
     def take(self, fits: Callable[[str, T], bool]) -> T | None:
-        """Takes the next job out: the first of whoever has used least, of those whose first job fits."""
+        """Takes the next job out: of the tenants whose first job fits, that of the one that has used least."""
         found = self.take_with_tenant(fits)
         return None if found is None else found[1]
 
@@ -149,7 +149,7 @@ class FairQueue(Generic[T]):
         self._used[tenant] = max(self._used.get(tenant, 0.0), self._now) + amount
 
     def forget(self) -> None:
-        """Forgets tenants that are level with the others again. Is called now and then."""
+        """Forgets tenants that are level with the other tenants again. Called now and then."""
         for tenant in [tenant for tenant, used in self._used.items() if used <= self._now]:
             if tenant not in self._jobs:
                 del self._used[tenant]
@@ -170,11 +170,11 @@ class Contention:
     __slots__ = ("_alone", "_changed", "_loop", "_until", "last", "several")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
-        """Begins with nobody.
+        """Begins without tenants.
 
         Args:
-            loop: Tells when the time is over.
-            changed: Is called when there are several no more: what has waited for that may go on.
+            loop: Its timers end the contention.
+            changed: Called when there are no longer several tenants: work that has waited for that may go on.
         """
         self._loop = loop
         self._changed = changed
@@ -214,9 +214,10 @@ class _Entry(NamedTuple):
 class LoopScheduler:
     """The time of the event loop's thread, in which short requests are handled whole.
 
-    While one tenant alone asks, its requests run as they come, and nobody calls this. Where there are several, each
-    waits in its tenant's queue, and a turn of the loop begins a few: those of whoever has used least. Of one tenant no
-    more are under way than a writer's group should have of it, so that the groups that others wait for are short.
+    While only one tenant sends requests, they run as they come, without this class. With several tenants, each request
+    waits in its tenant's queue, and a turn of the loop begins a few, those of the tenant that has used least. A tenant
+    has no more requests under way than a writer's group should contain of it, so that the other tenants' groups are
+    short.
 
     The pieces of long responses have half of each turn, by turns as well: they wait behind each other, not behind new
     requests, and are never refused.
@@ -250,7 +251,7 @@ class LoopScheduler:
         """Waits for the request's turn; returns its weight, for :meth:`leave`.
 
         Args:
-            tenant: Whom it counts for.
+            tenant: The tenant that it counts for.
             size: Bytes of its body.
 
         Raises:
@@ -335,7 +336,7 @@ class LoopScheduler:
 
 
 class ScheduledWork:
-    """Some work, and whom to tell of its end."""
+    """Some work, and the future for its result."""
 
     __slots__ = ("began", "computes", "future", "tenant", "weight", "work")
 
@@ -353,9 +354,9 @@ class ScheduledWork:
 class FairPool:
     """Threads with a queue before them.
 
-    The loop chooses by turns who is next and keeps a few jobs ready, so that no thread has to wait for it. (Threads
-    that choose for themselves would need a lock, and one that is interrupted while it has it stops all the others.)
-    One application alone may keep all threads busy. There is one more, for the first job of each other one.
+    The loop chooses the next tenant by turns and keeps a few jobs ready, so that no thread has to wait for it. (Threads
+    that choose themselves would need a lock; one that is interrupted while it holds the lock stops all of them.) One
+    application alone may keep all threads busy. There is one more thread, for the first job of each other application.
     """
 
     def __init__(
@@ -367,8 +368,8 @@ class FairPool:
             name: Of the threads.
             count: Of threads that one tenant alone may use.
             memory: What a job's weight is taken from.
-            computing: Tells whether of jobs that compute, and so keep the event loop from running, each tenant should
-                have one now.
+            computing: Returns whether each tenant should now have only one of the jobs that compute, and so hold up the
+                event loop.
         """
         self._computing = computing
         self._memory = memory
@@ -385,7 +386,7 @@ class FairPool:
         self._tell: Callable[..., None]
 
     def start(self, loop: asyncio.AbstractEventLoop, tell: Callable[..., None]) -> None:
-        """Starts the threads; ``tell`` has the loop's thread make a call."""
+        """Starts the threads; ``tell`` makes a call in the loop's thread."""
         self._loop = loop
         self._tell = tell
         for number in range(self._count + 1):
@@ -402,14 +403,14 @@ class FairPool:
         """Has a thread do some work; returns its result.
 
         Args:
-            tenant: Whom it counts for.
+            tenant: The tenant that it counts for.
             work: What to do.
             weight: Bytes that its result may have. When this returns they are still held, and the caller gives them
                 back; when it raises they are not.
             computes: It needs the interpreter most of the time, and does not wait for the store's writer.
 
         Raises:
-            TooManyRequests, StoreUnavailable: There was no thread or no room for it in time.
+            TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
         """
         job = ScheduledWork(tenant, work, weight, self._loop.create_future(), computes=computes)
         self._turns.put(tenant, job)
@@ -459,7 +460,7 @@ class FairPool:
             try:
                 result: Any = job.work()
                 error: Exception | None = None
-            except Exception as failure:  # noqa: BLE001 - whoever waits gets it
+            except Exception as failure:  # noqa: BLE001 - the waiting request gets it
                 result, error = None, failure
             self._tell(self._finish, job, monotonic() - began, result, error)
             del job, result, error
@@ -478,7 +479,7 @@ class FairPool:
 
 
 def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
-    """Gives whoever waits the result or the error, if somebody still waits."""
+    """Gives the waiting request the result or the error, if it still waits."""
     if future.done():
         return
     if error is None:

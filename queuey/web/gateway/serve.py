@@ -10,7 +10,7 @@ stops in this order:
 
 The parent passes SIGTERM and SIGINT on once, waits, and exits with 0; on a second one it kills the workers. SIGHUP is
 ignored, so that closing the terminal stops nothing. A worker that dies is replaced; one that dies again at once ends
-the service with 1, for whoever supervises it to see.
+the service with exit code 1, which its supervisor sees.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ UNREAD_SECONDS = 30
 TCP_NOTSENT_LOWAT = 25
 """Linux's number of the option; Python knows it from 3.12 on."""
 UNSENT_BYTES = 128 * 1024
-"""Bytes that the system keeps of a connection beyond those that the other end has room for."""
+"""Bytes that the system buffers for a connection beyond those that the other end can take."""
 OTHER_FILES = 1024
 """Files that a worker may have open beside its connections: those of the store, and connections to Cassandra."""
 CLOSE_SHARE = 0.25
@@ -77,7 +77,7 @@ _KEPT_VARIABLES = frozenset(
 
 
 class Opened(NamedTuple):
-    """What a worker serves: the application, its store, and how to answer everybody who waits."""
+    """What a worker serves: the application, its store, and how to answer all waiting requests."""
 
     app: Callable[..., Any]
     store: Store
@@ -141,7 +141,7 @@ def check_users(settings: Settings) -> None:
 
 
 def find_address(settings: Settings) -> tuple[str, int]:
-    """Finds the IP address and port to listen on, and that nobody else listens there.
+    """Finds the IP address and port to listen on, and checks that no other process listens there.
 
     granian's sockets share a port with others of this user (SO_REUSEPORT), so two services would silently share its
     connections; this bind does not.

@@ -1,7 +1,8 @@
-"""What the workers of one service tell each other, so that a scrape of any of them shows all.
+"""The counts that the workers of one service exchange, so that a scrape of any of them shows all.
 
-Each listens at a name of its own in Linux' abstract namespace, where nothing is left behind when it dies, and tells
-whoever connects what it has counted. The kernel says who is at the other end: only processes of this user are heard.
+Each listens at a name of its own in Linux' abstract namespace, where nothing is left behind when it dies, and sends its
+counts to each process that connects. The kernel reports the user of the other process: only processes of the same user
+are answered.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from queuey.metrics import Snapshot, Workers
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 2.0
-"""How long a scrape waits for all the others together."""
+"""How long a scrape waits for all other workers together."""
 REBIND_SECONDS = 0.1
 """Between attempts to take a name that the worker before has not given up yet."""
 _CREDENTIALS = struct.Struct("3i")
@@ -61,7 +62,7 @@ class Told:
     """What all workers of the service have counted.
 
     Args:
-        own: Says what this one has.
+        own: Returns what this worker has counted.
     """
 
     def __init__(self, own: Callable[[], Snapshot]) -> None:
@@ -69,7 +70,7 @@ class Told:
         self._identity = WorkerIdentity("", 1)
 
     def join(self, identity: WorkerIdentity) -> None:
-        """Takes a identity among the workers: from now on they are asked, and are told, on a thread that never ends."""
+        """Takes an identity among the workers, and starts a thread that answers the others. It never ends."""
         self._identity = identity
         if identity.total > 1:
             threading.Thread(target=self._tell, name="queuey-workers", daemon=True).start()
@@ -93,7 +94,7 @@ class Told:
         return found
 
     def _tell(self) -> None:
-        """Tells whoever asks."""
+        """Answers the workers that connect."""
         with socket.socket(socket.AF_UNIX) as listener:
             while True:
                 try:

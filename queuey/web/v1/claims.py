@@ -164,7 +164,7 @@ def _handed_out(queue: Queue, claimed: Sequence[HandedOut]) -> Response:
 
 
 def _begun(begin: Begin, respond_with: Callable[[Any], Response]) -> Begun:
-    """Has bad input looked at again in a thread, with a fresh row: it may be the row that is wrong."""
+    """Checks bad input again in a thread with a fresh row, because the row in memory may be outdated."""
 
     def begin_unless_wrong(done: Done) -> Callable[[], Outcome]:
         def ended(value: object, error: Exception | None) -> None:
@@ -217,7 +217,7 @@ def _settled(queue: Queue, settlements: Sequence[Settlement]) -> Response:
     """Says what became of receipts.
 
     Raises:
-        TooManyClaims: The partition has no room for what was asked.
+        TooManyClaims: The partition has as many claims as it may have.
         ClaimLost: Some were superseded.
     """
     mark = _mark(queue)

@@ -1,8 +1,8 @@
 """Messages as JSON, for responses.
 
 Writing is fast, with one format string for a whole page. Most of a page repeats from message to message: the last
-digits of the ids, the second they fall into, the partition, the metadata. So each message costs one look at whether
-that still holds, five values and one encoded body.
+digits of the ids, the second they fall into, the partition, the metadata. So each message costs one check whether that
+still holds, five values and one encoded body.
 """
 
 from __future__ import annotations
@@ -138,5 +138,5 @@ def horizon_id(ticks: int) -> str:
 
 @lru_cache(1024)
 def last_digits(high: int, low: int) -> bytes:
-    """Returns all but the first eight digits of an id: ids that are minted together have them in common."""
+    """Returns all but the first eight digits of an id: ids that are made together share them."""
     return b"%04x1%03x%b" % (high & 0xFFFF, high >> 16, ids.low_hex(low).encode())

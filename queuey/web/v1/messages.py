@@ -147,7 +147,7 @@ class MessageViews:
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
         if environ["QUERY_STRING"]:
-            raise WouldBlock  # it has no fields, of which only the other way tells
+            raise WouldBlock  # it has no fields, which only the other way reports
         queue = self._authorization.enter_at_once(environ, match, "send")
         batch = _is_batch(environ)
         try:
@@ -226,7 +226,7 @@ _types: dict[str, Meta] = {}
 
 
 class _Item(msgspec.Struct, gc=False):
-    """An item of the batches that nearly everybody sends: every value as the documentation has it."""
+    """An item of the batches that most callers send: every value as the documentation has it."""
 
     body: str
     ttl: int | None = None
@@ -326,7 +326,7 @@ def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json
 
 def _own_headers(environ: Environ) -> dict[str, str] | None:
     """Returns the X-Header-… of a request by lower-case name; values that are UTF-8 are read as that."""
-    # Joining the names and searching once is far cheaper than looking at each name.
+    # Joining the names and searching once is far cheaper than checking each name.
     if NO_OWN_HEADERS in environ or OWN_HEADER not in "\n".join(environ):
         return None
     return {
@@ -476,7 +476,7 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
 
 
 def _deeper_than(value: object, most: int) -> bool:
-    """Returns whether more lists and objects of a JSON value lie inside each other."""
+    """Returns whether lists and objects of a JSON value are nested more deeply."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(most):
         inner = (one.values() if isinstance(one, dict) else one for one in level)

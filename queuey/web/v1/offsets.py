@@ -93,7 +93,7 @@ class OffsetViews:
         return json_response(schemas.RecordedOffsets(group=match["group"], partitions=partitions))
 
     def lag(self, environ: Environ, match: Match) -> Response:
-        """Tells what lies behind cursors that the caller has; nothing is recorded."""
+        """Returns the lag behind the caller's cursors; nothing is recorded."""
         access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
         given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):

@@ -188,7 +188,7 @@ class QueueViews:
         return json_response(schemas.Done())
 
     def info(self, environ: Environ, match: Match) -> Response:
-        """Tells everything about the queue."""
+        """Returns everything about the queue."""
         about = self._queues.describe(
             self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
         )

@@ -90,7 +90,7 @@ class RangeViews:
         return _shown(self._reader.read(access, wanted, wait, waiter=environ.get(WAITER)))
 
     def begin_read(self, environ: Environ, match: Match) -> Begun:
-        """Prepares a read of one partition, for a caller who need not wait or has a server that does it.
+        """Prepares a read of one partition, for a caller that need not wait or whose server waits.
 
         Raises:
             WouldBlock: It has to be done in a thread.
@@ -120,7 +120,7 @@ class RangeViews:
         return wanted, wait
 
     def read_many(self, environ: Environ, match: Match) -> Response:
-        """Reads ranges of several queues; what is wrong with one queue does not keep the others from being read."""
+        """Reads ranges of several queues; an error of one queue does not keep the rest from being read."""
         self._service.queues.require_application(match["app"])
         self._authorization.caller(environ)
         given = read_object(read_body(environ, self._limits.max_body))
@@ -141,7 +141,7 @@ class RangeViews:
             except (NotFound, NotAllowed) as error:
                 sources.append(error)
         readable = [source for source in sources if isinstance(source, Source)]
-        # A caller that would be told of an error at once does not wait.
+        # A request that would get an error at once does not wait.
         wait = wait if len(readable) == len(sources) else 0.0
         found = iter(self._reader.read_many(readable, wait, waiter=environ.get(WAITER)) if readable else [])
         pieces = [b'{"status":"ok","queues":[']
