@@ -11,7 +11,7 @@ import pytest
 from queuey import ids
 from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import LogEntry, Message, OffsetChange, Queue, QueueSpec
+from queuey.messages import LogEntry, Message, OffsetChange, PostKey, Queue, QueueSpec
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import (
@@ -29,6 +29,7 @@ from tests.contract.samples import (
 
 DIGEST = hashlib.sha256(b"key").digest()
 PLACE = (1, (77, 0))
+KEY = PostKey("key", b"content", 60)
 CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "create_queue": lambda store, queue: store.create_queue(APP, "another", QueueSpec()),
     "queue": lambda store, queue: store.queue(APP, queue.name),
@@ -38,6 +39,8 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "list_queues": lambda store, queue: store.list_queues(APP),
     "append": lambda store, queue: store.append(queue, [new()]),
     "begin_append": lambda store, queue: store.begin_append(queue, [new()], lambda found, error: None),
+    "append_once": lambda store, queue: store.append_once(queue, [new()], KEY),
+    "begin_append_once": lambda store, queue: store.begin_append_once(queue, [new()], KEY, lambda found, error: None),
     "put": lambda store, queue: store.put(queue, [PLACE], new()),
     "fetch": lambda store, queue: store.fetch(queue, [PLACE]),
     "delete": lambda store, queue: store.delete(queue, [PLACE]),

@@ -30,9 +30,9 @@ from tests.replacing import replace
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
     *("create_application", "add_key", "revoke_key", "expire_key", "set_offsets", "delete_group", "load"),
-    *("load_unread", "enter", "identity", "begin_append_entry", "write_snapshot"),
+    *("load_unread", "enter", "identity", "begin_append_entry", "write_snapshot", "append_once"),
 }
-MEMORY = {"queue", "has_application", "begin_append"}
+MEMORY = {"queue", "has_application", "begin_append", "begin_append_once"}
 """Calls that may answer, or begin, without the file."""
 QUICK = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
 

@@ -381,4 +381,4 @@ async def test_an_offset_that_cannot_be_read_is_left_out(
         for _ in range(2):
             assert set(await session.claim(some(3))) == set(some(3)[1:])
         await session.leave()
-    assert len([record for record in caplog.records if f"{ONE} is left out" in record.message]) == 2
+    assert len([record for record in caplog.records if f"{ONE} is skipped" in record.message]) == 2
