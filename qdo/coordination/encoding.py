@@ -184,4 +184,4 @@ def unpack(what: str, data: bytes, kind: type[Stored], form: bytes = FORMAT) -> 
 
 
 def _damaged(what: str, data: bytes) -> CoordinationIncompatible:
-    return CoordinationIncompatible(f"what is stored as a {what} is none: {data[:60]!r}")
+    return CoordinationIncompatible(f"the stored {what} cannot be read: {data[:60]!r}")

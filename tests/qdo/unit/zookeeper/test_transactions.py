@@ -55,8 +55,8 @@ def test_each_change_is_told_what_came_of_it() -> None:
 
 
 def test_trying_again_ends() -> None:
-    """Who is beaten again and again is told so at last."""
+    """A write that other writers beat in every round fails in the end."""
     rounds = Rounds("it", most=3)
     assert [bool(rounds) for _ in range(3)] == [True] * 3
-    with pytest.raises(CoordinationLost, match="it kept changing"):
+    with pytest.raises(CoordinationLost, match="it was changed by others again and again"):
         bool(rounds)
