@@ -1,4 +1,4 @@
-"""Who may do what with a queue: pure decisions over a queue's row and the caller.
+"""Decides what a caller may do with a queue: pure functions of the queue's row and the caller.
 
 A caller has names, such as ``app:reports`` or ``bid:ann@example.org``, and grants. A name may do all that the queues
 allow it: everything to the owning application, and what a queue's principals say to others, optionally limited:
@@ -81,7 +81,7 @@ USERS_OF = "users of "
 
 
 def name_within(application: str, name: str) -> str:
-    """Returns the name of somebody who is known by it to one application alone, as that application's users are."""
+    """Returns the name of a user whom only one application knows, as it knows its own users."""
     return f"{application} {name}"
 
 
@@ -155,8 +155,8 @@ class Grant(msgspec.Struct, frozen=True):
     """Lends its holder the right of a queue's owner, for some verbs and some queues.
 
     So it opens nothing that is closed to the owner by a queue's principals; only a grant over every application does.
-    Where a queue has principals, the owner may be one of them: that is for holders of patterns too, and not for holders
-    of the single name, who are users.
+    Where a queue has principals, the owner may be one of them: that includes holders of patterns, but not holders of
+    the single name, because they are users.
 
     Attributes:
         application: Whose queues; None: those of every application.
@@ -182,13 +182,13 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who makes a request, as its credentials say.
+    """The caller of a request, as its credentials say.
 
     Attributes:
         names: What principals may name; ``app:<application>`` makes it the owner of all of the application's queues. A
             name from :func:`name_within` counts for the queues of that application alone.
         grants: What it may do beyond that.
-        tenant: Whom its requests count for where applications share a process, such as ``app:reports``.
+        tenant: The name for which its requests count where applications share a process, such as ``app:reports``.
     """
 
     names: frozenset[str] = frozenset()
@@ -247,9 +247,9 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
     """Decides whether a caller may do something with a queue.
 
     Sending, overwriting and changing the queue belong to the owning application alone. Everything else does so too,
-    unless the queue has principals: then it belongs to those alone. A public queue can be read by everybody, but that
-    opens nothing that changes state. What belongs to the owner is lent to holders of grants, each within its limits;
-    what belongs to the owner as a principal is lent to holders of patterns alone.
+    unless the queue has principals: then it belongs to those alone. Every caller can read a public queue, but may not
+    change its state. Holders of grants may do what the owner may, each within its limits; what belongs to the owner as
+    a principal is lent to holders of patterns alone.
     """
     owner = f"app:{queue.application}"
     names = caller.names
@@ -296,7 +296,7 @@ def lacking(caller: Caller, application: str, action: Action, name: str | None =
     It names nothing but what the caller holds.
 
     Args:
-        caller: Who may not do it.
+        caller: The caller that may not do it.
         application: With whose queues.
         action: What it wanted to do.
         name: With which queue; None: with none in particular, as lists are.

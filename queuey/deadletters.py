@@ -14,7 +14,7 @@ publishing it twice is the same as once. Its body and content type are the messa
 ``queuey-dead-json``      ``1``: the body is the text of what was a JSON value
 ``queuey-dead-type``      the content type, where HTTP cannot carry it as it is
 ``queuey-dead-headers``   a JSON object of headers that could not be kept as they are
-``queuey-dead-lost``      so many headers had no room at all
+``queuey-dead-lost``      number of headers that did not fit
 ========================  ===========================================================================
 
 Text in these headers is printable ASCII; ``%`` and everything else is percent-encoded as UTF-8.
@@ -98,7 +98,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that is to become a dead letter, as far as its headers tell of it.
+    """A message that is to become a dead letter, as far as its headers describe it.
 
     Attributes:
         queue: Where it came from.
@@ -175,7 +175,7 @@ class Redriven(msgspec.Struct, frozen=True):
     Attributes:
         sent: Dead letters that went back, by queue.
         moved: Those among them that got other ids than those reserved first, as a retry came too late for these.
-        kept: Those that were found sent by an attempt that was killed, too late to tell whether in time.
+        kept: Those that a killed attempt had sent; it is too late to know whether in time.
         left: Dead letters that cannot go back, by reason.
         samples: Some of these.
     """

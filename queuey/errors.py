@@ -164,7 +164,7 @@ class NotFound(QueueyError):
 
     Args:
         name: What it is called.
-        text: In place of what the class says by itself.
+        text: Replaces the text of the class.
     """
 
     code = "NotFound"

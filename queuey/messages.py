@@ -56,7 +56,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         read_delay: Seconds; None: what the consistency level means on this store.
         max_deliveries: How often claims deliver a message before it becomes a dead letter; 0: endlessly.
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
-        on_ack: ``keep``: an acknowledged message stays until its TTL, for those who read by time; or ``delete``.
+        on_ack: ``keep``: an acknowledged message stays until its TTL, for range reads; or ``delete``.
         created: Seconds since 1970.
         version: The state of the catalogue that this row was read at; stores use it to notice stale rows.
     """
@@ -181,7 +181,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         delayed: Keep below the queue's read delay. False reads up to what is certainly committed; on a store with
             eventual consistency a cursor taken from such a page may miss messages.
         ahead: With ``delayed``: show also what lies between the horizon and now. The horizon is that of the store then,
-            whatever read delay the queue has of its own, and ``Page.next`` may lie above it.
+            whatever the queue's own read delay is, and ``Page.next`` may lie above it.
     """
 
     partition: int
@@ -273,7 +273,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         number: 1 for the first entry of a log, and one more for each further one.
-        body: What was claimed, acknowledged and so on; stores do not look into it. Never empty.
+        body: What was claimed, acknowledged and so on; stores do not interpret it. Never empty.
     """
 
     number: int

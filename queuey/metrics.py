@@ -1,7 +1,7 @@
 """Counters of requests and messages, cheap enough for every request, in Prometheus' text form.
 
-Each thread counts into cells of its own, without locks; a scrape adds them up. When a thread ends, its counts are
-folded into those of the past, so that servers which start and stop threads neither lose counts nor leak cells.
+Each thread counts in its own cells, without locks; a scrape adds them up. When a thread ends, its counts are added to
+those of ended threads, so that no counts are lost and no cells leak.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ Workers = Mapping[str, Snapshot | None]
 class _Scrape(Collector):
     """Turns snapshots into Prometheus' families. Where there are several, each series names its worker.
 
-    To add them up would make a counter fall when a worker is replaced, by all that this one had counted, and Prometheus
-    would take what the others have for new.
+    If they were added up, the sum would fall when a worker is replaced, by all that the old one had counted, and
+    Prometheus would count the rest again as new.
     """
 
     def __init__(self, workers: Workers) -> None:

@@ -40,7 +40,7 @@ _MAIL_USER = re.compile(r"bid:([^@\s]+@[^@\s]+)")
 
 
 def user_name(issuer: str, user: str) -> str:
-    """Returns the name of a user who shows tokens of an issuer.
+    """Returns the name of a user with tokens of an issuer.
 
     Args:
         issuer: The ``iss`` of its tokens, exactly as they have it.
@@ -92,7 +92,7 @@ def check_pattern(pattern: str) -> None:
     """Makes sure that a text is a pattern of queues' names.
 
     Raises:
-        ValueError: It is none; the message says what one looks like.
+        ValueError: It is none; the message describes a valid one.
     """
     if _PATTERN.fullmatch(pattern) is None or len(pattern) - len(_SLOT) > LONGEST_TEXT:
         raise ValueError(
@@ -119,7 +119,7 @@ def _escaped(user: str) -> str:
 
 
 def _bounded(part: str, room: int, *, of: str) -> str:
-    """Returns a part of a name, or a hash where there is no room for it; nothing else begins with ``~``."""
+    """Returns a part of a name, or a hash if it is too long; nothing else begins with ``~``."""
     return part if len(part) <= room else f"~{_short_hash(of, _HASH)}"
 
 

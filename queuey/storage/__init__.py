@@ -59,7 +59,7 @@ class Store(Catalogue, Messages, KeyedPosts, Bulk, Applications, Offsets, Ledger
 
     @abstractmethod
     def identity(self) -> str:
-        """Returns what tells this store from every other: 32 hex digits, made at the first call and kept for ever.
+        """Returns the id of this store: 32 hex digits, made at the first call and kept for ever.
 
         A copy of the store's files has the identity of what it is a copy of.
         """

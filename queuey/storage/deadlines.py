@@ -107,9 +107,9 @@ class Deadline(threading.local):
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Does what must be there before something is written and that nobody notices by itself.
+        """Prepares a write: what the block does has no effect that a caller could notice.
 
-        Where that fails, nothing was written, whatever became of the preparation.
+        If it fails, nothing was written, whatever part of the preparation was done.
 
         Raises:
             StoreUnavailable: As it was raised, with outcome ``none`` unless the call has :meth:`sent` something before.

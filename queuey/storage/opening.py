@@ -36,7 +36,7 @@ def is_cassandra(settings: Settings) -> bool:
 
 def is_made(settings: Settings) -> bool:
     """Returns whether the embedded store that the settings name is there: opening it would make it."""
-    from queuey.storage.sqlite import connection  # noqa: PLC0415 - only who uses it needs it
+    from queuey.storage.sqlite import connection  # noqa: PLC0415 - only needed if it is used
 
     return (settings.data / connection.FILE).is_file()
 
@@ -61,7 +61,7 @@ def open_store(settings: Settings, *, jobs: bool = True) -> Store:
 
         options = cassandra_options(settings, jobs=jobs)
         return cassandra.open_store(settings.store, options=options)
-    from queuey.storage import sqlite  # noqa: PLC0415 - only who uses it needs it
+    from queuey.storage import sqlite  # noqa: PLC0415 - only needed if it is used
 
     try:
         return sqlite.open_store(settings.data, options=sqlite_options(settings, jobs=jobs))
@@ -94,7 +94,7 @@ def check(loaded: Loaded) -> None:
 
 def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
     """Returns the SQLite store's part of the settings."""
-    from queuey.storage.sqlite.options import SqliteOptions  # noqa: PLC0415 - only who uses it needs it
+    from queuey.storage.sqlite.options import SqliteOptions  # noqa: PLC0415 - only needed if it is used
 
     busy_timeout = settings.deadline * LOCK_SHARE
     options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__), busy_timeout=busy_timeout)

@@ -80,7 +80,7 @@ class Scanning(Messages, Bulk):
 def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
     """Divides what partitions hold between two positions, as :meth:`~queuey.storage.Bulk.plan` does.
 
-    For those who have looked at the partitions already: looking counts messages, which is not free.
+    For callers that have the counts of the partitions already, because counting messages costs time.
     """
     total = sum(info.count for info in partitions) or 1
     found: list[Slice] = []

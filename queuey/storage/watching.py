@@ -1,7 +1,7 @@
 """Watches of partitions for new messages, and the store's one thread that polls for those of other processes.
 
-What this process writes, it tells at once (:meth:`Watches.wrote`). What others write, and what comes due, the thread
-finds: it calls the store's ``look`` with all watches, as long as there are any.
+Messages that this process writes wake the watchers at once (:meth:`Watches.wrote`). The thread finds messages of other
+processes and those that come due: it calls the store's ``look`` with all watches, as long as there are any.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Watch:
         queue: The row as the watcher knows it.
         partition: Of the queue.
         prompt: Called for stored messages, before a read that keeps the read delay shows them.
-        wake: Tells the watcher.
+        wake: Wakes the watcher.
         position: Ticks; the watcher knows all messages below. Only the polls use it.
         asking, looked: Whether it is being polled, and when the last poll was. Only the polls use them.
     """
@@ -64,11 +64,11 @@ class Watches:
         self._thread: threading.Thread | None = None
 
     def __bool__(self) -> bool:
-        """Whether anybody watches."""
+        """Whether there are any watches."""
         return bool(self._by_key)
 
     def add(self, *watches: Watch) -> Callable[[], None]:
-        """Begins to tell some; returns what ends that."""
+        """Adds watches; returns a function that removes them."""
         with self._changed:
             for watch in watches:
                 self._by_key[watch.key] = (*self._by_key.get(watch.key, ()), watch)
@@ -90,12 +90,12 @@ class Watches:
                     self._by_key.pop(watch.key, None)
 
     def wrote(self, keys: Iterable[int], *, shown: bool) -> None:
-        """Tells of what this process has stored.
+        """Wakes the watchers of messages that this process has stored.
 
         Args:
             keys: Of the partitions.
-            shown: Reads that keep the read delay show it already. Else only those are told who want to know of
-                whatever is stored; the polls find it for the others when it is time.
+            shown: Reads that keep the read delay show them already. If not, only prompt watchers are woken; the polls
+                wake the rest when it is time.
         """
         for key in keys:
             for watch in self._by_key.get(key, ()):

@@ -1,4 +1,4 @@
-"""Where a message lies: retention classes, bucket widths, and which buckets a range of ids is to be looked for in.
+"""Where a message lies: retention classes, bucket widths, and the buckets that may hold a range of ids.
 
 A **class** is a table; the smallest one that covers a message's lifetime holds it, so that whole files expire at once.
 A **bucket** is a Cassandra partition of one queue partition: a width and a number. Width index 0 is as wide as the
@@ -6,7 +6,7 @@ class, so a queue with few messages has its live ones in the present bucket and 
 narrow, for partitions that get many messages. Width index 5 to 7 hold messages written under given ids (``put``, bulk
 loads): all other buckets only ever grow at ids that no reader's horizon has passed.
 
-A **bucket** is class and bucket. Width index 0 of a queue's own class is looked at without being told; every other
+A **bucket** is class and bucket. Buckets with width index 0 of the queue's own class are always read; every other
 bucket is recorded in ``bucket index`` before a message is written to it.
 """
 
@@ -128,7 +128,7 @@ def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
 
 
 class RecordedBuckets:
-    """Places by start, so that a few of very many are found without a look at the others.
+    """Buckets by start, so that a few of very many are found without visiting the rest.
 
     Args:
         buckets: In any order.
@@ -170,7 +170,7 @@ class RecordedBuckets:
             lower: The first tick of interest.
             upper: The tick after the last.
             most: Narrow ones to return; more than can overlap in one tick.
-            alive: By class the tick below which no minted bucket holds anything; those are left out.
+            alive: By class, the tick below which buckets of new ids hold nothing; those are left out.
             descending: Nearest to the upper end.
 
         Returns:

@@ -63,7 +63,7 @@ class AppendsInFlight:
         self._closed = False
 
     def begin(self, done: Callable[[Any, Exception | None], None]) -> Callable[[Any, Exception | None], None]:
-        """Returns what is to be told the end of an append; the first that tells it counts.
+        """Returns the function to call at the end of an append; only its first call counts.
 
         Raises:
             StoreClosed: The store is closed.
@@ -119,7 +119,7 @@ class CassandraClaimLogs(ClaimLogs):
         snapshot: int | None = None,
         truncate_below: int | None = None,
     ) -> None:
-        """See the contract. Where the queue's row or the clock must be looked at first, a thread of the pool does."""
+        """See the contract. If the queue's row or the clock must be checked first, a thread of the pool does it."""
         try:
             items_of.check_partition(queue, partition)
             items_of.check_length("entry", entry.body, LONGEST_ENTRY)
@@ -133,7 +133,7 @@ class CassandraClaimLogs(ClaimLogs):
         def ended(rows: Rows | None, error: StoreUnavailable | None) -> None:
             applied = bool(rows[0][0]) if rows else None
             if applied and snapshot is not None:
-                # Those before are named by nobody any more. What is left here goes with the next snapshot.
+                # Nothing refers to earlier ones any more. What remains is removed with the next snapshot.
                 self._driver.begin(
                     _FORGET, (*key, snapshot), consistency=self._options.catalogue_write, done=lambda *_: None
                 )

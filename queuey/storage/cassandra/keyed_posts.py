@@ -230,7 +230,7 @@ class _Post:
             until = made + level.delay - self._parts.options.clock_difference
 
         def removed(outcome: Outcome) -> None:
-            # Whether the removal was in time cannot be told where the clock was wrong.
+            # If the clock was wrong, nothing shows whether the removal was in time.
             self._go_on("unknown" if unseen and not watch.vouches(made) else outcome)
 
         qid = self._queue.qid

@@ -1,10 +1,10 @@
 """Lightweight transactions, and what to do when one is in doubt.
 
-A transaction whose answer was lost, or that timed out, may have been applied, may be applied by the next one that
-comes by, or may never be. One read cannot tell. What does tell is the same statement sent again until Cassandra says
-that it was applied or refused: after that nothing sent before can take effect any more. Each change therefore writes a
-fresh random token (``ver``) and demands the one it has seen, so that sending it again does no harm, and a refusal that
-shows our own token means that it was applied before::
+A transaction whose answer was lost, or that timed out, may have been applied, may be applied by the next transaction,
+or may never be. One read does not show which. So the same statement is sent again until Cassandra says that it was
+applied or refused: after that nothing sent before can take effect any more. Each change therefore writes a fresh random
+token (``ver``) and demands the one it has seen, so that sending it again does no harm, and a refusal that shows our own
+token means that it was applied before::
 
     send ──applied──────────────────────────────► DONE
      ▲ │ └─refused, shows our token─────────────► DONE
@@ -40,7 +40,7 @@ Call = tuple[Statement, Sequence[Any]]
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 STUCK = 5.0
-"""Seconds after which nobody waits for a change any more: it is in doubt, and who waited would hold up his thread."""
+"""Seconds after which a call stops waiting for a change: it is in doubt, and waiting longer would block a thread."""
 _LOOK_EVERY = 0.1
 
 

@@ -135,7 +135,7 @@ def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> b
 def encoded_bulk(
     where: tuple[int, int, int], kind: int, lower: Position, upper: Position, limit: int, *, bodies: bool
 ) -> Encoded:
-    """Returns a query for a range of a bucket, both bounds inclusive, for who reads its answer without decoding it.
+    """Returns a query for a range of a bucket, both bounds inclusive, whose answer is read without decoding.
 
     Args:
         where: qid, partition and bucket.

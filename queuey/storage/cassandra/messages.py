@@ -109,7 +109,7 @@ class CassandraMessages(Scanning):
         return self._writer.begin(queue, items_of.checked(queue, items), ended, after)
 
     def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
-        """See the contract. Each id by itself: after an error some may be written, and outcome is then ``unknown``."""
+        """See the contract. Each id is written alone: after an error of outcome ``unknown`` some may be written."""
         for partition, _ in locations:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
@@ -155,7 +155,7 @@ class CassandraMessages(Scanning):
         self._driver.run_all(inserts, consistency=level.writes, most=max(1, PUT_BYTES // max(1, len(body))))
         self._arrivals.watches.wrote({qid << 8 | partition for partition, _ in locations}, shown=True)
         try:
-            # Only now: somebody may read meanwhile, and what cannot be written over must stay as it was.
+            # Only now: there may be readers, and if the write fails, the old message must stay as it was.
             self._driver.run_all(deletes, consistency=level.writes)
         except StoreUnavailable as error:
             raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
@@ -213,7 +213,7 @@ class CassandraMessages(Scanning):
         """
         self._watch.require()
         level = self._levels.of(queue)
-        # Now comes first: the row and the buckets must be looked at after the horizon has been chosen.
+        # The clock comes first: the row and the buckets must be read after the horizon has been chosen.
         now, boot = self._clock.both()
         since = self._since(queue, slices, boot)
         row = self._rows.current(queue, since=since)
@@ -253,7 +253,7 @@ class CassandraMessages(Scanning):
         return self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
 
     def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """Is :meth:`begin_read` for whoever need not see all at once: without delay what is in memory may be old."""
+        """Is :meth:`begin_read` for reads that may miss the newest: without delay, the data in memory may be old."""
         now, boot = self._clock.both()
         since = self._since(queue, [part], boot) if part.delayed else boot - self._options.row_age
         return self._begin_read(queue, part, done, now, since)
@@ -342,7 +342,7 @@ class CassandraMessages(Scanning):
         return [known for known in found if known is not None]
 
     def _reader(self, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
-        """Returns what reads a slice; ``room``: for all that are read together."""
+        """Returns the reader of a slice; ``room``: for all slices that are read together."""
         read = reading.descend if part.descending else reading.ascend
         return read(part, extent, now, first=reading.room_for([part], self._options.longest_body), most=room)
 
@@ -373,13 +373,13 @@ class CassandraMessages(Scanning):
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
     def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
-        """Returns the buckets that are looked at without being recorded."""
+        """Returns the buckets that are read although they are not recorded."""
         ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
         low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
         return bucketing.own_buckets(row.home_class, low, high) if low < high else []
 
     def _note_low_watermark(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
-        """Remembers, for everybody, where live messages begin, if this read came from below that."""
+        """Remembers, for all reads, where live messages begin, if this read began below that."""
         below = self._levels.empty_below(row.queue, now)
         if below is None:
             return
@@ -401,7 +401,7 @@ class CassandraMessages(Scanning):
     def _candidates(self, row: Row, wanted: _Locations, level: InForce) -> list[list[Bucket]]:
         """Returns the buckets that may hold each of some ids; of given ids first, the narrower before the wider.
 
-        Looks them up afresh: whoever names an id knows of its message already.
+        Looks them up afresh: a caller that names an id already knows its message.
         """
         found = []
         for known, (_, (at, _)) in zip(self._look(row, wanted, level), wanted, strict=True):

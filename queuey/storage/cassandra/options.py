@@ -63,8 +63,8 @@ class CassandraOptions:
         levels: What ``weak``, ``strong`` and ``very_strong`` mean.
         default_ttl: Seconds a message lives when neither it nor its queue says.
         cached_queues: Queue rows kept in memory at most, and partitions' bucket index as well.
-        longest_body: Bytes of the longest body that the service takes: a read asks for no more rows at a time than it
-            has room for if all are as long.
+        longest_body: Bytes of the longest body that the service takes: a read asks at a time for no more rows than fit
+            in memory if all are as long.
         most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
         catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
         catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
@@ -156,7 +156,7 @@ def parse_url(text: str) -> DataCentreTarget:
     """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port.
 
     Raises:
-        SettingsError: It is not such a URL, or holds a user or password, which have settings of their own.
+        SettingsError: It is not such a URL, or holds a user or password, which have their own settings.
     """
     parts = urlsplit(text)
     if parts.scheme != "cassandra" or parts.query or parts.fragment:

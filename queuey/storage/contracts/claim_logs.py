@@ -29,9 +29,9 @@ class ClaimLogs(ABC):
     afterwards is empty, and the old one can be reached no more; the store removes it later.
 
     Entries are numbered 1, 2, 3, … without gaps. A **snapshot** stands for all entries up to its number, so that those
-    may be removed; whoever makes one for a number makes the same for it, because the entries say all that is in it.
-    Appends are linearizable per log over all processes: of several for one number one is applied, and those of an
-    outdated state are refused.
+    may be removed. All processes make the same snapshot for a number, because it follows from the entries. Appends are
+    linearizable per log over all processes: of several for one number one is applied, and appends to an outdated state
+    are refused.
     """
 
     @abstractmethod
@@ -47,9 +47,9 @@ class ClaimLogs(ABC):
     ) -> None:
         """Appends an entry if the newest one is ``entry.number - 1``. Returns at once, holds no thread, never raises.
 
-        An entry in doubt may have been applied, may be applied later, or never. Nobody can tell by reading. Send **the
+        An entry in doubt may have been applied, may be applied later, or never. Reading does not show which. Send **the
         same entry again** until it is applied or refused: after that, what was sent before can take effect no more.
-        If it is refused then, it may have been applied before: what stands at ``entry.number`` tells, so the body holds
+        If it is refused then, it may have been applied before: compare the entry at ``entry.number``, whose body holds
         a random token of its writer.
 
         Args:
@@ -74,15 +74,15 @@ class ClaimLogs(ABC):
         with ``newest``. One that was applied is never hidden again by the end of the log.
 
         If ``first`` is 1 and the log names a snapshot, or if entries from ``first`` on are gone already, the page has
-        the snapshot that the log names and what comes after it. A page has at most ``PAGE`` entries: whoever has not
-        come to ``last`` reads again from the number after the page's.
+        the snapshot that the log names and what comes after it. A page has at most ``PAGE`` entries: a reader that has
+        not reached ``last`` reads again from the number after the page's.
 
         Args:
             queue: The queue.
             partition: Of the queue.
             first: The lowest number of interest, from 1.
             newest: Finish or discard first whatever is being appended, so that no entry that is not shown will turn
-                out to have been applied before this call began. For whoever has not read this log before.
+                out to have been applied before this call began. For processes that have not read this log before.
 
         Raises:
             InvalidRequest: The partition is beyond the queue's.

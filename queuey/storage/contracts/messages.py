@@ -60,8 +60,8 @@ class Messages(ABC):
         """Writes one body at the given ids, creating or overwriting each.
 
         All or none where a store writes to several ids at once (capability ``whole_puts``). Elsewhere each id is
-        written by itself: after an error with outcome ``unknown`` some may have the new message and the others what
-        they had. Repeating the call is safe.
+        written alone: after an error with outcome ``unknown`` some ids may have the new message and some the old one.
+        Repeating the call is safe.
 
         The TTL counts from now, or from the id's time if that is later; ``item.partition`` and ``item.delay`` are
         ignored. Moves no generator.
@@ -79,7 +79,7 @@ class Messages(ABC):
 
     @abstractmethod
     def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
-        """Deletes messages by id and returns how many of them were there (stores that cannot tell: how many ids)."""
+        """Deletes messages by id; returns how many existed (on stores that do not know it: how many ids)."""
 
     @abstractmethod
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
@@ -129,7 +129,7 @@ class Messages(ABC):
 
         Args:
             queue: The queue.
-            partition: One that it has; of others there is never any news.
+            partition: One that it has; for others ``wake`` is never called.
             wake: Called from any thread, any number of times; it must be quick and must not raise.
             delayed: The reads keep the queue's read delay.
 

@@ -1,4 +1,4 @@
-"""The contracts on how far somebody is: offsets of consumer groups, and a ledger of work."""
+"""The contracts on progress: offsets of consumer groups, and a ledger of work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Offsets(ABC):
 
         Raises:
             InvalidRequest: A partition is beyond the queue's.
-            OffsetConflict: Some comparison failed; those partitions are unchanged, the others are set.
+            OffsetConflict: Some comparisons failed; those partitions are unchanged, all other offsets are set.
         """
 
     @abstractmethod

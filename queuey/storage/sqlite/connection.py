@@ -290,7 +290,7 @@ class Readers:
 
 
 def checkpoint(connection: Connection, *, truncate: bool = False) -> int:
-    """Copies the write-ahead log into the database file without waiting for anybody; returns the log's pages."""
+    """Copies the write-ahead log into the database file; waits for no reader or writer; returns the log's pages."""
     mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
     with contextlib.suppress(apsw.BusyError, apsw.LockedError):
         pages, _ = connection.wal_checkpoint(mode=mode)

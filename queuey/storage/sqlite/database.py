@@ -29,7 +29,7 @@ LOG_BYTES = 2 << 20
 class SqliteQueueCache:
     """The rows of recently used queues; bounded, the oldest entry leaves first.
 
-    Entries may be behind other processes' changes: whoever acts on one verifies it (see :func:`row_codec.verify`).
+    Entries may be behind other processes' changes: each use verifies its entry (see :func:`row_codec.verify`).
     """
 
     def __init__(self, size: int) -> None:
@@ -61,7 +61,8 @@ class Database:
     """One open store file.
 
     Attributes:
-        catalogue: The version of the catalogue last seen by anybody here; rows read at another are looked up again.
+        catalogue: The version of the catalogue that this process saw last; rows read at another version are looked up
+            again.
         appended: Messages appended by this process.
     """
 

@@ -4,8 +4,8 @@
 partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of :mod:`queuey.ids`.
 
 ``expiry_windows`` groups the messages of a partition by the time they expire (see
-:mod:`queuey.storage.sqlite.read.expiry_windows`): it tells the sweep what has expired, a read where to begin, and how
-many messages there are, at the price of one small upsert per partition and commit instead of an index entry per
+:mod:`queuey.storage.sqlite.read.expiry_windows`): it shows what has expired (for the sweep), where a read begins, and
+how many messages there are, at the price of one small upsert per partition and commit instead of an index entry per
 message.
 """
 
@@ -19,7 +19,7 @@ from queuey.storage.sqlite.connection import Connection, DatabaseError, connect,
 from queuey.storage.sqlite.options import SqliteOptions
 
 APPLICATION_ID = 0x51554559
-"""``QUEY``: tells our files from other SQLite databases."""
+"""``QUEY``: distinguishes our files from other SQLite databases."""
 FORMAT = 2
 
 TABLES = """

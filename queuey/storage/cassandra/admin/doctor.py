@@ -1,6 +1,6 @@
 """``queuey doctor`` on a Cassandra store: asks every node, and the keyspace, and hands the answers to the outcomes.
 
-It connects by itself and needs no schema, so that it also helps where a store cannot be opened.
+It has its own connection and needs no schema, so that it also helps if a store cannot be opened.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def versions(found: Mapping[str, str]) -> Finding:
 
 
 def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    """Judges who may connect."""
+    """Checks which clients may connect."""
     gaps = []
     if options.user is None:
         gaps.append("without a password")

@@ -1,9 +1,9 @@
 """Removes what purged and deleted queues left.
 
-A purge or delete makes a queue's messages unreachable at once and leaves a pending delete. Later, when nobody can be
-writing with the row of before any more, garbage collection removes the messages, a whole Cassandra partition by one
-delete, then their bucket index and claim logs, for a deleted queue its offsets, and the pending delete last. All of it
-may be done again, by several processes at once and after a crash in the middle: a qid is never used twice.
+A purge or delete makes a queue's messages unreachable at once and leaves a pending delete. Later, when no process can
+still write with the old row, garbage collection removes the messages, a whole Cassandra partition by one delete, then
+their bucket index and claim logs, for a deleted queue its offsets, and the pending delete last. All of it may be done
+again, by several processes at once and after a crash in the middle: a qid is never used twice.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _AT_ONCE = 100
 def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
     """Returns the unrecorded buckets of each partition that may hold messages alive at ``now`` (ticks).
 
-    Messages of the home class were written before the pending delete was noted (and a little later, by whoever held the
-    old row), with ids no further in the past or future than the class lets them live.
+    Messages of the home class were written before the pending delete was noted (and a little later, by processes with
+    the old row), with ids no further in the past or future than the class lets them live.
     """
     span = bucketing.CLASSES[pending.home_class] * TICKS_PER_SECOND
     return bucketing.own_buckets(pending.home_class, now - span, max(pending.buried[0] + span, now - span) + 1)
@@ -97,7 +97,7 @@ class GarbageCollector:
             try:
                 self._empty(pending)
             except StoreUnavailable:
-                # One that cannot be emptied must not keep the others waiting; if none can, it is Cassandra.
+                # One that cannot be emptied must not hold up the rest; if none can be, Cassandra is the cause.
                 failures += 1
                 if failures == _MOST_FAILURES:
                     raise
@@ -129,7 +129,7 @@ class GarbageCollector:
             self.reaped += 1
         if pending.uid is not None and uid != pending.uid:
             self._offsets.forget_queue(pending.uid)
-            self._index.remove(pending.application, pending.name, pending.uid)  # In case that who deleted it could not.
+            self._index.remove(pending.application, pending.name, pending.uid)  # If not done yet.
         self._pending_deletes.level(pending)
 
     def _in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:

@@ -158,7 +158,7 @@ def migrate(
         target: The keyspace.
         options: How to connect.
         replication: See :func:`parse_replication`; must be given if the keyspace is not there.
-        dry_run: Change nothing, only tell.
+        dry_run: Change nothing, only report the steps.
         tell: Called with each step, as one line.
         running: For tests.
 
@@ -168,7 +168,7 @@ def migrate(
         StoreUnavailable: Cassandra cannot be reached, or another run has the lock. What was done is kept.
     """
     wanted = None if replication is None else parse_replication(replication)
-    options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # Nobody waits for an answer; nodes may be busy.
+    options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # No caller waits; nodes may be busy.
     running = running or Running()
     with _connected(target, options, running, keyspace=False) as driver:
         present = _replication(driver)
@@ -248,7 +248,7 @@ class _Lock:
             raise StoreUnavailable(f"the lock for schema changes is now held by {holder or 'no process'}")
 
     def _take(self, expected: str | None) -> str | None:
-        """Takes the lock from who holds it as expected; returns who holds it then."""
+        """Takes the lock if its holder is the expected one; returns the holder afterwards."""
         row = self.run(_LOCK, (self._running.lock_ttl, self._owner, expected))
         if row[0]:
             return self._owner

@@ -2,7 +2,7 @@
 
 A key is found by its hash and listed by its application, so it has a row in each of two tables. The one by the hash
 says whether there is such a key; the other one is written before it and counts only if the first agrees. Revoking
-takes the first away, then the second, unless somebody adding the key again has written that anew.
+removes the first, then the second, unless another caller has added the key again and so rewritten it.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class CassandraApplications(Applications):
     def revoke_key(self, application: str, key_id: str) -> None:
         """See the contract."""
         while True:
-            # The entry first: whoever adds the key again after it was removed below gives the entry a new version.
+            # The entry first: a caller that adds the key again after it was removed below gives the entry a new
+            # version.
             entry, found = self._named_key(application, key_id)
             outcome = self._transactions.run(_REMOVE_KEY, (entry.digest, found.version))
             if outcome.applied or (outcome.doubted and self._find_digest(entry.digest) is None):

@@ -97,7 +97,7 @@ class CassandraLedger(Ledger):
                     raise StoreBusy("others keep changing this entry of the ledger")
 
     def _entry(self, work: str, piece: int) -> LedgerEntry:
-        """Reads an entry, and sees to it first that a change that nobody knows the end of has one.
+        """Finishes or discards a change whose outcome is unknown, then reads the entry.
 
         A plain read may miss a change that was accepted by a majority and whose writer then died; it could take effect
         at any later time, after decisions that were made without it.

@@ -47,7 +47,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as its row has it.
 
     Attributes:
-        queue: What everybody sees.
+        queue: The public part of the row.
         home_class: The retention class of messages with the queue's default TTL, until a purge.
         longest_ttl: The longest TTL in seconds that a message of the home class may have.
         read_at: Boot time at which its read began, or the transaction that wrote it.
@@ -276,7 +276,7 @@ class QueueCache:
             with self._lock:
                 self._refreshing.discard(key)
             if error is not None:
-                return  # The row's age ends its use; whoever needs it then reads it and is told of the error.
+                return  # The old row expires; the next call that needs it reads it and gets the error.
             if found:
                 self.put(row_of(*key, found[0], began))
             else:

@@ -78,8 +78,8 @@ class CassandraCatalogue(Catalogue, Applications):
     def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
         """Creates a queue, unless another caller creates it first.
 
-        Each attempt has numbers of its own. An attempt that was made though its answer was lost may have been found
-        and deleted by others: the next one must not make a queue with the numbers, and so the messages, of that one.
+        Each attempt has its own numbers. If an attempt succeeds but its answer is lost, others may find and delete that
+        queue: the next attempt must not create a queue with its numbers, and so its messages.
         """
         while True:
             tried: dict[int, Row] = {}
@@ -170,7 +170,7 @@ class CassandraCatalogue(Catalogue, Applications):
         self._index.remove(queue.application, queue.name, queue.uid)
 
     def _is_gone(self, queue: Queue) -> bool:
-        """Returns whether a queue was deleted; by whom cannot be told, and does not matter."""
+        """Returns whether a queue was deleted, whichever process did it."""
         row = self._find_row(queue.application, queue.name)
         return row is None or row.queue.uid != queue.uid
 

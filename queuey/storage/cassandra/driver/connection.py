@@ -6,7 +6,7 @@ States::
         │  ▲
         └──┘ every second; calls meanwhile raise StoreUnavailable
 
-Once ready, nodes may come and go: the driver reconnects by itself.
+Once ready, nodes may come and go: the driver reconnects.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Driver:
         self._cluster, self._session = cluster, session
 
     def _start(self, cluster: Cluster) -> Session:
-        """Connects; where the driver would only say that nobody can be reached, says why.
+        """Connects; if the driver only says that no host can be reached, the error here says why.
 
         Raises:
             StoreUnavailable: There is no such data centre, or no such keyspace.
@@ -193,8 +193,8 @@ class Driver:
     def replication(self) -> Mapping[str, int]:
         """Copies by data centre; one entry under an empty name where the strategy knows no data centres.
 
-        They are those of now: the driver reads the schema again when Cassandra tells of a change, and when it has lost
-        the connection by which it is told.
+        They are up to date: the driver reads the schema again when Cassandra reports a change, and after it has lost
+        the connection for such reports.
 
         Raises:
             StoreUnavailable: Not connected.
@@ -384,7 +384,7 @@ class Driver:
             count: How many values a row has.
             routing_key: The partition key all of them share, as it is hashed.
             consistency: Of the write.
-            timeout: Seconds, whatever the call has left in whose thread this runs: writers have deadlines of their own.
+            timeout: Seconds. The deadline of the call in whose thread this runs does not count: writers have their own.
             done: Called with the result.
         """
         try:

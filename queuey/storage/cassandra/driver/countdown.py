@@ -10,7 +10,7 @@ from queuey.storage.cassandra.driver.requests import Done, Rows
 from queuey.storage.deadlines import Deadline
 
 MOST = 128
-"""Requests that one call has on the way at a time, so that a call with very many leaves room for the others."""
+"""Requests that one call has on the way at a time, so that a call with very many does not hold up other calls."""
 
 
 class Countdown:
@@ -35,7 +35,7 @@ class Countdown:
         """Returns what takes the end of one of them, when it may be sent.
 
         Raises:
-            StoreUnavailable: The call has no time left; the others must not be made.
+            StoreUnavailable: The call has no time left; the remaining requests must not be made.
         """
         room = self._room
         if room is not None:

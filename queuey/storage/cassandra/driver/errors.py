@@ -68,7 +68,7 @@ def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreU
 
 
 def worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False) -> StoreUnavailable:
-    """Returns the error to raise for several: what could be mended by asking for less is the least of them.
+    """Returns the error to raise for several: one that a smaller request would avoid comes last.
 
     Args:
         errors: At least one.
@@ -91,7 +91,7 @@ def _without_effect(error: BaseException, attempts: int) -> bool:
 
 
 def _not_sent(error: object) -> bool:
-    """Tells of one node's error in ``NoHostAvailable`` whether the node was never given the request."""
+    """Returns whether one node's error in ``NoHostAvailable`` means that the node never got the request."""
     return isinstance(error, NoConnectionsAvailable) or (
         isinstance(error, ConnectionException) and ("marked down" in str(error) or "Pool is shutdown" in str(error))
     )

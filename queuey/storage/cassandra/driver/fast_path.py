@@ -131,7 +131,7 @@ _AGAIN = (
 Decode = Callable[[bytes], Rows]
 """Makes rows of a result's body."""
 OwnWay = Callable[[Done, int, float], None]
-"""Asks by the driver's own way; takes whom to tell, how many nodes may have had the request already, and seconds."""
+"""Sends by the driver's own way; takes the callback, how many nodes may have the request already, and seconds."""
 
 
 MOST_WAITING = 64 << 20
@@ -172,7 +172,7 @@ class Roomy(Cluster.connection_class):  # type: ignore[misc] # the driver ships 
 
 
 class _Request:
-    """One request, and how its attempts fare. Whoever acquires ``claim`` answers it."""
+    """One request, and how its attempts fare. The thread that acquires ``claim`` answers it."""
 
     __slots__ = (
         "asked",

@@ -33,7 +33,7 @@ class Host(NamedTuple):
 
 
 class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no types
-    """Tells of nodes that are lost and of those that are back, each once."""
+    """Reports nodes that are lost and nodes that are back, each once."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Trouble] = {}

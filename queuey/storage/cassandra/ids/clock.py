@@ -107,7 +107,7 @@ ATTEMPTS = 5
 AGAIN = 0.05
 """Attempts at a check that an acknowledgement waits for, and seconds between them."""
 LATE = 1.0
-"""Seconds that the driver may be late in telling that a node did not answer."""
+"""Seconds by which the driver may be late in reporting that a node did not answer."""
 
 _NOW = Statement("SELECT now() FROM system.local")
 
@@ -273,7 +273,7 @@ class ClockWatch:
         return self._clock_check.sound(wanted)
 
     def sound(self) -> bool:
-        """Tells without asking whether the clock may be trusted."""
+        """Returns whether the clock may be trusted, by the last check."""
         return self._clock_check.sound()
 
     def refusing(self) -> bool:
@@ -281,7 +281,7 @@ class ClockWatch:
         return self._clock_check.refusing
 
     def vouches(self, minted: float) -> bool:
-        """Tells without asking whether the time since an id was made (boot time) was measured rightly."""
+        """Returns whether the time since an id was made (boot time) was measured correctly, by the last check."""
         return self._clock_check.sound() and minted > self._clock_check.wrong_until
 
     def require(self) -> None:
@@ -310,7 +310,7 @@ class ClockWatch:
         raise self.refusal()
 
     def confirmed(self, arrived: float) -> bool:
-        """Tells without asking whether the last check is recent enough to acknowledge a write; see :meth:`confirm`."""
+        """Returns whether the last check is recent enough to acknowledge a write; see :meth:`confirm`."""
         return self._clock_check.sound(arrived - FRESH)
 
     def refusal(self) -> StoreUnavailable:

@@ -37,14 +37,14 @@ class IdGenerator:
         """Makes sure that ids may be put above a position.
 
         Raises:
-            InvalidRequest: It is more than a second ahead of the clock and above every id made before: a client
-                could push everybody's ids ahead with it.
+            InvalidRequest: It is more than a second ahead of the clock and above every id made before: a client could
+                move the ids of all callers ahead with it.
         """
         if after[0] > self._clock.now() + AHEAD and after > (self._last, self.low):
             raise InvalidRequest({"X-After": "lies more than a second ahead of the clock"})
 
     def generate(self, count: int, after: Position | None = None) -> int:
-        """Returns the ticks of the first of ``count`` ids; the others follow tick by tick.
+        """Returns the ticks of the first of ``count`` ids; the rest follow tick by tick.
 
         Args:
             count: At least 1.
@@ -125,8 +125,8 @@ class Stamps:
     def at(self, now: int, ticks: int) -> int:
         """Returns the lowest timestamp that will do for the id with these ticks, if it is written at ``now``.
 
-        It owes nothing to what else the process has written, so whoever knows until when it was given can tell how
-        high it is at most.
+        It does not depend on the process's other writes, so its upper bound follows from the time until which it was
+        given.
         """
         return stamp_of(max(now, min(ticks, now + self._ahead)))
 

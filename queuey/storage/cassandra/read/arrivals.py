@@ -1,8 +1,8 @@
 """Polls partitions with waiting readers for new messages, because other processes do not notify this one.
 
 A poll of a partition is a read of one message from where the previous poll ended, so the polls form a chain of cursors
-and miss as little as a reader does (G1). Whoever wants to be told of what is stored before the read delay is over is
-told of what the delayed chain finds as well: it finds what arrived late.
+and miss as little as a reader does (G1). Watchers that want messages before the read delay is over are also woken by
+what the delayed chain finds, because that one finds late messages.
 
 The cost does not depend on the number of waiting readers. The polls of a process are limited; applications take turns.
 """
@@ -45,7 +45,7 @@ class PolledArrivals:
     """The watches of one store.
 
     Args:
-        store: Where to look.
+        store: The store to poll.
     """
 
     def __init__(self, store: ReadableStore) -> None:

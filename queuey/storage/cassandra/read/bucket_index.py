@@ -113,7 +113,7 @@ class BucketIndex:
     # Writing
 
     def is_recorded(self, qid: int, part: int, time_bucket: Bucket) -> bool:
-        """Tells without I/O whether this process has recorded a bucket (lately enough, for given ids)."""
+        """Returns, without I/O, whether this process has recorded a bucket (recently enough, for given ids)."""
         at = self._recorded.get((qid, part, time_bucket))
         return at is not None and (time_bucket.minted or self._clock.boottime() - at < REFRESH_PUT)
 
@@ -178,7 +178,7 @@ class BucketIndex:
                 as one lookup reaches.
             consistency: The queue's read level.
             low_watermarks: Low watermarks may be trusted.
-            descending: Look downwards.
+            descending: Read downwards.
 
         Raises:
             StoreUnavailable: As the driver.
@@ -238,7 +238,7 @@ class BucketIndex:
             key: qid and partition.
             known: The lookup by which the partition was read.
             low_watermark: Nothing written under a new id lies below.
-            lifetime: Seconds for which the low watermark can matter to anybody.
+            lifetime: Seconds for which the low watermark can matter to a reader.
             consistency: The queue's write level.
         """
         if low_watermark[0] - (known.low_watermark[0] if known.low_watermark else 0) < LOW_WATERMARK_STEP:

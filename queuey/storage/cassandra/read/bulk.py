@@ -158,7 +158,7 @@ class CassandraBulk(CassandraMessages):
             yield arrow_scan.NOTHING[bodies], at
 
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """See the contract. They go to buckets of their own, as those that are put (see :mod:`loading`)."""
+        """See the contract. They go to separate buckets, as messages that are put (see :mod:`loading`)."""
         self._watch.require()
         loader = self._loader(self._rows.current(queue))
         written = 0
@@ -194,8 +194,8 @@ class CassandraBulk(CassandraMessages):
         self._rows.current(queue)
         if self._clock.now() >= within.begin:
             raise TooLate(written=False)
-        # The timestamps are of before that was judged. So a delete by anybody for whom it is too late to begin wins
-        # against rows of this call that are still on their way, wherever this process is stopped.
+        # The timestamps are older than this check. So if the check fails for a later call, its deletes win against rows
+        # of this call that are still in flight, wherever this process is stopped.
         written = loader.send(placed, now, lambda at: self._stamps.at(now, at))
         ended, arrived = self._clock.both()
         try:

@@ -1,7 +1,7 @@
 """How many messages lie in a range: listed where they are few, else counted by Cassandra, bucket by bucket.
 
 A bucket holds some ten thousands of messages by design (see :mod:`.bucket_width`). Of many narrow buckets only some at
-both ends are counted, and the others are taken to be like them.
+both ends are counted; the rest are assumed to be alike.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], 
     Args:
         driver: The way to Cassandra.
         key: qid and partition.
-        extents: What is to be counted, as it is known looking upwards and looking downwards.
+        extents: What is to be counted, as known from reading upwards and from reading downwards.
         consistency: The queue's read level.
         now: Ticks; what has expired by then is not listed.
 
@@ -72,11 +72,11 @@ def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], 
 
 
 def _between(size: int, up: Extent, down: Extent) -> int:
-    """Estimates what lies in narrow buckets between two looks that do not meet, by how dense it is where they reach.
+    """Estimates the count in narrow buckets between two reads that do not meet, by the density that the reads found.
 
     Args:
         size: How much lies in the narrow buckets that they reach.
-        up: What the look from the lower end reaches.
+        up: What the read from the lower end reaches.
         down: The same from the upper end.
     """
     starts = [source.time_bucket.start for source in up.sources if not source.time_bucket.wide]

@@ -1,6 +1,6 @@
 """Reading a slice of a partition out of the buckets it may lie in.
 
-A slice is read in rounds. A round looks at a window of time: the wide buckets that overlap it, and as many narrow ones
+A slice is read in rounds. A round reads a window of time: the wide buckets that overlap it, and as many narrow ones
 as it is given; each is asked for at most what the page still lacks. If a bucket gave as much as it was asked for, there
 may be more behind its last row, so the round ends there and the next begins. The logic is a generator that yields
 probes and is sent their rows, so slices of several partitions share their round trips, and it runs without a server.
@@ -94,7 +94,7 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
 
     Args:
         wanted: The slice.
-        extent: Where to look.
+        extent: The buckets to read.
         now: Ticks; what has expired by then is left out.
         first: Rows that may be asked for before any has come (see :func:`room_for`).
         most: Rows that may be asked for in any round.
@@ -323,7 +323,7 @@ def run(
     note: Callable[[tuple[int, int], Probe], None] | None = None,
     room: float = math.inf,
 ) -> list[Gathered]:
-    """Runs readers side by side, the probes of a round together as far as there is room for them.
+    """Runs readers side by side, the probes of a round together as far as memory allows.
 
     Args:
         driver: The way to Cassandra.
@@ -362,7 +362,7 @@ def room_for(slices: Sequence[Slice], longest: int) -> float:
 
 
 def _fitting(waiting: dict[int, list[Probe] | None], room: float) -> dict[int, list[Probe]]:
-    """Returns who asks now, and for what: at least one of those that are not done."""
+    """Returns the readers that may ask now, with their probes: at least one reader that is not done."""
     fitting: dict[int, list[Probe]] = {}
     for number, probes in waiting.items():
         if probes is None:
@@ -375,7 +375,7 @@ def _fitting(waiting: dict[int, list[Probe] | None], room: float) -> dict[int, l
 
 
 class Going:
-    """One reader that runs by itself: whoever brings the answers of a round sends off the next.
+    """One reader without a thread: the thread that delivers the answers of a round sends the next.
 
     Args:
         driver: The way to Cassandra.
@@ -468,7 +468,7 @@ class Going:
 def _answers(
     driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str, *, only_ids: bool
 ) -> dict[int, list[Rows] | None]:
-    """Asks for everybody at once, or one after another if somebody asks for too much; None is who does."""
+    """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
     wanted = [(keys[number], probe) for number, probes in asked.items() for probe in probes]
     try:
         if only_ids:

@@ -1,9 +1,9 @@
 """How much partitions hold: many are measured side by side, each in a few short steps.
 
-Whoever measures something is a generator that yields requests and is sent their answers, so it needs no thread, and
-many share the way to Cassandra. Of each bucket of a partition a few messages are read. Where that is all there are,
-they are counted; else Cassandra counts the rest of them, and the bytes of their bodies are estimated by those that were
-read at both ends. No more bodies are read than that.
+A measurement is a generator that yields requests and is sent their answers, so it needs no thread, and many share one
+connection to Cassandra. Of each bucket of a partition a few messages are read. Where that is all there are, they are
+counted; else Cassandra counts the rest of them, and the bytes of their bodies are estimated by those that were read at
+both ends. No more bodies are read than that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_PLACES = 16
 
 T = TypeVar("T")
 Ask = Callable[[Done], None]
-"""Sends a request, never raises, and tells of the end."""
+"""Sends a request, never raises, and calls back at the end."""
 Answers = list[Rows]
 Steps = Generator[list[Ask], Answers, T]
 """Yields requests, at least one at a time, and is sent their answers; or is thrown the worst of their errors."""
@@ -84,7 +84,7 @@ def run(tasks: Iterable[Steps[T]], *, flying: int = 48, held: int = 1000) -> Ite
 
 
 def _send(number: int, asks: Sequence[Ask], ended: _Ended) -> None:
-    """Sends requests; whoever brings the last answer puts all of them into ``ended``."""
+    """Sends requests; when the last answer has come, all of them are put into ``ended``."""
     answers: Answers = [[] for _ in asks]
     errors: list[StoreUnavailable] = []
     left = itertools.count(len(asks) - 1, -1)

@@ -27,7 +27,7 @@ narrower, and many small buckets cost a reader more than a few large ones."""
 BATCH_ROWS = 100
 BATCH_BYTES = 128 << 10
 FLYING = 8
-"""Batches on the way; one with a long body takes the room of as many as it is long. The driver refuses requests for a
+"""Batches on the way; one with a long body counts as several, by its length. The driver refuses requests for a
 connection while one that does not fit in the socket's buffer is on its way."""
 _NO_META = b"\0"
 
@@ -81,7 +81,7 @@ class Loader:
         return found
 
     def record(self, placed: Placed) -> None:
-        """Tells readers of the buckets."""
+        """Records the buckets, so that readers find them."""
         by_partition: dict[int, list[Bucket]] = {}
         for partition, time_bucket in placed:
             by_partition.setdefault(partition, []).append(time_bucket)
@@ -146,7 +146,7 @@ def _width_for(messages: Sequence[Message]) -> int:
     if not messages:
         return bucketing.LOAD
     times = [message.ticks for message in messages]
-    # Who loads a few messages whose ids lie close together loads the next few as soon.
+    # A job that loads a few messages with ids close together loads the next few soon after.
     span = max(max(times) - min(times) + 1, bucketing.width(0, bucketing.DENSE_LOAD))
     fill = max(len(messages) / WIDE_ROWS, sum(len(message.body) for message in messages) / WIDE_BYTES)
     full = fill * bucketing.width(0, bucketing.LOAD) / span > 1

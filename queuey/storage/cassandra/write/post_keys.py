@@ -13,18 +13,18 @@ carried out once of this:
 
 1. Only the process that made the ids makes them ``done``, and only if the messages were written within W of their ids.
    Another one cannot know whether they were: a reader may have passed them.
-2. Messages are removed only after their ids are ``abandoned``, or were found replaced: from then on nobody can make
-   them ``done``.
+2. Messages are removed only after their ids are ``abandoned``, or were found replaced: from then on no process can make
+them ``done``.
 3. New ids are put in the place of abandoned ones only after the removal holds at the consistency of the write. A
    write of the old ids that arrives later is older than the removal and stays without effect.
 
 So at any time one set of ids at most is not removed for good, the one that the row names, wherever processes stop. A
 post that stops leaves a ``pending`` row; the next one with the key abandons it when it is W old. Before that it may
-still be carried out, and the next one is told to come again (:class:`KeyInUse`) and waits for nothing.
+still be carried out, and the next one is refused at once and may try again (:class:`KeyInUse`).
 
 A change in doubt is repeated until it is applied or refused, which is safe because each demands the version that it saw
-and sets a new one. If nobody finds out, the post fails with outcome ``unknown``, and the next one meets any of the
-states above.
+and sets a new one. If the result stays unknown, the post fails with outcome ``unknown``, and the next one meets any of
+the states above.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable
 from queuey.messages import Location, PostKey, PostResult
 
 ROUNDS = 8
-"""Rows of others that a post looks at before it gives way."""
+"""Rows of other posts that a post checks before it gives up."""
 
 State = Literal["pending", "abandoned", "done"]
 
@@ -176,7 +176,7 @@ def _written(mine: KeyRow, made: MadeIds, new_version: Callable[[], int]) -> Gen
         return row
     if there is None:
         raise _in_doubt(failure or StoreUnavailable("its idempotency key expired while the post was carried out"))
-    # From here on nobody can make these ids done.
+    # From here on no process can make these ids done.
     outcome: Outcome = yield Remove(mine.ids, unseen=True)
     if failure is not None and there == row:
         raise StoreUnavailable(str(failure), outcome=outcome, retry_after=failure.retry_after) from failure

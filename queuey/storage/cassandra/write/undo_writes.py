@@ -35,7 +35,7 @@ ROWS = 100
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 IDLE = 60.0
-"""Seconds for which nothing is looked at when nothing is to be done."""
+"""Seconds between checks while there is nothing to do."""
 TIMEOUT = 1.5
 """Seconds of one attempt."""
 FLYING = 500
@@ -89,7 +89,7 @@ _Agenda = list[tuple[float, int, Undo]]
 
 
 class UndoWriter:
-    """Tries undo writes until they hold, in a thread of its own.
+    """Tries undo writes until they succeed, in a thread of its own.
 
     Args:
         driver: The way to Cassandra.

@@ -292,7 +292,7 @@ class InFlightBatch:
                 operation.minted = min(operation.minted, self.minted)
 
     def take(self, run: BatchRun, given: Sequence[bytes], at: int) -> int:
-        """Takes as many rows of a run as there is room for, from the ``at``-th on; returns how many."""
+        """Takes as many rows of a run as fit, from the ``at``-th on; returns how many."""
         taken = given[at : at + MOST_ROWS - len(self.rows)]
         size = sum(map(len, taken))
         if self.size + size > MOST_BYTES:

@@ -1,7 +1,7 @@
 """The coalescing writer: what waits for one queue partition goes out together, and ids are made when it does.
 
 Each partition has a buffer. A full batch is sent at once, a partial one when no batch of the same buffer is in flight:
-a single message never waits, and a busy buffer fills its batches by itself (Nagle's rule). One thread makes ids and
+a single message never waits, and a busy buffer gets full batches (Nagle's algorithm). One thread makes ids and
 sends; answers come in the driver's thread.
 
 An operation is what one call appends, perhaps to several partitions. States and what moves it::
@@ -443,7 +443,7 @@ class MessageWriter:
 
         def settled(outcome: Outcome) -> None:
             if outcome == "none" and not self._watch.vouches(operation.minted):
-                outcome = "unknown"  # Whether the undo write was in time cannot be told.
+                outcome = "unknown"  # Nothing shows whether the undo write was in time.
             if outcome == "none" and isinstance(error, QueueChanged):
                 self._answer(operation, None, error)
                 return
@@ -485,14 +485,14 @@ class MessageWriter:
 
 
 def number_positions(runs: Iterable[BatchRun]) -> None:
-    """Tells operations the ids of their messages."""
+    """Gives operations the ids of their messages."""
     for run in runs:
         for number, item in enumerate(run.items):
             run.part.operation.positions[item.index] = run.ticks + number, run.low
 
 
 def beyond_reach(row: Row, ttls: Iterable[int]) -> int:
-    """Returns the longest of the TTLs that readers do not look far enough back for, 0 if there is none.
+    """Returns the longest of the TTLs for which readers do not read far enough back, 0 if there is none.
 
     Messages of longer classes than the queue's own are found by the record of their buckets.
     """

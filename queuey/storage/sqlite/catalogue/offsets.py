@@ -48,7 +48,7 @@ class SqliteOffsets(Offsets):
             wanted = {change.partition for change in changes}
             return [offset for offset in present.values() if offset.partition in wanted], applied
 
-        # Comparisons that fail are no error inside the transaction: the others of the call are to be kept.
+        # Comparisons that fail are no error inside the transaction: the call's other offsets are to be kept.
         offsets, applied = self._db.writer.perform(work)
         if len(applied) < len(changes):
             current: dict[int, str | None] = {change.partition: None for change in changes}

@@ -26,7 +26,7 @@ _NEWS = (
 )
 """Which of some [qp, lowest tick, tick above the highest] hold a message."""
 _EARLIER = TICKS_PER_SECOND
-"""How far before its beginning a watch looks for what a read that follows may not show."""
+"""How far before its beginning a watch searches for messages that the next read may not show."""
 
 
 class CommittedArrivals:

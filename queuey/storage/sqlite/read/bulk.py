@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LOADED_AT_ONCE = 1000
 _STEP = 64
-"""Rows between looks at the size of a batch, at most."""
+"""Rows between checks of the size of a batch, at most."""
 _TAKE = [itemgetter(number) for number in range(6)]
 _BODY = 3
 
@@ -47,7 +47,7 @@ class SqliteBulk(SqliteMessages):
         return behind(queue, safe, self._db.clock())
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
-        """See the contract. Each batch is a read of its own, so that no snapshot is held while one is used."""
+        """See the contract. Each batch is a separate read, so that no snapshot is held while a batch is used."""
         from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
 
         more = True

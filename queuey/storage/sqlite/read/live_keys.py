@@ -19,7 +19,7 @@ FROM = "FROM messages WHERE (queue_partition, ticks, low) >= (?, ?, ?) ORDER BY 
 """Of a partition, from a position on, and of the partitions behind it."""
 _KEYS = f"SELECT queue_partition, ticks, low, expires {FROM}"
 _STEP = 256
-"""Rows that are looked at together; some of the last ones may be of the next partition."""
+"""Rows that are read together; some of the last ones may be of the next partition."""
 
 
 def live_keys(

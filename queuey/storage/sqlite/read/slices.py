@@ -45,7 +45,7 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
 
 
 def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> tuple[Position, Position]:
-    """Returns between which positions a slice is to be looked for; see :func:`read_slice`. There may be none."""
+    """Returns the positions between which a slice may have messages; see :func:`read_slice`. There may be none."""
     lower, upper = wanted.lower, min(wanted.upper, (horizon, ids.LOW_MIN))
     if lower[0] < now - _RECENT:
         alive = lowest_live(connection, qp, now)

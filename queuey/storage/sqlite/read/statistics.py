@@ -1,6 +1,6 @@
 """How much the partitions of queues hold, counted inside the database some hundred queues at a time.
 
-Each partition is counted by a statement of its own, prepared once: for queues of a few messages that is as cheap as one
+Each partition is counted by one statement, prepared once: for queues of a few messages that is as cheap as one
 statement for many of them, which would have to sort. A snapshot is held for one chunk of queues or of a partition's
 messages and no longer, because while one is held the write-ahead log cannot start over.
 """
@@ -22,11 +22,11 @@ from queuey.storage.sqlite.read.live_keys import FROM
 from queuey.storage.sqlite.read.slices import RANGE
 
 QUEUES = 500
-"""Queues that are looked at in one snapshot."""
+"""Queues that are read in one snapshot."""
 MESSAGES = 50_000
 """Messages of one partition that are counted in one snapshot, about."""
 SPARE = 8
-"""Rows that are looked at beyond those which a partition is thought to have: what windows count may be a little low."""
+"""Rows to read beyond the expected number of a partition, because the counts of windows may be a little low."""
 _END: Position = (TICKS_MAX + 1, LOW_MIN)
 
 _HELD = (

@@ -99,7 +99,7 @@ _INSERT = {
 }
 MAX_AHEAD = TICKS_PER_SECOND
 """How far ``after`` may lie ahead of the clock, unless that id was made here: else each answer, with a second
-added, would allow the next one, and one client could move everybody's ids into the future."""
+added, would allow the next one, and one client could move the ids of all callers into the future."""
 
 _DELETE = "DELETE FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? RETURNING expires"
 
@@ -242,7 +242,7 @@ class Transaction:
                 return iter(range(first, first + size))
             if size - len(taken) >= count:
                 return (tick for tick in range(first, first + size) if tick not in taken)
-            # Doubled, so that a long row of them is passed in a few looks.
+            # Doubled, so that a long row of them is passed in a few steps.
             size = 2 * size + len(taken)
 
     def _delay(self, due: int) -> Position:
