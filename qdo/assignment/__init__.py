@@ -1,4 +1,4 @@
-"""Who is to own which partition. Pure: a function of who is there, what each wants, and who was to own what before.
+"""Assigns partitions to members. Pure: a function of the members, their queues, and the previous assignment.
 
 An assignment is
 
@@ -31,7 +31,7 @@ class AssignmentPlan(NamedTuple):
 
     Attributes:
         target: The target.
-        recheck: When the next absent member's time is over, seconds since 1970; None: nobody is absent.
+        recheck: When the next absent member's time is over, seconds since 1970; None: no member is absent.
     """
 
     target: TargetAssignment
@@ -44,12 +44,12 @@ def assign(
     *,
     reserved: Container[str] = (),
 ) -> dict[Partition, str]:
-    """Returns who is to own each partition.
+    """Returns the owner that each partition is to have.
 
     Args:
         members: For each member its queues, with the number of partitions that it sees.
-        previous: Who was to own what; nothing of it needs to exist any more.
-        reserved: Owners that are not there but keep what they had: it is left out of the result and of the balance.
+        previous: The previous assignment; its members and partitions need not exist any more.
+        reserved: Absent owners that keep their partitions, which are left out of the result and of the balance.
     """
     names = sorted(members)
     shares = gather(names, members, previous, reserved)
@@ -68,14 +68,14 @@ def plan(
 ) -> AssignmentPlan:
     """Returns what the target is to be, which is the present one if that is right.
 
-    A static member that is gone keeps its partitions for a while, so that its return moves nothing. Others neither
-    lose partitions to it meanwhile nor get any of its own.
+    A static member that is gone keeps its partitions for a while, so that its return moves nothing. Meanwhile other
+    members neither lose partitions to it nor get any of its.
 
     Members that are leaving count as gone.
 
     Args:
-        members: Who is there.
-        queues: Those that there are, with their partitions.
+        members: The present members.
+        queues: The existing queues, with their partitions.
         target: The present one.
         now: Seconds since 1970.
         grace: Seconds for which absent static members keep what they have.

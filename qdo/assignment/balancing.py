@@ -1,8 +1,8 @@
 """Evening out: how many partitions of each pool a member is to have so that all have as equally many as can be.
 
-Two steps. First each pool by itself is poured like water over the members who may have it; this does nearly all of the
-work, and all of it when there is one pool. What is left are chains: a member gives a partition of one pool to a second
-member, which gives one of another pool to a third.
+Two steps. First each pool alone is spread evenly over the members that may have it, like water; this does nearly all of
+the work, and all of it when there is one pool. What is left are chains: a member gives a partition of one pool to a
+second member, which gives one of another pool to a third.
 
 A distribution from which neither one partition nor a chain of them can go from a member to one that has two less or
 fewer is the most even that there is (Harvey, Ladner, Lovász and Tamir, "Semi-matchings for bipartite graphs and load
@@ -20,7 +20,7 @@ _SWEEPS = 30
 
 
 def balance(shares: PoolShares) -> None:
-    """Hands out what is free and evens out what everybody has."""
+    """Hands out free partitions and evens out what members have."""
     order = sorted(shares.pools, key=lambda pool: (len(pool.members), pool.members))
     for pool in order:
         _hand_out(pool, shares.loads)
@@ -35,7 +35,7 @@ def balance(shares: PoolShares) -> None:
 
 
 def _hand_out(pool: Pool, loads: list[int]) -> None:
-    """Gives the free partitions of a pool to those who have least, and takes nothing away."""
+    """Gives the free partitions of a pool to the members with the fewest, and takes none away."""
     if not pool.free:
         return
     height, rest = fill([loads[member] for member in pool.members], len(pool.free))
@@ -61,7 +61,7 @@ def _pour(pool: Pool, loads: list[int]) -> None:
     height, rest = fill(list(beside.values()), sum(pool.now.values()))
     wanted = {member: max(0, height - below) for member, below in beside.items()}
     candidates = [member for member, below in beside.items() if below <= height]
-    # One more for those who had it before, then for those who have it by now: what is theirs need not move.
+    # One more for members that had it before, then for members that have it now: theirs need not move.
     candidates.sort(
         key=lambda member: (
             pool.before.get(member, 0) <= wanted[member],
@@ -93,11 +93,11 @@ def fill(floors: list[int], amount: int) -> tuple[int, int]:
 
 
 class _Chains:
-    """Moves partitions along chains, from those who have most downwards.
+    """Moves partitions along chains, beginning at the members with the most.
 
-    Members that can reach nobody with two less are set aside together with everybody whom they reach: what these have
-    stays among them, so no later chain goes through them. Chains of one length are found in one search and carried
-    out side by side, as in Dinitz' algorithm for flows.
+    Members that reach no member with two less are set aside together with all members that they reach: their partitions
+    stay among them, so no later chain goes through them. Chains of one length are found in one search and carried out
+    side by side, as in Dinitz' algorithm for flows.
     """
 
     def __init__(self, shares: PoolShares) -> None:
@@ -122,7 +122,7 @@ class _Chains:
                     del self._left[member]
 
     def _search(self, givers: Iterable[int], low: int) -> bool:
-        """Finds, breadth first, how far everybody is from the givers, up to the nearest with a low load.
+        """Finds, breadth first, how far each member is from the givers, up to the nearest with a low load.
 
         Leaves the ways for :meth:`_advance`: for each member the pools through which others are reached from members
         of its depth, for each pool the members that are one step further.
@@ -151,7 +151,7 @@ class _Chains:
         return found
 
     def _advance(self, giver: int, low: int) -> None:
-        """Carries out one chain from a giver to somebody with a low load, if there is one among the ways."""
+        """Carries out one chain from a giver to a member with a low load, if there is one among the ways."""
         chain: list[tuple[int, int]] = []
         member = giver
         while self._loads[member] > low:
@@ -162,7 +162,7 @@ class _Chains:
                 chain.append((member, ways[-1]))
                 member = self._takers[ways[-1]][-1]
             elif chain:
-                # A dead end: whoever leads here need not try it again.
+                # A dead end: other ways to this member need not be tried.
                 member, number = chain.pop()
                 self._takers[number].pop()
             else:

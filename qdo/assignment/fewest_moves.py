@@ -1,11 +1,10 @@
-"""Fewest moves: exchanges that leave everybody with as much as before, but more of what they had.
+"""Fewest moves: exchanges that leave each member as many partitions, but more of those that it had before.
 
 A distribution can be even and still move more than it must: a member gave partitions of one pool and got some of
 another, where it might have kept its own. Such a detour shows as a ring: along it each member gives one partition of a
-pool to the next, and in sum fewer partitions are away from where they were. A ring may also be closed over two members
-whose loads differ by one, by exchanging who has more. When no such ring is left, no even distribution moves less: these
-are the cycles of negative cost in a flow, where a move costs one (Klein, "A primal method for minimal cost flows",
-1967).
+pool to the next, and in sum fewer partitions are away from where they were. A ring may also include two members whose
+loads differ by one: they exchange their loads. When no such ring is left, no even distribution moves less: these are
+the cycles of negative cost in a flow, where a move costs one (Klein, "A primal method for minimal cost flows", 1967).
 
 With one pool there is nothing to save: pouring it keeps what can be kept.
 """
@@ -21,7 +20,7 @@ stayed."""
 
 
 def undo_needless_moves(shares: PoolShares, effort: int = EFFORT) -> None:
-    """Undoes moves that nobody needs, as long as the effort lasts."""
+    """Undoes needless moves, as long as the effort lasts."""
     search = _Search(shares, effort)
     while rings := search.rings():
         for ring in rings:
@@ -29,10 +28,10 @@ def undo_needless_moves(shares: PoolShares, effort: int = EFFORT) -> None:
 
 
 class _Search:
-    """Looks for rings that save moves, as Bellman and Ford look for cycles of negative length.
+    """Finds rings that save moves, as the Bellman-Ford algorithm finds cycles of negative length.
 
-    The places that a way leads through are numbers: the members, then the pools, then the swaps, one for each load,
-    between those who have one less and those who have it.
+    The nodes of the graph are numbers: the members, then the pools, then the swaps, one for each load, between members
+    with one less and members with that load.
     """
 
     def __init__(self, shares: PoolShares, effort: int) -> None:
@@ -72,7 +71,7 @@ class _Search:
         return []
 
     def _begin(self) -> None:
-        """Starts from what was taken from somebody: only getting that back saves anything."""
+        """Starts from partitions that were taken from a member: only giving those back saves moves."""
         self._length, self._from, self._edge, self._gained, self._by_load = {}, {}, {}, {}, {}
         for number, pool in enumerate(self._shares.pools, self._pools_at):
             for member in pool.now:
@@ -104,7 +103,7 @@ class _Search:
         self._reach([self._swaps_at + self._shares.loads[member] + 1], length, member)
 
     def _leave_pool(self, place: int) -> None:
-        """A partition goes to anybody at no cost, and to whom one was taken from it saves a move."""
+        """Giving a partition costs nothing; giving it to a member that lost one of the pool saves a move."""
         pool = self._shares.pools[place - self._pools_at]
         length = self._length[place]
         self._reach(pool.members, length, place)

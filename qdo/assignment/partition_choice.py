@@ -9,9 +9,9 @@ from qdo.partitions import Partition, Queue
 
 
 def choose_partitions(pool: Pool, names: list[str]) -> Iterator[tuple[Partition, str]]:
-    """Says who gets each partition of a pool.
+    """Chooses the member for each partition of a pool.
 
-    Everybody keeps what it had, as many of it as it is to have. The rest is dealt like cards, so that neighbours of
+    Each member keeps partitions that it had, up to its number. The rest are dealt like cards, so that neighbours of
     one queue go to different members.
     """
     spare = list(pool.free)

@@ -1,7 +1,7 @@
 """What an assignment is computed on: partitions that the same members may have are one pool.
 
-Partitions of one pool can stand for each other, so the search for a balance counts them instead of looking at each.
-When everybody subscribes to the same queues there is a single pool, however many queues there are.
+Partitions of one pool can stand for each other, so the search for a balance counts them instead of examining each. If
+all members subscribe to the same queues, there is a single pool, however many queues there are.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Pool:
     """Partitions that the same members may have. Members are numbers: places in the sorted list of their ids.
 
     Attributes:
-        members: Who may have them, in order.
+        members: The members that may have them, in order.
         kept: What each of them had before, in order.
         free: Those that none of them had, in order.
-        before: How many each of them had before; who had none is left out.
+        before: How many each of them had before; members that had none are left out.
         now: How many each is to have.
     """
 
@@ -75,8 +75,8 @@ def gather(
     Args:
         names: The members' ids, sorted.
         members: Their subscriptions.
-        previous: Who owned what.
-        reserved: Owners whose partitions are left out: they are not to be had.
+        previous: The previous owners.
+        reserved: Owners whose partitions are left out, because they are not free.
     """
     counts, followers = _subscriptions(names, members)
     queues = sorted(counts)
@@ -101,7 +101,7 @@ def gather(
 
 @dataclass(slots=True)
 class _Followers:
-    """Who subscribes to a queue.
+    """The members that subscribe to a queue.
 
     Attributes:
         key: The numbers of the sets of members with equal subscriptions; the same for queues with the same followers.
@@ -115,9 +115,9 @@ class _Followers:
 def _subscriptions(
     names: list[str], members: Mapping[str, Mapping[Queue, int]]
 ) -> tuple[dict[Queue, int], dict[Queue, _Followers]]:
-    """Returns how many partitions each queue has, and who subscribes to it.
+    """Returns how many partitions each queue has, and its subscribers.
 
-    Members that subscribe alike are looked at once, those that share one mapping without comparing it.
+    Members that subscribe alike are examined once, those that share one mapping without comparing it.
     """
     alike: dict[frozenset[Queue], list[int]] = {}
     known: dict[int, list[int]] = {}
@@ -151,7 +151,7 @@ def _followers(sets_of: dict[Queue, list[int]], alike: list[list[int]]) -> dict[
 def _owners(
     names: list[str], counts: Mapping[Queue, int], previous: Mapping[Partition, str], reserved: Container[str]
 ) -> dict[Queue, list[tuple[int, Partition | None]]]:
-    """Returns for each queue and partition who owned it, with the very partition to save making it anew."""
+    """Returns for each queue and partition its former owner, with the partition object, to save making it again."""
     numbers = {name: number for number, name in enumerate(names)}
     owners: dict[Queue, list[tuple[int, Partition | None]]]
     owners = {queue: [(_NOBODY, None)] * count for queue, count in counts.items()}

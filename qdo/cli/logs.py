@@ -8,7 +8,7 @@ import sys
 from queuey.terminal.logs import LineFormatter
 
 CHATTY = ("httpx2", "httpcore2", "kazoo")
-"""Libraries that tell of every request; only their warnings are heard."""
+"""Libraries that log every request; only their warnings are shown."""
 
 
 def configure(level: str, form: str) -> None:

@@ -210,7 +210,7 @@ def migrate(
 
 
 def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool) -> None:
-    """Plans moves, carries them out, and tells what they are."""
+    """Plans moves, carries them out, and reports them."""
     from qdo.moves import carry_out, moves, refuse_active
 
     async def run() -> list[Move]:

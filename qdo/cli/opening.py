@@ -38,7 +38,7 @@ def open_client(settings: WorkSettings) -> AsyncClient:
     from queuey.client import AsyncClient
 
     if settings.profile is not None:
-        # The client looks for the profile where this variable says.
+        # The client reads the profile from the file that this variable names.
         os.environ["QUEUEY_PROFILE"] = str(settings.profile)
     verify = True if settings.ca is None else str(settings.ca)
     return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify)

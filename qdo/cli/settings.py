@@ -14,7 +14,7 @@ from msgspec import Meta
 from queuey.terminal.setting_values import bare
 
 SERVICE = ("url", "app", "key", "profile", "ca")
-"""Where the service is and who asks."""
+"""The address of the service, and the credentials."""
 _SECRET, _POSITIONAL = "key", "handler"
 _LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )?(.+)")
 

@@ -122,7 +122,7 @@ def status(
 
 
 async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
-    """Looks at a group.
+    """Reads the state of a group.
 
     Raises:
         CoordinationLost: Where its members meet does not answer.
@@ -131,7 +131,7 @@ async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -
 
     members = await coordinator.members()
     target = await coordinator.target() or TargetAssignment()
-    # Whoever has left for good is to have nothing any more; the next member to come will say so.
+    # A member that has left gets nothing any more; the next member that joins will write that.
     wanted = {each: name for each, name in target.owners.items() if name in members or name in target.absent}
     owners = await coordinator.owners()
     offsets = await coordinator.offsets()

@@ -62,7 +62,7 @@ async def _serve(settings: WorkSettings) -> int:
                 try:
                     return await worker.serve(signals=True)
                 except HandlerError as error:
-                    # It could be found and called, so this may pass: whoever supervises it should try again.
+                    # It could be found and called, so this may pass: a supervisor should try again.
                     output.note(f"qdo: {error}")
                     return exit_codes.FAILED
     finally:
@@ -124,7 +124,7 @@ def worker_settings(settings: WorkSettings) -> WorkerSettings:
 
 
 def _given(settings: WorkSettings, kind: type[CheckedSettings]) -> dict[str, Any]:
-    """Returns the settings that another kind has by the same names, without those that nobody has chosen."""
+    """Returns the settings that another kind has by the same names, without those that were not set."""
     values = {field.name: getattr(settings, field.name, None) for field in structs.fields(kind)}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""The consumer for ordinary code: the async one, in a loop in a thread of its own."""
+"""The consumer for code without asyncio: it runs the async one in a loop, in a separate thread."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Consumer:
             consumer.commit()
 
     It owns the client and the coordinator: it uses them in its own thread and closes them. Do not use them elsewhere.
-    Callbacks are plain functions. Each runs in a thread of its own, may call :meth:`commit` and the others, and
-    those for different partitions may run at the same time.
+    Callbacks are plain functions. Each runs in its own thread and may call :meth:`commit` and the other methods;
+    callbacks for different partitions may run at the same time.
 
     Call :meth:`poll` from one thread; everything may be called from any. If poll is interrupted, as by Ctrl-C, the
     messages that it was about to return count as not returned. After a fork only the parent may use it.
@@ -105,7 +105,7 @@ class Consumer:
         return self._over or self._inner.closing
 
     def start(self) -> None:
-        """Looks for the queues and joins the group; see :meth:`AsyncConsumer.start`."""
+        """Finds the queues and joins the group; see :meth:`AsyncConsumer.start`."""
         self._check_process()
         with self._lock:
             if self._thread is not None or self._over:
@@ -154,7 +154,7 @@ class Consumer:
         try:
             return thread.call(poll())
         except BaseException:
-            # By now the call is broken off, or it has handed something out that nobody got.
+            # By now the call is cancelled, or it has handed out messages that did not reach the caller.
             thread.soon(undo)
             raise
 
@@ -261,7 +261,7 @@ class LoopThread:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and waits for its end; whoever is interrupted meanwhile breaks it off.
+        """Runs a coroutine there and waits for its end; an interrupt meanwhile cancels it.
 
         Raises:
             InvalidArgument: It was called from that very thread, which would wait for itself.
@@ -312,7 +312,7 @@ class LoopThread:
 
 
 def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]], Awaitable[None]] | None:
-    """Lets a plain callback run in a thread of its own, where it may call the consumer."""
+    """Runs a plain callback in its own thread, where it may call the consumer."""
     if callback is None:
         return None
 

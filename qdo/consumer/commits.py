@@ -17,7 +17,7 @@ log = logging.getLogger("qdo.consumer")
 _NAMED = 5
 """Partitions that an error names."""
 TRIES = 5
-"""Comparisons with what somebody else records at the same time."""
+"""Attempts, if others record offsets at the same time."""
 
 
 async def record_commits(
@@ -33,7 +33,7 @@ async def record_commits(
 
     Raises:
         InvalidArgument: One of them cannot be committed; none was.
-        NotOwner: Some partitions are no longer this member's; for the others it was recorded.
+        NotOwner: Some partitions are no longer this member's; the offsets of the rest were recorded.
         CoordinationLost: Each was recorded or not.
         SessionLost
     """
@@ -46,7 +46,7 @@ async def record_commits(
     try:
         lost |= await table.record(new) if new else lost
     except BaseException:
-        # Recorded or not: who went back may have to do so again.
+        # Recorded or not: a caller that went back may have to do so again.
         for row in sought:
             row.sought = True
         raise
@@ -66,7 +66,7 @@ def check_commit(row: OwnedPartition, identifier: str, *, back: bool = False) ->
         back: It may lie before what was recorded.
 
     Raises:
-        InvalidArgument: It is no id, was not handed out yet, or lies before what was recorded and nobody went back.
+        InvalidArgument: It is no id, was not handed out yet, or lies before the recorded offset without a seek back.
     """
     if row.recorded is not None and identifier == row.recorded == row.lowest_commit:
         return False
@@ -82,7 +82,7 @@ def check_commit(row: OwnedPartition, identifier: str, *, back: bool = False) ->
 
 
 def is_behind(row: OwnedPartition, identifier: str) -> bool:
-    """Returns whether more than this was committed already, and nobody went back since."""
+    """Returns whether more than this was committed already, with no seek back since."""
     return _behind(row, order_of(identifier))
 
 
@@ -93,9 +93,9 @@ def _behind(row: OwnedPartition, order: tuple[int, int]) -> bool:
 class OffsetMirror:
     """The offsets of one group, as the service has them, so that its lag shows there.
 
-    What counts is recorded by coordination. The mirror follows: it never goes back by itself (somebody who lost a
-    partition may come late), it is brought up to date in the background, and when it fails that is logged and tried
-    again with the next commit.
+    The coordination service has the offsets that count. The mirror follows: it goes back only after a seek (a member
+    that lost a partition may come late), it is brought up to date in the background, and when it fails that is logged
+    and tried again with the next commit.
 
     Args:
         client: To speak to the service with.
@@ -136,7 +136,7 @@ class OffsetMirror:
         """Records offsets of one queue, each unless the service has a later one and it is not to go back."""
         left = dict(changes)
         for _ in range(TRIES):
-            # Who is to go back in any case compares with nothing.
+            # An offset that must go back is recorded without comparing.
             expected = {n: self._known.get(Partition(queue, n)) for n, (_, back) in left.items() if not back}
             if not left:
                 return

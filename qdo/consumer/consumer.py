@@ -37,7 +37,7 @@ log = logging.getLogger("qdo.consumer")
 
 YIELDS = 2
 """Rounds of the loop after which a read that was just begun is on its way: the client sends head and body apart. So the
-service works on the next page while whoever polls works on this one, even if that never awaits anything."""
+service prepares the next page while the caller handles this one, even if the caller never awaits."""
 FLUSH = 5.0
 """Seconds that closing waits for offsets to be mirrored."""
 
@@ -249,7 +249,7 @@ class AsyncConsumer:
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         self._buffer.settle(skip)
         while not self.closing:
-            self._signal.clear()  # whatever is told from here on has the loop look again
+            self._signal.clear()  # any signal from here on makes the loop check again
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
@@ -293,7 +293,7 @@ class AsyncConsumer:
             InvalidArgument: An id was not returned by this consumer, or is before the committed one (without ``back``
                 and without :meth:`seek`); or there is no group. Nothing was committed.
             GroupActive: Partitions were chosen by :meth:`assign`, and a member of the group owns one of them.
-            NotOwner: This member no longer owns some of the partitions; the others were committed.
+            NotOwner: This member no longer owns some of the partitions; the rest were committed.
             CoordinationLost: It is unknown whether the offsets were committed; commit again.
             SessionLost: This member no longer owns the partitions.
         """
@@ -306,10 +306,10 @@ class AsyncConsumer:
     async def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
         """Reads these partitions from now on, and no others; for a consumer that was made without queues and patterns.
 
-        Nobody shares them out: others may read them too, members of the group among them. Those that were assigned
-        before go on where they are. The others begin where the group whose coordinator was given has recorded an
-        offset, otherwise as the setting ``start`` says. Commits count for that group, the last one wins; without a
-        coordinator they are refused. Callbacks are told of partitions that come and go.
+        They are not shared out: other consumers may read them too, also members of the group. Partitions that were
+        assigned before go on where they are. New ones begin at the offset of the group whose coordinator was given,
+        otherwise as the setting ``start`` says. Commits count for that group, the last one wins; without a coordinator
+        they are refused. Callbacks are called for partitions that come and go.
 
         Args:
             partitions: For each queue the numbers of partitions.
@@ -372,7 +372,7 @@ class AsyncConsumer:
 
     @property
     def connected(self) -> bool:
-        """Whether what is owned is surely owned still, by the session's own clock: before anybody is told."""
+        """Whether the partitions are certainly owned still, by the session's own clock, before any event says so."""
         return self._group.table.connected
 
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
@@ -554,12 +554,12 @@ class AsyncConsumer:
         return row
 
     def _changed(self) -> None:
-        """Looks what to read, and lets a waiting poll look what is there."""
+        """Plans reads, and wakes a waiting poll."""
         self._fetcher.kick()
         self._signal.set()
 
     def _recheck(self) -> None:
-        """Has the group look again, because other queues were found."""
+        """Makes the group check again, because other queues were found."""
         self._group.recheck()
 
     def _fail(self, error: Exception) -> None:

@@ -37,8 +37,8 @@ class OwnedPartition:
         asked: The commits that wait for it.
         note: What is to be noted beside it.
         certain: The version is known.
-        notified: The owner has heard that it has it, and not that this is over.
-        telling: By which it hears that it has it.
+        notified: The owner was notified that it has the partition, and not yet that it lost it.
+        telling: The call that notifies the owner.
         released: It is free for others.
         over: Its owner has heard everything.
 
@@ -46,7 +46,7 @@ class OwnedPartition:
 
     Attributes:
         begun: It works on it.
-        announced: The user was told of it.
+        announced: The user's callback was called for it.
         position: The last message handed out, or the point after which the next one lies; None: the beginning.
         settled: The position up to which everything counts as processed without being asked.
         sought: It was moved since the last commit, so that this one may go back.
@@ -57,7 +57,7 @@ class OwnedPartition:
         size: Bytes of their bodies, about.
         chunks: They themselves, as they were read, each with the bytes of a body; of the first all from ``start`` on.
         turn: Rises whenever what was read before is not to be handed out any more.
-        more: There certainly is more to be read (True), none when last looked (False), not known (None).
+        more: There certainly is more to read (True), there was none at the last read (False), not known (None).
         pending_call: The request that it is part of.
         failures: Reads in a row that failed.
         rest_until: Instant (of the loop) before which it is not read.
@@ -107,7 +107,7 @@ class OwnedPartition:
         return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
 
     def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
-        """Tells those who wait, or the first of them; when it tells all of them nothing is wanted any more."""
+        """Answers the waiting calls, or the first of them; when all are answered, no commit is wanted any more."""
         answered = self.asked[:waiting]
         del self.asked[:waiting]
         if waiting is None:
@@ -116,7 +116,7 @@ class OwnedPartition:
             each.answer(self.partition, recorded=recorded)
 
     def fail(self, error: Exception, *, due: float | None = None) -> None:
-        """Tells those who wait of an error: all of them, or those whose time is over."""
+        """Gives the waiting calls an error: all of them, or those whose time is over."""
         late = [asked for asked in self.asked if due is None or asked.deadline < due]
         self.asked = [asked for asked in self.asked if asked not in late]
         for asked in late:
@@ -136,7 +136,7 @@ class OwnedPartition:
 
     @property
     def lowest_commit(self) -> str | None:
-        """What is to be recorded, or else was; no commit goes below it unless somebody went back."""
+        """The offset to be recorded, or else the recorded one; no commit goes below it without a seek back."""
         return self.recorded if self.wish is None else self.wish
 
     def place(self, position: str | None) -> None:
@@ -182,6 +182,6 @@ class PendingCommit:
 
 
 def _looked_at(end: asyncio.Future[frozenset[Partition]]) -> None:
-    """Spares a warning when a commit failed for which nobody waits any more."""
+    """Avoids asyncio's warning if a commit fails for which no call waits any more."""
     if not end.cancelled():
         end.exception()

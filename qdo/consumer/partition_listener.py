@@ -1,4 +1,4 @@
-"""What the group tells a consumer: which partitions are its own from now on, and which no longer.
+"""The listener for a consumer's group: which partitions the consumer owns from now on, and which no longer.
 
 Per partition ``on_assign`` comes first and is over before anything is read, then either ``on_revoke``, which may still
 commit, or ``on_lost``, or both when the session ends, or the time is over, in the middle of a revocation. Callbacks for
@@ -28,10 +28,10 @@ Callback = Callable[[frozenset[Partition]], Awaitable[None] | None]
 
 
 class Callbacks(NamedTuple):
-    """What the user of a consumer wants to be told; each may be a coroutine function or a plain one.
+    """The callbacks of a consumer's user; each may be a coroutine function or a plain one.
 
-    The last two are plain functions: nothing is handed out from ``on_suspend`` on, since nobody can tell whether the
-    partitions are still this member's, until ``on_resume``.
+    The last two are plain functions: nothing is handed out from ``on_suspend`` until ``on_resume``, because it is
+    unknown whether this member still owns the partitions.
     """
 
     on_assign: Callback | None = None
@@ -42,7 +42,7 @@ class Callbacks(NamedTuple):
 
 
 class PartitionListener:
-    """Has partitions read that are this member's, and tells the user what becomes of them.
+    """Starts and ends the reads of this member's partitions, and calls the user's callbacks.
 
     Args:
         buffer: Where messages are held.
@@ -50,7 +50,7 @@ class PartitionListener:
         callbacks: Of the user.
         begin: Finds out where to begin for partitions of which nothing is recorded, and calls :meth:`begin_at`; None:
             they begin at the beginning.
-        leaving: Awaited when a revocation has been told, before the partitions are released.
+        leaving: Awaited after the callback of a revocation, before the partitions are released.
         changed: Called when partitions can be handed out that could not.
         failed: Called with an error that will not pass by itself.
 
@@ -80,11 +80,11 @@ class PartitionListener:
         self._beginning: set[asyncio.Task[None]] = set()
 
     def attach(self, callbacks: Callbacks) -> None:
-        """Has somebody else told too, before those who are told already."""
+        """Adds callbacks, which are called before those that were added earlier."""
         self._callbacks.insert(0, callbacks)
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
-        """Takes partitions over: tells the user, then begins to read them."""
+        """Takes partitions over: calls the user's callback, then begins to read them."""
         for row in rows:
             row.begun = True
             if row.recorded is not None or self._begin is None:
@@ -103,22 +103,22 @@ class PartitionListener:
             self._buffer.clear(row)
 
     async def revoke(self, row: OwnedPartition) -> None:
-        """Tells the user that a partition goes; afterwards it may be released."""
+        """Calls the user's callback for a partition that is revoked; afterwards it may be released."""
         for each in self._callbacks:
             await _notify(each.on_revoke, [row])
         await self._leaving(frozenset([row.partition]))
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        """Tells the user of partitions that are somebody else's by now."""
+        """Calls the user's callback for partitions that another member owns by now."""
         for each in self._callbacks:
             await _notify(each.on_lost, rows)
 
     def refused(self, error: CoordinationRefused) -> None:
-        """Lets whoever polls hear of it."""
+        """Makes polls raise the error."""
         self._failed(error)
 
     def suspended(self) -> None:
-        """Hands out nothing until it is resumed: nobody can tell whether the partitions are still this member's."""
+        """Hands out nothing until it is resumed: it is unknown whether this member still owns the partitions."""
         self.stopped = True
         for each in self._callbacks:
             if each.on_suspend is not None:
@@ -140,12 +140,12 @@ class PartitionListener:
         self._open([row])
 
     def moved(self, row: OwnedPartition) -> None:
-        """Reads a partition from where it was placed by the user, unless he is still being told of it."""
+        """Reads a partition from where the user placed it, unless the user's callback still runs."""
         if row.announced:
             self._open([row])
 
     async def close(self) -> None:
-        """Stops looking for where to begin."""
+        """Stops finding out where to begin."""
         await cancel(*self._beginning)
 
     def _open(self, rows: Iterable[OwnedPartition]) -> None:
@@ -173,7 +173,7 @@ async def _notify(callback: Callback | None, rows: Collection[OwnedPartition]) -
 
 @contextmanager
 def logged(callback: Callable[..., object], partitions: frozenset[Partition]) -> Iterator[None]:
-    """Logs what a callback raises: it has no say in who owns the partitions."""
+    """Logs what a callback raises: it cannot change which member owns the partitions."""
     try:
         yield
     except Exception:

@@ -31,7 +31,7 @@ PAUSE, LONGEST_PAUSE = 0.5, 10.0
 async def horizons(client: AsyncClient, partitions: Iterable[Partition]) -> Mapping[Partition, str | ApiError]:
     """Returns for each partition the horizon of its queue, or why there is none.
 
-    No message has the horizon itself as its id, so whoever goes on after it reads exactly what comes from then on.
+    No message has the horizon itself as its id, so a read after it gets exactly the messages that come from then on.
 
     Raises:
         ClientError: The service cannot say.
@@ -78,7 +78,7 @@ async def _begin(
     client: AsyncClient, rows: list[OwnedPartition], record: Record, begin_at: Callable[[OwnedPartition, str], None]
 ) -> None:
     ends = await horizons(client, [row.partition for row in rows])
-    # Meanwhile somebody may have said where to go on, or the partition may be somebody else's.
+    # Meanwhile the user may have set a position, or another member may own the partition.
     open_still = {row.partition for row in rows if row.since is None and not row.closed}
     points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
     for partition, error in ends.items():
@@ -94,7 +94,7 @@ async def _begin(
 
 
 async def ends(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:
-    """Returns the end of each partition: whoever goes on after it reads what comes from now on.
+    """Returns the end of each partition: a read after it gets the messages that come from now on.
 
     Raises:
         ClientError: The service cannot say.

@@ -1,4 +1,4 @@
-"""What is held ready, and who is next to be handed out."""
+"""The fetched messages, and the order in which partitions are handed out."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class FetchBuffer:
     def take(self, most: int, skip: Collection[Partition] = ()) -> list[BufferedSlice]:
         """Takes up to so many messages, in equal shares of those whose turn it is; what some leave, others get.
 
-        Whoever was given some goes to the end of the line.
+        Partitions whose messages were handed out go to the end of the line.
         """
         chosen = [row for partition, row in self._ready.items() if partition not in skip][:most]
         if not chosen:
@@ -129,7 +129,7 @@ class FetchBuffer:
         return batches
 
     def recall(self) -> None:
-        """Takes back what was handed out last, because it did not reach whoever asked for it."""
+        """Takes back the messages that were handed out last, because they did not reach the caller."""
         last, self._last = self._last, []
         for one, before in last:
             if one.row.turn == one.turn:
@@ -181,7 +181,7 @@ class FetchBuffer:
 
 
 def share(counts: list[int], most: int) -> list[int]:
-    """Shares ``most`` out among those who have so many each: equally, and what some cannot use goes to the next.
+    """Shares ``most`` out among partitions that have so many each: equally, and what some cannot use goes to the next.
 
     Args:
         counts: What each has, at least 1; no more of them than ``most``.

@@ -2,14 +2,13 @@
 
 It has no loop of its own. Whenever something changes (messages were handed out, an answer came, a partition was
 added) :meth:`Fetcher.kick` plans anew and starts a task for each call. An answer counts for a partition only if the
-call is still the one that the partition is part of: whoever was revoked or moved meanwhile has left it.
+partition still belongs to that call: one that was revoked or moved meanwhile does not.
 
-**What is asked next** is decided by pure functions. Partitions of which more is known to be there are read at once, few
-at a time and much of each. Partitions that were not looked at yet are read at once too, all together. Those that had
-nothing wait together in long polls. A poll is never broken off because one more partition wants to wait: the service
-would hold its place, one of a few, until the time asked for is over. Instead the newcomers wait in a poll of their own,
-which ends together with the others, and then all wait in one. When there are too many polls, the newcomers are looked
-at in turn without waiting.
+**What is asked next** is decided by pure functions. Partitions that are known to have more are read at once, few at a
+time and much of each. Partitions that were not read yet are read at once too, all together. Empty ones wait together in
+long polls. A poll is never cancelled because one more partition wants to wait: the service would hold its place, one of
+a few, until the time asked for is over. Instead new partitions wait in a separate poll, which ends at the same time,
+and then all wait in one. When there are too many polls, new partitions are read in turn without waiting.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class BufferSpace(NamedTuple):
     """How much may be read.
 
     Attributes:
-        free: Messages that may still be held, whosever they are; 0: none.
-        low: There is enough room again to read on where something is still held.
+        free: Messages that may still be held, over all partitions; 0: none.
+        low: So few messages are held that partitions that still hold some may be read on.
         reserve: Messages that a partition may have in any case if it holds none.
     """
 
@@ -109,7 +108,7 @@ class FetchPlan(NamedTuple):
 
 
 def space_for(messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int) -> BufferSpace:
-    """Returns how much may be read by those who hold so many messages of so many bytes of so many partitions."""
+    """Returns how much may be read if so many messages, of so many bytes and partitions, are held."""
     reserved = prefetch_messages // 4
     common = max(1, prefetch_messages - reserved)
     if size >= prefetch_bytes:
@@ -144,7 +143,7 @@ def plan_fetches(
         if not want.count or (room.low and want.count < page):
             (sure if want.more else unknown if want.more is None else dry).append(want)
     reads = max(0, READS - pending_calls.reads)
-    # Those first that wait for their first read: whoever has more always has, and would keep them waiting for ever.
+    # First those that wait for their first read: busy partitions always have more, and would starve them.
     asks = _some_of_all(unknown, room, page, 0.0)[:reads]
     if sure:
         asks += _much_of_few(sure, room, page, reads - len(asks))
@@ -165,7 +164,7 @@ def _polls(
     reads: int,
 ) -> tuple[list[PlannedCall], float | None]:
     """Decides how those wait that had nothing."""
-    # One that is overdue has lost its connection, or the service is slow; nobody waits for it.
+    # One that is overdue has lost its connection, or the service is slow; it is not waited for.
     ends = [end for end in pending_calls.polls if end + GATHER > now]
     if ends:
         if min(ends) - now < GATHER:
@@ -178,7 +177,7 @@ def _polls(
 
 
 def _much_of_few(wants: list[OwnedPartition], room: BufferSpace, page: int, reads: int) -> list[PlannedCall]:
-    """Reads as many partitions as there is room for worthwhile reads; without room, a little of all that hold none.
+    """Reads as many partitions as limits allow with worthwhile reads; else, a little of all that hold none.
 
     When nothing is under way they are divided between two calls: the service works on one while the answer to the
     other is taken in, and from then on they take turns.
@@ -215,11 +214,11 @@ def _calls(wants: Iterable[OwnedPartition]) -> Iterator[tuple[OwnedPartition, ..
 log = logging.getLogger("qdo.consumer")
 
 LOOK = 1.0
-"""Seconds between looks at a partition for which there is no place in a poll."""
+"""Seconds between reads of a partition for which there is no place in a poll."""
 PAUSE, LONGEST_PAUSE = 0.25, 5.0
-"""Seconds after a first failure, and at most; the client has tried again by itself before it reports one."""
+"""Seconds after a first failure, and at most; the client has already retried before it reports one."""
 CROWDED = 5.0
-"""Seconds without polls when the service had no place for one; partitions are looked at meanwhile."""
+"""Seconds without polls when the service had no place for one; partitions are read without waiting meanwhile."""
 SPARE_POLLS = 3
 """Polls beside those that are needed when all partitions wait together."""
 
@@ -249,7 +248,7 @@ class InFlightCall:
 
     @property
     def expected(self) -> int:
-        """Messages to make room for; a poll may well bring none."""
+        """Messages to reserve space for; a poll may well bring none."""
         return 0 if self.end is not None else self.ask.limit * self.left
 
 
@@ -262,7 +261,7 @@ class Fetcher:
         settings: How much to read.
         arrived: Called when there is something new on the fetch buffer.
         missing: Called when a queue was found to be gone.
-        failed: Called with an error that will not pass by itself.
+        failed: Called with an error that does not pass without help.
     """
 
     def __init__(
@@ -313,7 +312,7 @@ class Fetcher:
             del self._queues[queue]
 
     def leave(self, row: OwnedPartition) -> None:
-        """Takes a partition out of the call that it is part of; a call that nobody wants any more is broken off."""
+        """Takes a partition out of the call that it is part of; a call without partitions is cancelled."""
         pending_call = row.pending_call
         if not isinstance(pending_call, InFlightCall):
             return
@@ -348,7 +347,7 @@ class Fetcher:
         await cancel(*self._tasks)
 
     def _wants(self, now: float) -> tuple[list[OwnedPartition], list[float]]:
-        """Returns which partitions could be read, and when the others will have rested."""
+        """Returns the partitions that could be read, and when the pause of the rest ends."""
         wants = []
         rests = []
         for row in self._free.values():
@@ -395,7 +394,7 @@ class Fetcher:
             raise
         except TooManyWaiters:
             self._poll_instead(pending_call)
-        except Exception as error:  # noqa: BLE001 - whoever polls gets what will not pass by itself
+        except Exception as error:  # noqa: BLE001 - the poll raises what does not pass without help
             self._rest_all(pending_call, error)
         finally:
             self._pending_calls.discard(pending_call)
@@ -439,7 +438,7 @@ class Fetcher:
             self._release(row)
 
     def _poll_instead(self, pending_call: InFlightCall) -> None:
-        """Takes note that the service found nothing and has no place to wait; partitions are looked at for a time."""
+        """Notes that the service found nothing and has no place to wait; for a time, reads do not wait."""
         now = self._loop.time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that came together come back apart
         self._crowded_until = now + CROWDED * jitter
@@ -450,7 +449,7 @@ class Fetcher:
                 self._release(row)
 
     def _rest_all(self, pending_call: InFlightCall, error: Exception) -> None:
-        """Lets everybody rest after a call that failed."""
+        """Makes all partitions pause after a call that failed."""
         self._trouble("", error)
         if not (isinstance(error, ClientError) and error.temporary):
             self._failed(error)

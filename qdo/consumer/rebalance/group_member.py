@@ -46,11 +46,11 @@ from qdo.tasks import cancel, happens, start
 log = logging.getLogger(__name__)
 
 SOON = 0.1
-"""Seconds that a member has to give up everything before it tells the others that it is leaving."""
+"""Seconds that a member has to give up everything before it announces that it is leaving."""
 
 
 class QueueLookup(Protocol):
-    """Looks queues up for a member that leads, and has it look again when it has found something else."""
+    """Looks queues up for a member that leads, and makes it check again when it has found other queues."""
 
     @property
     def own(self) -> Subscription:
@@ -65,12 +65,12 @@ class QueueLookup(Protocol):
 
 
 class GroupSession:
-    """Looks, decides and acts for as long as one session lasts.
+    """Reads the group's state, decides and acts, for as long as one session lasts.
 
     Args:
         session: The session.
         events: What the session reports.
-        owner: Who works on the partitions.
+        owner: Works on the partitions.
         options: How to behave.
         queues: Looks queues up while the member leads.
 
@@ -109,7 +109,7 @@ class GroupSession:
         return self._events.lost.is_set()
 
     async def abandon(self) -> None:
-        """Gives up what is left, tells the owner that it is lost, and ends the session if it has not ended."""
+        """Gives up the remaining partitions as lost, and ends the session if it has not ended."""
         self.table.close()
         if self._claiming is not None:
             await cancel(self._claiming)
@@ -136,16 +136,16 @@ class GroupSession:
         await self.abandon()
 
     async def _retire(self) -> None:
-        """Tells the others that it leaves, so that what it gives up goes on while it finishes the rest.
+        """Announces that it leaves, so that others take the partitions that it gives up while it finishes the rest.
 
-        Whoever is done soon just leaves: then nobody tries to take what is not free yet.
+        A member that is done soon just leaves: then no member tries to take partitions that are not free yet.
         """
         if not await self.table.until_given_up(SOON):
             with contextlib.suppress(CoordinationError):
                 await self._session.retire()
 
     async def _recheck_on_change(self) -> None:
-        """Looks whenever something may have changed.
+        """Checks the group's state whenever something may have changed.
 
         Raises:
             SessionLost
@@ -161,7 +161,7 @@ class GroupSession:
             except SessionLost:
                 raise
             except CoordinationIncompatible:
-                # Who is to own what is not for us to know any more, so nothing can be kept.
+                # This session cannot read the assignment any more, so nothing can be kept.
                 log.exception("all partitions are released: the group uses a newer format. Upgrade this program")
                 self.table.give_up(self.table.states)
             except CoordinationError as error:
@@ -174,7 +174,7 @@ class GroupSession:
             await happens(self._events.changed, recheck if wait is None else min(wait, recheck))
 
     async def _check_once(self) -> float | None:
-        """Looks once and acts; returns after how many seconds to look again even if nothing changes.
+        """Checks once and acts; returns after how many seconds to check again even if nothing changes.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
@@ -186,7 +186,7 @@ class GroupSession:
             try:
                 return await self._lead()
             except CoordinationIncompatible:
-                # The others go on with what they have; who can read everything may lead when this session ends.
+                # Other members keep what they have; one that can read everything may lead when this session ends.
                 log.exception("no assignment is made: the group uses a newer format. Upgrade this program")
                 return None
         self._planned = None
@@ -256,7 +256,7 @@ class GroupSession:
             self._events.changed.set()
 
     def _notify_refusal(self, error: CoordinationError) -> None:
-        """Tells the owner of what will not pass by itself."""
+        """Reports an error to the owner that does not pass without help."""
         if isinstance(error, CoordinationRefused):
             self._owner.refused(error)
 
@@ -284,7 +284,7 @@ class GroupMember:
     Args:
         coordinator: The group.
         member: Its id, the same after a lost session.
-        owner: Who works on the partitions.
+        owner: Works on the partitions.
         queues: Says what it subscribes to, looks queues up while it leads, and calls :meth:`recheck`.
         static: The id was chosen, and its partitions are kept for a while when it is gone.
         options: How it behaves.
@@ -323,7 +323,7 @@ class GroupMember:
     def state(self) -> State:
         """Where in its life the member is; see :mod:`qdo.consumer.rebalance.member_states`.
 
-        A process that was stopped for long finds itself suspended here before its owner is told.
+        If the process was stopped for long, this says so before the owner is notified.
         """
         if self._state == "active" and not self.table.connected:
             return "suspended"
@@ -363,7 +363,7 @@ class GroupMember:
         await asyncio.shield(self._stopping)
 
     def recheck(self) -> None:
-        """Has it look again, because other queues were found."""
+        """Makes it check again, because other queues were found."""
         if self._events is not None:
             self._events.changed.set()
 
@@ -382,7 +382,7 @@ class GroupMember:
         """Joins, stays, and joins again, until it is cancelled.
 
         Args:
-            started: Told of the first joining, or of how it failed.
+            started: Gets the result of the first join, or its error.
         """
         try:
             await self._coordinator.open()
@@ -445,7 +445,7 @@ class GroupMember:
         try:
             session = await asyncio.shield(joining)
         except asyncio.CancelledError:
-            # It goes on: nobody would end a session that nobody knows of.
+            # It goes on: otherwise the session would be unknown, and never ended.
             start(_leave_when_joined(joining), self._strays)
             raise
         self._events = events
@@ -470,7 +470,7 @@ class GroupMember:
             self._notify(suspended=event == "suspended")
 
     def _notify(self, *, suspended: bool) -> None:
-        """Tells the owner whether the service answers, if that is news."""
+        """Notifies the owner when the service stops or begins to answer."""
         if suspended == self._notified_suspended:
             return
         self._notified_suspended = suspended

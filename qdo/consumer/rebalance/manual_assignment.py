@@ -16,11 +16,11 @@ from qdo.partitions import Partition
 class ManualAssignment(Ownership):
     """The partitions of a consumer that belongs to no group; the counterpart of a group's member.
 
-    Nobody else knows of it, so nothing is ever lost. Others may work on the same partitions.
+    Other processes do not know of it, so partitions are never lost. Others may work on the same partitions.
 
     Args:
         coordinator: Of the group whose offsets are used; None: none are, and nothing is recorded.
-        owner: Who works on the partitions; told of each that comes or goes, as by a group.
+        owner: Works on the partitions; notified of each that comes or goes, as by a group.
         revoke_timeout: Seconds that it has to give partitions up.
 
     Attributes:

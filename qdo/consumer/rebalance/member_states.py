@@ -1,4 +1,4 @@
-"""What a member of a group does next. Pure: ``qdo.consumer.rebalance.group_member`` looks, asks here, and acts.
+"""What a member of a group does next. Pure: ``qdo.consumer.rebalance.group_member`` asks it, and acts.
 
 **A member**::
 
@@ -14,13 +14,13 @@ active      reads what it is to own, takes what is given to it, and gives up wha
             harm: the target is set at the version that was read, and who owns a partition is decided where it is taken.
 suspended   nobody answers. It still owns what it owned, hands out nothing new, and does nothing else until it is
             connected again or lost.
-leaving     revokes all that it holds, releases it and leaves. What is lost meanwhile is only told.
+leaving     revokes all that it holds, releases it and leaves. Partitions lost meanwhile are only reported.
 left        final.
 
-**Its partitions** have states of their own, in :mod:`qdo.consumer.rebalance.partition_table`. What is given to it and
-has no row there is taken; while somebody else still owns it, again at every change. What is owned and is not given to
-it any more is given up. Once begun that is carried through, even if the target gives the partition back: then it is
-taken anew.
+**Its partitions** have their own states, in :mod:`qdo.consumer.rebalance.partition_table`. A partition that is assigned
+to it and has no row there is taken; while another member still owns it, it is tried again at every change. An owned
+partition that is not assigned to it any more is given up. Once begun, that is finished even if the target gives the
+partition back: then it is taken again.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ComputedPlan(NamedTuple):
     """What a leader has computed, so that it need not do so again until something changes.
 
     Attributes:
-        members: Who was there.
-        queues: Which queues there were.
+        members: The members at that time.
+        queues: The queues at that time.
         target: What the target is to be.
         recheck: When it is to be computed again even so, seconds since 1970; None: never.
     """
@@ -85,7 +85,7 @@ class LeaderView(NamedTuple):
     """What a leader knows.
 
     Attributes:
-        members: Who is there.
+        members: The present members.
         queues: Which queues there are, with their partitions.
         target: The target, read before the members: so it is never set on account of older members.
         planned: What it computed last.
@@ -122,7 +122,7 @@ class LeaderDecision(NamedTuple):
 
     Attributes:
         target: What to set the target to, at the version that was read; None: leave it.
-        wait: Seconds after which to look again even if nothing changes; None: there is no need.
+        wait: Seconds after which to check again even if nothing changes; None: there is no need.
         planned: To be handed in with the next view.
     """
 

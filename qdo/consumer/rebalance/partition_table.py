@@ -12,17 +12,17 @@
 
     every state ──the session is lost──► lost (final)
 
-owned       its owner (the consumer) is told and works on it. Commits are recorded.
+owned       its owner (the consumer) is notified and works on it. Commits are recorded.
 revoking    its owner is told to stop. Commits are recorded still.
 releasing   no commit is accepted any more; one that was asked for before goes first. It is released, however often that
-            has to be tried. An owner that was not done is told that the partition is lost.
+            has to be tried. An owner that was not done is notified that the partition is lost.
 unsure      may be owned or not; its owner does not know of it. Taken again if it is given to us still, else released.
-lost        the session is over: nothing is recorded, and the owner is told of every partition that it was told to have.
+lost        the session is over: nothing is recorded, and ``lost`` is called for every partition that the owner has.
 
-What is under way is about a row, never about whatever partition has that name by now. A row goes when its partition is
-released *and* its owner has heard the end, and only then the partition can be taken anew: so the owner is told of one
-partition in order, and a late end never meets a new beginning. Only an owner that does not return for a whole
-``revoke_timeout`` from being told that the partition is lost is not waited for.
+Calls under way belong to a row, not to the partition's name. A row is removed when its partition is released *and* its
+owner was notified of the end; only then can the partition be taken again. So an owner is notified of one partition in
+order, and a late end never affects a new beginning. Only an owner that does not return from ``lost`` for a whole
+``revoke_timeout`` is not waited for.
 
 **Commits.** A row has one offset that is to be recorded: the one that was asked for last, whichever is larger. An
 older one is not sent again once a newer one was asked for. When the end of a commit is not known, the partition is
@@ -63,7 +63,7 @@ class SessionOptions(NamedTuple):
         revoke_timeout: Seconds after which a partition is released even if its owner is not done.
         patience: Seconds for which a commit is tried again while the service does not answer, and for which the end
             of what is under way is waited for when the group is left.
-        recheck: Seconds after which it looks again although no change was heard of.
+        recheck: Seconds after which it checks again without a reported change.
         now: The clock, seconds since 1970.
         draw: Random numbers from 0 to 1.
     """
@@ -88,13 +88,13 @@ class SessionEvents:
     """What a session reports.
 
     Args:
-        notified: Told of every event, at once.
+        notified: Called with every event, at once.
 
     Attributes:
-        changed: There is something to look at.
+        changed: There is something to check.
         lost: The session is over.
         over: It is, or is to be left.
-        suspended: Nobody answers at present.
+        suspended: The service does not answer at present.
     """
 
     def __init__(self, notified: Callable[[Event], None]) -> None:
@@ -135,11 +135,11 @@ class SessionEvents:
 
 
 class Owner(Protocol):
-    """Who works on partitions. Everything is called in the loop of the group.
+    """Works on partitions. Everything is called in the loop of the group.
 
-    Of a row it is told ``assigned``, then ``revoke``, or ``lost``, or both when it was not done in time; each is over,
-    or was cancelled, before the next one begins. What a call raises is logged; an owner that fails to give a partition
-    up is told that it is lost.
+    For a row, ``assigned`` is called, then ``revoke`` or ``lost``, or both if revoking was not done in time. Each call
+    has ended or was cancelled before the next begins. What a call raises is logged; if ``revoke`` fails, ``lost``
+    follows.
     """
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:
@@ -151,12 +151,12 @@ class Owner(Protocol):
     async def revoke(self, row: OwnedPartition) -> None:
         """Returns when this may be released.
 
-        Called for each partition by itself, so that one that takes long keeps no other from moving on; all that move
-        together are called side by side. It is cancelled after ``revoke_timeout``.
+        Called once per partition, so that a slow one does not hold up the rest; the calls run concurrently. It is
+        cancelled after ``revoke_timeout``.
         """
 
     async def lost(self, rows: Collection[OwnedPartition]) -> None:
-        """These are somebody else's: whatever is under way is to be abandoned, and nothing can be committed."""
+        """These are lost to other members: abandon all work on them; nothing can be committed."""
 
     def refused(self, error: CoordinationRefused) -> None:
         """The service does not allow something that there is no going on without; it is tried again all the same."""
@@ -198,10 +198,10 @@ class PartitionTable(Ownership):
     """The rows of one session; see the module.
 
     Args:
-        session: Whose they are.
-        owner: Who works on them.
+        session: The session that owns them.
+        owner: Works on them.
         options: How to behave.
-        events: Told when something is to be looked at, and when the session turns out to be over.
+        events: Called when there is something to check, and when the session turns out to be over.
     """
 
     def __init__(self, session: Session, owner: Owner, options: SessionOptions, events: SessionEvents) -> None:
@@ -271,9 +271,9 @@ class PartitionTable(Ownership):
             self._events.changed.set()
 
     def give_up(self, partitions: Iterable[Partition]) -> None:
-        """Begins to give up what is owned of some partitions, each by itself, and to release what is unsure.
+        """Begins to give up the owned ones of some partitions, each separately, and to release the unsure ones.
 
-        What is being taken just now is to be given up when that has ended: nobody knows which of both came first.
+        A partition that is just being taken is given up when that has ended, because the order of both is unknown.
         """
         for partition in partitions:
             row = self._rows[partition]
@@ -297,7 +297,7 @@ class PartitionTable(Ownership):
     async def record(self, offsets: Mapping[Partition, str] | Mapping[Partition, None]) -> frozenset[Partition]:
         """Records ids, or only notes, trying again while the service does not answer; returns what is not ours.
 
-        It is carried out even if nobody waits for it any more.
+        It is carried out even if the caller does not wait for it any more.
 
         Raises:
             CoordinationLost: The service did not answer for ``patience``: each was recorded or not.
@@ -352,9 +352,9 @@ class PartitionTable(Ownership):
         self._owner.stop([row for row in self._rows.values() if row.notified])
 
     async def abandon(self) -> None:
-        """Ends everything, tells the owner that what it has is lost, and waits for it, but not for ever."""
+        """Ends everything, calls the owner's ``lost`` for all that it has, and waits for it, but not for ever."""
         self.close()
-        # A commit that is under way is left to itself: what the service does is not undone by looking away.
+        # A commit that is under way is not cancelled: that would not undo it at the service.
         await cancel(*(task for task in self._endings if task is not self._recording))
         calls = list(self._calls)
         for call in calls:
@@ -385,7 +385,7 @@ class PartitionTable(Ownership):
                 failures = 0
             except SessionLost:
                 raise
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked for the commit
+            except Exception as error:  # noqa: BLE001 - the caller of the commit gets it
                 failures += 1
                 await self._events.sleep(self._put_off(rows, error, failures))
             self._let_leave()
@@ -439,7 +439,7 @@ class PartitionTable(Ownership):
                 self._start(self._notify_lost(row))
 
     def _put_off(self, rows: Iterable[OwnedPartition], error: Exception, failures: int) -> float:
-        """Returns after how long a failed commit is tried again; tells those for whom that is too late."""
+        """Returns after how long a failed commit is tried again; calls for which that is too late get the error."""
         if isinstance(error, CoordinationRefused):
             self._owner.refused(error)
         pause = self._options.pause(failures)
@@ -458,7 +458,7 @@ class PartitionTable(Ownership):
         row.answer(recorded=False)
 
     async def _revoke_row(self, row: OwnedPartition) -> None:
-        """Has the owner stop and lets the partition go; tells it that it is lost if it does not stop in time."""
+        """Revokes and releases a partition; calls ``lost`` if the owner does not stop in time."""
 
         async def tell() -> None:
             if row.telling is not None:
@@ -475,7 +475,7 @@ class PartitionTable(Ownership):
         await self._notify_lost(row, call)
 
     async def _notify_lost(self, row: OwnedPartition, *calls: asyncio.Task[bool]) -> None:
-        """Tells the owner, when some calls have ended, that what it still believes to have is lost."""
+        """Calls the owner's ``lost``, after some calls have ended, for all that the owner still believes to have."""
         if row.telling is not None:
             await asyncio.wait({row.telling}, timeout=max(self._options.revoke_timeout, LAST_WORD))
         if row.notified and (telling := self._lose([row], *calls)):
@@ -502,7 +502,7 @@ class PartitionTable(Ownership):
         Raises:
             SessionLost
         """
-        # Whoever is ready to run gets to add its own first.
+        # Tasks that are ready to run can add their own first.
         await asyncio.sleep(0)
         failures = 0
         while rows := [row for partition, row in self._leaving.items() if partition not in self._due]:
@@ -528,7 +528,7 @@ class PartitionTable(Ownership):
             del self._rows[row.partition]
             self._events.changed.set()
 
-    # What the owner is told.
+    # Notifying the owner.
 
     def _assign(self, rows: list[OwnedPartition]) -> None:
         async def tell() -> None:
@@ -544,7 +544,7 @@ class PartitionTable(Ownership):
             row.telling = telling
 
     def _lose(self, rows: list[OwnedPartition], *before: asyncio.Task[bool]) -> asyncio.Task[bool] | None:
-        """Begins to tell the owner that rows are lost, when some calls have ended or had time to."""
+        """Begins to notify the owner that rows are lost, after some calls have ended or had time to."""
         if not rows:
             return None
         for row in rows:

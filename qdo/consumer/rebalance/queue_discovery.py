@@ -28,11 +28,11 @@ from queuey.client import Queue as Described
 log = logging.getLogger("qdo.consumer")
 
 ONE_BY_ONE = 5
-"""Queues that are looked up each by a call of its own rather than by going through a listing."""
+"""At most so many queues are looked up by one call each; for more, a listing is read."""
 LISTED = 1000
 """Queues in one page of the listing."""
 SHORTEST = 1.0
-"""Seconds between looks, however often it is asked for one."""
+"""The least seconds between two look-ups, however often one is asked for."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
 """How long to pause between attempts while the service cannot say."""
 
@@ -51,7 +51,7 @@ async def discover(client: AsyncClient, subscription: Subscription, *, listed: i
     try:
         return await _listed(client, subscription, listed)
     except NotAllowed:
-        # Whoever may read queues of somebody else may not list them.
+        # A caller that may read another application's queues may not list them.
         if subscription.patterns:
             raise
     return await _informed(client, subscription.names)
@@ -73,7 +73,7 @@ async def identify(client: AsyncClient) -> str:
 
 
 async def ask(client: AsyncClient, subscription: Subscription) -> None:
-    """Asks whether the service tells which queues there are; costs it one small read.
+    """Checks that the service says which queues there are; costs it one small read.
 
     Raises:
         ClientError: It does not.
@@ -87,7 +87,7 @@ async def ask(client: AsyncClient, subscription: Subscription) -> None:
 
 
 async def _informed(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:
-    """Asks for each queue by itself, which costs the service more than a listing."""
+    """Asks for each queue separately, which costs the service more than a listing."""
     found: dict[str, int] = {}
     for name in sorted(names):
         with suppress(QueueNotFound):
@@ -134,11 +134,12 @@ class QueueFinder:
 
     Args:
         client: To ask the service with.
-        own: What its own member wants. Of others only what they want of the same application and service is looked up.
-        every: Seconds between looks.
+        own: What its own member wants. Of other members' queues, those of the same application and service are looked
+            up.
+        every: Seconds between look-ups.
         prepare: Awaited with the id of the service's store whenever its member begins to lead, before it says anything.
-        changed: Told that other queues were found.
-        failed: Told that it will not find any until somebody does something about it.
+        changed: Called when other queues were found.
+        failed: Called when it cannot find any until an operator fixes the cause.
 
     Attributes:
         own: The same; names the service's store as soon as :meth:`begin` has asked for it.
@@ -170,11 +171,11 @@ class QueueFinder:
 
     @property
     def found(self) -> Mapping[Queue, int] | None:
-        """The queues that were there at the last look, with their partitions; None: it has not looked yet."""
+        """The queues that the last look-up found, with their partitions; None: there was none yet."""
         return self._found
 
     async def begin(self) -> None:
-        """Asks which store the service has, and whether it tells which queues there are, until it answers.
+        """Asks for the id of the service's store, and whether it lists queues, until it answers.
 
         Raises:
             ClientError: The service refuses.
@@ -207,11 +208,11 @@ class QueueFinder:
             self._found = None
 
     def soon(self) -> None:
-        """Asks for a look, because a queue was found to be gone."""
+        """Asks for a look-up, because a queue was found to be gone."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Looks for ever, while it is to."""
+        """Looks queues up until it is stopped."""
         failures = 0
         while True:
             await self._leads.wait()
@@ -232,7 +233,7 @@ class QueueFinder:
                 await self._pause()
 
     async def _check_once(self) -> None:
-        """Looks once.
+        """Looks queues up once.
 
         Raises:
             ClientError: The service cannot say.
@@ -280,9 +281,9 @@ class QueueFinder:
         await asyncio.sleep(min(_BACKOFF.pause(failures, uniform(0.5, 1.0)), self._every))  # noqa: S311 - spreads load
 
     async def _pause(self) -> None:
-        """Rests until the next look: short if a queue is gone, not at all if other queues are wanted."""
+        """Rests until the next look-up: briefly if a queue is gone, not at all if other queues are wanted."""
         shortest = min(SHORTEST, self._every)
-        rest = max(0.0, self._every * uniform(0.9, 1.1) - shortest)  # noqa: S311 - so that leaders look apart
+        rest = max(0.0, self._every * uniform(0.9, 1.1) - shortest)  # noqa: S311 - so that leaders do not ask together
         for event, seconds in ((self._more, shortest), (self._asked, rest)):
             await happens(event, seconds)
             if self._more.is_set():
