@@ -29,13 +29,13 @@ is; nothing was processed; there is no such queue or partition."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """How far a partition was processed, as a status message tells it.
+    """How far a partition was processed, as a status message says.
 
     Attributes:
         queue: Name of the queue.
         number: Of the partition.
         processed: Id of the last message that was handled; None: none was.
-        worker: Who wrote it.
+        worker: The worker that wrote it.
         message: Id of the status message.
     """
 
@@ -159,7 +159,7 @@ async def migrate(
         former: Take over what the group itself recorded under this name of the service, or for this store that it had,
             in place of what the original's workers did.
         back: See :func:`plan`.
-        dry_run: Only tell.
+        dry_run: Change nothing, only report.
 
     Raises:
         InvalidArgument: There is no queue with status messages, or nothing is recorded under the former name.

@@ -77,7 +77,7 @@ async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[M
 
     Raises:
         GroupActive: The group has members.
-        OffsetMoved: Somebody else moved one of them meanwhile; run it again.
+        OffsetMoved: Another process moved one of them meanwhile; run it again.
         CoordinationLost: They were moved or not; run it again.
     """
     changing = [move for move in planned if move.changes]
@@ -93,7 +93,7 @@ async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[M
 async def take_over(coordinator: Coordinator, service: str, former: Collection[str]) -> None:
     """Copies what the group recorded under other names of the service, and says in the log what it did.
 
-    Before services had an id, groups called them by host and port of an address, or as they were told to.
+    Before services had an id, groups called them by host and port of an address, or by a given name.
 
     Args:
         coordinator: Of the group.

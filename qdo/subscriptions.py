@@ -19,7 +19,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     Attributes:
         names: Queues; they need not exist yet.
-        patterns: In the manner of shells, told apart by case: ``*``, ``?``, ``[a-z]``.
+        patterns: In the manner of shells, case-sensitive: ``*``, ``?``, ``[a-z]``.
         service: The id of its store; see :class:`qdo.partitions.Queue`.
         application: Whose queues they are.
     """

@@ -31,7 +31,7 @@ class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
             returned.
         page: Messages of one partition in one read, up to 1000.
         prefetch_messages: Messages that may be fetched in advance, over all partitions. A quarter is reserved, in equal
-            parts, for partitions without fetched messages, so that slow partitions do not starve the others. Answers
+            parts, for partitions without fetched messages, so that slow partitions do not starve other ones. Answers
             that are being received are not counted.
         prefetch_bytes: Bytes of bodies that may be fetched in advance; every partition may have one message.
         wait: Seconds for which the service holds a read open, up to 20.

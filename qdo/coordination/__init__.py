@@ -1,17 +1,17 @@
-"""The coordination contract: who is in a group, who owns which partition, and how far each was processed.
+"""The coordination contract: a group's members, the owners of partitions, and how far each partition was processed.
 
 A group's members share out partitions. What they agree on lies with a coordination service::
 
     members   each live member and the queues it wants      gone when its session ends
     leader    the member that sets the target               gone when its session ends
-    target    who is to own what, with a version            set at the version that was read, all of it or nothing
-    owners    who owns each partition                       gone when the owner's session ends
+    target    the owner that each partition is to have      set at the version that was read, all of it or nothing
+    owners    the owner of each partition                   gone when the owner's session ends
     offsets   how far each partition was processed          kept; each with a version
 
 **Fencing.** Taking a partition and raising its offset's version is one transaction, and a commit is another: it
 demands that the partition is still owned by the very session and that the offset has the version of the taking, or of
-the last commit since. So a member that was stopped for longer than its session never commits afterwards, whether or
-not somebody else has taken the partition.
+the last commit since. So a member that was stopped for longer than its session never commits afterwards, whether or not
+another member has taken the partition.
 
 **States of a session**::
 
@@ -19,12 +19,12 @@ not somebody else has taken the partition.
         │                                           │
         └─────────────(it has ended)────────────────┴──► lost (final)
 
-While it is suspended nobody may rely on what it holds: take no new work. When it is lost everything is abandoned; the
+While it is suspended, it is uncertain what it still owns: take no new work. When it is lost, abandon everything; the
 member may join again under a new session.
 
 **Names** of groups and members are any text of 1 to 1,000 characters that UTF-8 can express; others are refused with
-``InvalidArgument``. A group is known from the first join or the first offset on until it is forgotten: looking at it
-does not make it known.
+``InvalidArgument``. A group is known from the first join or the first offset on until it is forgotten: reading it does
+not make it known.
 
 Every method is a coroutine of one event loop; an implementation does its waiting elsewhere.
 """
@@ -41,13 +41,13 @@ from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
 
 Event = Literal["changed", "suspended", "connected", "lost"]
-"""``changed``: something that the session was asked for may be another than before: what it is to own, who leads, the
-members, the target, or the owner of a partition that could not be taken."""
+"""``changed``: something that was read from the session may have changed: its assignment, the leader, the members, the
+target, or the owner of a partition that could not be taken."""
 Listen = Callable[[Event], None]
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A member as the others see it.
+    """A member as other members see it.
 
     Attributes:
         id: Its name, unique in the group.
@@ -65,14 +65,14 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class TargetAssignment(msgspec.Struct, frozen=True):
-    """Who is to own what.
+    """The owner that each partition is to have.
 
     Attributes:
         owners: The member for each partition.
         absent: Static members that are gone but keep their partitions, with the instant since when (seconds
             since 1970).
-        static: The static members that were there when it was computed: once one is gone, nothing else tells that
-            it was static.
+        static: The static members that were there when it was computed: once one is gone, only this says that it was
+            static.
     """
 
     owners: Mapping[Partition, str] = {}
@@ -93,8 +93,8 @@ class HandlingNote(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         until: The last of them; the first one follows the recorded offset.
         lost: How many sessions had been lost before, with nothing recorded in between.
-        alone: It is one message, and the owner had nothing else in hand beside it that is suspected.
-        last: It had nothing else in hand at all.
+        alone: It is one message, and the owner handled no other suspected message at the same time.
+        last: It handled no other message at all at the same time.
     """
 
     until: str
@@ -158,8 +158,8 @@ class Session(abc.ABC):
     async def lead(self) -> bool:
         """Returns whether this member sets the target. If no member does, it may start to, unless it has retired.
 
-        There is never more than one whose session is alive. A ``changed`` event follows when that may have become
-        another, which it does no sooner than the present one retires or is gone, or somebody joins.
+        At most one live session leads. A ``changed`` event follows when the leader may have changed: only after the
+        present one retires or is gone, or a member joins.
 
         Raises:
             CoordinationLost, SessionLost
@@ -169,7 +169,7 @@ class Session(abc.ABC):
     async def members(self) -> dict[str, Member]:
         """Returns all live members by id, this one among them. A ``changed`` event follows the next change.
 
-        It is for who leads: it costs as much as there are members.
+        It is for the leader: the cost grows with the number of members.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
@@ -185,7 +185,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     async def set_target(self, target: TargetAssignment, version: int) -> bool:
-        """Replaces the target if it still has the version; returns whether it did, for everybody in one instant.
+        """Replaces the target, at one instant for all members, if it still has the version; returns whether it did.
 
         Raises:
             CoordinationLost: It was replaced or not; a part of it never is.
@@ -196,8 +196,8 @@ class Session(abc.ABC):
     async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
         """Takes partitions, each for itself; returns those that this session owns now.
 
-        A partition that somebody owns is left out; a ``changed`` event follows when it becomes free. One that this
-        session owns already is in the answer, with a new version. One whose offset cannot be understood, because a
+        A partition that another session owns is left out; a ``changed`` event follows when it becomes free. One that
+        this session owns already is in the answer, with a new version. One whose offset cannot be understood, because a
         newer program wrote it or it is damaged, is left out and named in the log.
 
         Raises:
@@ -228,7 +228,7 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     async def retire(self) -> None:
-        """Tells the others that this member is leaving, and leads no more. What it owns stays its own until it goes.
+        """Announces that this member is leaving and leads no more. It keeps its partitions until it goes.
 
         Raises:
             CoordinationLost, SessionLost
@@ -256,9 +256,9 @@ class Coordinator(abc.ABC):
     Attributes:
         group: Its name.
         session_timeout: Seconds after which the service takes a member that it did not hear of for gone.
-        outlast: Seconds for which members that join from now on stay members while nothing of this program runs,
-            because something holds the interpreter: a process of its own gives the signs of life then. A program that
-            has ended, or is stopped by a signal, is not kept. 0: there is no such process.
+        outlast: Seconds for which members that join from now on stay members while this program cannot run, because
+            something holds the interpreter: a helper process gives the signs of life then. A program that has ended, or
+            is stopped by a signal, is not kept. 0: there is no such process.
     """
 
     group: str
@@ -276,11 +276,11 @@ class Coordinator(abc.ABC):
 
     @abc.abstractmethod
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
-        """Adds a member with a session of its own.
+        """Adds a member with its own session.
 
         Args:
-            member: Who joins; ``since`` is set here.
-            listen: Told of events, in the loop of the caller; must not raise. After ``lost`` nothing more comes.
+            member: The member that joins; ``since`` is set here.
+            listen: Called with events, in the loop of the caller; must not raise. After ``lost`` nothing more comes.
             replace: A live member of this id is put out of the group: its session is lost, it can record nothing from
                 the moment on when this one takes what it owned, which can be taken at once.
 
@@ -358,5 +358,5 @@ class Coordinator(abc.ABC):
     async def close(self) -> None:
         """Ends all sessions and the connection. Idempotent, never raises.
 
-        Sessions that have not left are told that they are ``lost``.
+        Sessions that have not left get the event ``lost``.
         """

@@ -1,4 +1,4 @@
-"""What members, targets and offsets look like where they are stored.
+"""The stored form of members, targets and offsets.
 
 A value is a mark (``qdo1``: the number is the format), a byte that says how the rest is packed (``=`` as it is, ``~``
 by zlib), and JSON. Short values stay readable in whatever shows them.
@@ -20,7 +20,7 @@ from qdo.partitions import Partition, Queue
 MARK = b"qdo"
 FORMAT = b"1"
 MEMBER_FORMAT = b"3"
-"""1: members told what they found. 2: they named the service by its address."""
+"""1: members reported what they found. 2: they named the service by its address."""
 TARGET_FORMAT = b"2"
 """1: partitions named the service by its address."""
 PLAIN, PACKED = b"=", b"~"

@@ -49,7 +49,7 @@ def open_coordinator(url: str, group: str, *, session_timeout: float | None = No
         known = " or ".join(f"{each}:" for each in SCHEMES)
         raise InvalidArgument(f"a coordination service begins with {known}, not {url!r}")
     if scheme == "local":
-        from qdo.coordination import local  # noqa: PLC0415 - only who uses it needs it
+        from qdo.coordination import local  # noqa: PLC0415 - only needed if it is used
 
         return local.LocalCoordinator(group, local.parse_url(url, session_timeout=session_timeout, **options))
     try:

@@ -1,4 +1,4 @@
-"""Signs of life from a process of its own, for a program whose interpreter is held up.
+"""Signs of life from a helper process, for a program whose interpreter is held up.
 
 A handler that is busy inside of a C function, such as a regular expression that backtracks, keeps every thread of its
 process from running. A thread that keeps a session alive is no use then, so a small process does it. It is started with

@@ -30,7 +30,7 @@ PIECE = 65_536
 BEATS = 3
 """Signs of life in the time of a session."""
 IMPATIENT = 1.0
-"""Seconds between two looks while nothing is said and no session has begun."""
+"""Seconds between two checks while nothing is sent and no session has begun."""
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -39,7 +39,7 @@ class Encryption:
     """How a connection is encrypted.
 
     Attributes:
-        ca: Certificates of who may vouch for the servers; None: those that the machine trusts. Only these count.
+        ca: Certificates of the authorities to trust, and no others; None: those that the machine trusts.
         cert: The program's own certificate, if the servers ask for one.
         key: Its key; None: it lies in the same file.
         password: Of the key.
@@ -143,7 +143,7 @@ class Relay:
         return readable, [each for each in self._out if found.get(each.fileno(), 0) & select.POLLOUT]
 
     def _speak_up(self) -> None:
-        """Says that the session is alive, if the program has long said nothing and that is no fault of its own."""
+        """Sends a sign of life if the program has sent nothing for long because it is held up."""
         if self._timeout is None or now() - self._said < self._timeout / BEATS:
             return
         self._said = now()

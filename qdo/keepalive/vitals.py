@@ -61,13 +61,13 @@ class Vitals:
         self._numbers[_RAN] = now()
 
     def start(self, module: str, line: socket.socket, *arguments: str, give: tuple[int, ...] = ()) -> None:
-        """Starts the process that runs a module; it ends by itself.
+        """Starts the process that runs a module; it ends without being stopped.
 
         Args:
             module: Its name; the arguments are the program's id, the descriptors of these numbers and of ``line``,
-                those that are given, and the others.
-            line: Its end of the socket by whose other end it knows that the program is there.
-            *arguments: Others.
+                those in ``give``, and ``arguments``.
+            line: Its end of a socket; the other end shows it that the program is alive.
+            *arguments: Further arguments.
             give: Descriptors that it is to have as well.
         """
         descriptors = (self.file, line.fileno(), *give)

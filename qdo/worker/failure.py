@@ -27,7 +27,7 @@ class StopWorker(Exception):
 
 
 class WorkerLost(Exception):
-    """A worker had the message in hand when its session was lost: it crashed, or was held up for too long."""
+    """A worker was handling the message when its session was lost: it crashed, or was held up for too long."""
 
 
 class Delivery(NamedTuple):
@@ -102,10 +102,10 @@ class RunResult(NamedTuple):
 
     Attributes:
         handled: So many from the front were handled.
-        failure: What the message after those met with; None: nothing, the run was complete or was cut short.
-        quick: So many took less than the shortest time that is told apart.
+        failure: The failure of the message after those; None: there was none, the run was complete or was cut short.
+        quick: So many took less than the shortest time that is distinguished.
         seconds: Those together took so long.
-        slow: How long each of the others took, seconds.
+        slow: How long each of the rest took, seconds.
     """
 
     handled: int
@@ -215,7 +215,7 @@ def report(level: int, place: Delivery, message: Message, failure: Failure, text
         message: The message.
         failure: What it met with.
         text: In the manner of logging; the failure itself is its last argument.
-        *arguments: The others.
+        *arguments: The arguments before it.
     """
     if not logger.isEnabledFor(level):
         return

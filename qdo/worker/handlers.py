@@ -121,7 +121,7 @@ def _check_call(found: Any, name: str, arguments: int, form: str) -> None:  # no
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):
-        return  # made in C: the call will tell
+        return  # made in C: the call will show it
     try:
         signature.bind(*[None] * arguments)
     except TypeError as error:

@@ -1,6 +1,6 @@
 """What a worker has done, as Prometheus metrics.
 
-Counts are kept as plain numbers of the worker's loop and turned into families when somebody looks: handling a message
+Counts are kept as plain numbers of the worker's loop and turned into families when they are scraped: handling a message
 costs nothing for them.
 """
 
@@ -40,10 +40,10 @@ class WorkerMetrics(Collector):
     """Counts of one worker; only its loop writes them.
 
     Attributes:
-        in_flight: Messages in hand now.
-        oldest: Seconds since the message in hand that was begun first was begun, as last looked.
+        in_flight: Messages that are being handled.
+        oldest: Seconds since the oldest message in flight was begun, at the last check.
         lag: Messages that are not yet committed, by partition, as last measured.
-        owned: Partitions owned, as last looked.
+        owned: Partitions owned at the last check.
     """
 
     def __init__(self, registry: CollectorRegistry | None) -> None:

@@ -30,7 +30,7 @@ class Middleware:
     no hook can lose a message or prevent its handling.
 
     ``before`` and ``after`` are called where the handler is: in its thread, or in the loop. With processes they are
-    called in the worker's own process. The others are called in the loop and must not block it.
+    called in the worker's own process. All other methods are called in the loop and must not block it.
     """
 
     def started(self, worker: Worker) -> None:
@@ -65,7 +65,7 @@ class Hooks:
 
     Args:
         middleware: In the order in which they are called.
-        broken: Told the name of each hook that raised.
+        broken: Called with the name of each hook that raised.
 
     Raises:
         InvalidArgument: A hook cannot be called, or is async; or an object has none.
@@ -82,7 +82,7 @@ class Hooks:
                 self._hooks[name].append(hook)
         self._hooks["after"].reverse()
         self.around = bool(self._hooks["before"] or self._hooks["after"])
-        """Whether anybody wants to know of each single message."""
+        """Whether a middleware has hooks for single messages."""
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
         """Calls all hooks of one name."""

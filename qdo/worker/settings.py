@@ -1,6 +1,6 @@
 """How a worker handles messages, and whether and when it tries a failed one again.
 
-Nothing here sleeps or looks at a clock.
+Nothing here sleeps or reads a clock.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Worker:
         consumer.attach(Callbacks(self._assigned, self._revoked, self._lost, self._suspended, self._resumed))
         if not self.settings.processes:
             consumer.coordinator.outlast = self.settings.stalled_after
-        # Who was stopped for longer than the session begins no other message of a run when it wakes.
+        # A worker that was stopped for longer than the session begins no other message of a run when it wakes.
         seconds = min(self.settings.slice, consumer.coordinator.session_timeout)
         self._runner = _runner(self.settings, seconds, handler, context, self._hooks, process_setup)
         self._progress = OffsetCommitter(consumer, self.settings, self.metrics)
@@ -141,12 +141,12 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._drained: float | None = None
-        """When what is in hand is to be finished, by the loop's clock, once it drains."""
+        """When the messages in flight are to be finished, by the loop's clock, once it drains."""
         self._finished = True
         self._code = exit_codes.ENDED
 
     def run(self) -> int:
-        """Serves in an event loop of its own; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
+        """Serves in a new event loop; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
 
         Client and coordinator are closed then as well, for they belong to that loop. Of the main thread only.
         """
@@ -162,7 +162,7 @@ class Worker:
     async def serve(self, *, signals: bool = False) -> int:
         """Joins the group and handles messages until it is stopped. Can be called once.
 
-        When the calling task is cancelled, the handlers in hand are given up, and what was handled before is recorded.
+        When the calling task is cancelled, the running handlers are given up, and what was handled before is recorded.
 
         Args:
             signals: SIGTERM and SIGINT end it: the first drains, the second ends the process at once with code 1.
@@ -247,7 +247,7 @@ class Worker:
             await self._drain(patience)
 
     async def _round(self) -> None:
-        """Takes what there is room for, or waits until there is room."""
+        """Fetches as many messages as can be held, or waits until some can."""
         self._handling.dispatch()
         most = self._handling.room
         if not most:
@@ -295,7 +295,7 @@ class Worker:
             await cancel(*tasks)
 
     def _beside_ended(self, task: asyncio.Task[None]) -> None:
-        """What runs beside the loop never ends by itself; without it nothing would be recorded any more."""
+        """The task beside the loop ends only by an error; without it nothing would be recorded any more."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("the worker ends because of an internal error", exc_info=error)
             self._end(StopTheWorker("error"), Failure.of(error))
@@ -314,7 +314,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - a figure for people must not end the worker
                 logger.warning("the lag could not be measured: %s", error)
 
-    # -- what others tell it
+    # -- what other parts report
 
     def _wake(self) -> None:
         """Wakes the loop: more messages may be taken, or the state has changed."""
@@ -372,13 +372,13 @@ class Worker:
         if how == "assigned":
             self.metrics.owned = len(self.consumer.assignment)
         else:
-            # Each goes by itself, so those that are left are counted at the next glance.
+            # Each ends independently, so the remaining ones are counted at the next glance.
             self.metrics.lag = {one: lag for one, lag in self.metrics.lag.items() if one not in partitions}
 
 
 @contextmanager
 def _signals(told: Callable[[int], None]) -> Iterator[None]:
-    """Calls something when the process is told to end."""
+    """Calls a function when the process gets a signal to end."""
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, told, number)

@@ -8,7 +8,7 @@
     database, wakeup_socket  the file, and how processes wake each other
 
 What cannot be done with a file: a process that is stopped (not killed) in the middle of a transaction keeps all others
-from writing until it goes on. Nothing can be recorded meanwhile, by anybody, so nothing is fenced wrongly; sessions
+from writing until it goes on. No process can record anything meanwhile, so nothing is fenced wrongly; sessions
 that end meanwhile are lost.
 """
 

@@ -144,7 +144,7 @@ class LocalCoordinator(Coordinator):
 
 
 def _abandon(thread: SessionThread, joined: Future[LocalSession]) -> None:
-    """Ends a session that nobody waits for any more."""
+    """Ends a session that no caller waits for any more."""
 
     def leave() -> None:
         if joined.exception() is None:

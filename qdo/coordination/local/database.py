@@ -1,7 +1,7 @@
 """The one place that opens the file of local coordination, and that knows SQLite's errors.
 
 It is apsw and not the standard library's sqlite3: its SQLite is the same everywhere and new enough for ``RETURNING``,
-its transactions begin where we say, and each kind of failure has a class of its own.
+its transactions begin where we say, and each kind of failure has its own class.
 
 The file keeps a write-ahead log and is not synchronised at each commit (unless asked for): what was committed survives
 every crash of processes; when the machine itself goes down the last seconds may be gone, and the messages that they
@@ -25,7 +25,7 @@ from qdo.errors import CoordinationError, CoordinationIncompatible, Coordination
 from qdo.keepalive.vitals import now
 
 SHORT_WAIT, LONG_WAIT = 0.0005, 0.002
-"""Seconds between two looks whether the file is still locked: at first, and after some."""
+"""Seconds between two checks whether the file is still locked: at first, and after some."""
 LOOKS_SOON = 20
 LEFT_BEHIND = ("-wal", "-shm")
 
@@ -34,8 +34,8 @@ class FileTransaction:
     """A transaction that is under way.
 
     Attributes:
-        now: Of :func:`now`; in a transaction that writes, after nobody else could write any more.
-        told: The group of which something was changed that other members want to know; None: nothing was.
+        now: Of :func:`now`; in a transaction that writes, read after the lock was taken.
+        told: The group in which something changed that concerns other members; None: nothing did.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -61,7 +61,7 @@ class CoordinationFile:
     """The file, opened when first needed and anew after a failure. For one thread.
 
     Attributes:
-        patience: Seconds to wait for a file that somebody else has locked.
+        patience: Seconds to wait for a file that another process has locked.
     """
 
     def __init__(self, path: Path, *, patience: float, sync: bool = False) -> None:
@@ -76,7 +76,7 @@ class CoordinationFile:
         """Runs a transaction, all of it or nothing.
 
         Args:
-            write: It writes, so it waits until nobody else does.
+            write: It writes, so it waits until no other transaction does.
             create: Make the file if it is not there.
 
         Raises:
@@ -97,7 +97,7 @@ class CoordinationFile:
             raise self._translate(error) from error
 
     def pages_changed(self) -> int:
-        """Returns a number that is another one after somebody else's commit; costs next to nothing.
+        """Returns a number that changes with each commit of another connection; costs next to nothing.
 
         Raises:
             CoordinationLost, CoordinationIncompatible
@@ -146,10 +146,10 @@ class CoordinationFile:
         return found.st_dev, found.st_ino
 
     def _make(self) -> None:
-        """Makes the empty file; nobody else may read what is in it.
+        """Makes the empty file, which other users may not read.
 
         The directory is locked meanwhile. A log that an earlier file left behind must go before there is a new file,
-        and nobody may open and close the file of another coordinator of this process, which would undo its locks.
+        and no thread may open and close the file of another coordinator of this process, which would undo its locks.
         """
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ class CoordinationFile:
             connection.set_busy_handler(self._wait)
             self._check(connection)
             self._use_log(connection)
-            # Whoever closes a file that was removed must not remove the log of the one that has taken its place.
+            # Closing a file that was removed must not remove the log of the file that has replaced it.
             keep = ctypes.c_int(1)
             connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
             connection.pragma("synchronous", "FULL" if self._sync else "NORMAL")
@@ -223,7 +223,7 @@ class CoordinationFile:
             connection.execute("COMMIT")
 
     def _wait(self, looks: int) -> bool:
-        """Waits for somebody else's lock: in small steps, because locks are short."""
+        """Waits for another process's lock: in small steps, because locks are short."""
         if not looks:
             self._waiting_since = time.monotonic()
         if time.monotonic() - self._waiting_since >= self.patience:
@@ -267,7 +267,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 
 APPLICATION_ID = 0x51646F43
-"""``QdoC``: tells our files from other SQLite databases."""
+"""``QdoC``: distinguishes our files from other SQLite databases."""
 FORMAT = 2
 
 ADDED = {

@@ -36,7 +36,7 @@ class LocalOptions:
 
 def default_path() -> Path:
     """Returns the file that the processes of this user share if they say nothing else."""
-    import platformdirs  # noqa: PLC0415 - only who names no file pays for it
+    import platformdirs  # noqa: PLC0415 - only needed if no file is named
 
     return Path(platformdirs.user_state_dir("qdo", appauthor=False)) / "coordination.sqlite3"
 

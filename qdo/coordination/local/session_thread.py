@@ -1,11 +1,11 @@
 """A member's session, and the thread that does a coordinator's waiting.
 
-The thread runs the transactions, gives signs of life, and tells members. It sleeps until there is something to do,
-somebody rings, or a sign of life is due: a third of a session after the last one, or when another member's session
-ends.
+The thread runs the transactions, gives signs of life, and notifies members. It sleeps until there is something to do,
+another process wakes it, or a sign of life is due: a third of a session after the last one, or when another member's
+session ends.
 
 When the file cannot be used, the sessions are suspended and the next sign of life is tried soon. One that is made in
-time finds them alive. Otherwise they are lost when their time is over, by the clock by which the others count it.
+time finds them alive. Otherwise they are lost when their time is over, by the clock that other members use, too.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class LocalSession(Session):
         thread: That thread.
         key: The session's, in the file.
         where: The group's.
-        member: What it tells of itself.
-        loop: Where it is told of events.
-        listen: Whom to tell.
+        member: What the member reports about itself.
+        loop: The loop in which it gets events.
+        listen: Called with events.
         until: When it ends without a further sign of life.
 
     Attributes:
         known: The state, as the thread has found it.
-        seen: The counters as they were when the member last asked for what they count; gone once it was told.
+        seen: The counters when the member last read what they count; removed once it was notified.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class LocalSession(Session):
         return await self._ask(look, write=False)
 
     def saw(self, counters: transactions.GroupCounters, name: str) -> None:
-        """Notes a counter that the member relies on; one that changed before it was told of stays the older one."""
+        """Notes a counter that the member relies on; if it has changed without an event yet, the older one stays."""
         self.seen.setdefault(name, getattr(counters, name))
 
     # Called by the thread.
@@ -165,11 +165,11 @@ class LocalSession(Session):
         return bool(changed)
 
     def report(self, event: Event) -> None:
-        """Tells the member of an event."""
+        """Sends the member an event."""
         self.call(self._listen, event)
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Has the member's loop call something; a loop that has ended has nobody to tell."""
+        """Calls a function in the member's loop; does nothing if the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
@@ -184,11 +184,11 @@ RETRY = 0.1
 SOONEST = 0.02
 """Seconds between two signs of life at least, whenever others' sessions end."""
 LOOK_EVERY = 0.05
-"""Seconds between two looks at the file where nobody can ring."""
+"""Seconds between two reads of the file where processes cannot wake each other."""
 HEARTBEAT_MODULE = "qdo.coordination.local.heartbeat"
 """The program that gives the signs of life while this one cannot."""
 PROBES = 8
-"""Other processes that a process looks after; each has as many that look after it."""
+"""Other processes that a process watches; each is watched by as many."""
 
 
 class SessionThread(threading.Thread):
@@ -284,14 +284,14 @@ class SessionThread(threading.Thread):
         replace: bool = False,
         outlast: float = 0.0,
     ) -> LocalSession:
-        """Adds a session. A file that is gone is made anew, if nobody's session was in it.
+        """Adds a session. A file that is gone is made anew, if no session of this process was in it.
 
         Args:
-            member: Who joins.
-            loop: Where it is told of events.
-            listen: Whom to tell.
+            member: The member that joins.
+            loop: The loop in which it gets events.
+            listen: Called with events.
             replace: See the contract.
-            outlast: Seconds for which a process of its own keeps all sessions while this one is held up.
+            outlast: Seconds for which a helper process keeps all sessions while this one is held up.
 
         Raises:
             MemberExists, CoordinationLost, CoordinationIncompatible
@@ -299,7 +299,7 @@ class SessionThread(threading.Thread):
         if outlast and self._vitals is None:
             self._vitals, self._line = self._begin_keeping(Vitals.begin(outlast))
         if self._vitals is not None:
-            self._vitals.ran()  # who joins does it from there
+            self._vitals.ran()  # the joining member does it from there
         key, where, until = self.run_in(self._added(member, replace=replace), create=not self._sessions)
         session = self._sessions[key] = LocalSession(self, key, where, member, loop, listen, until)
         self._due = min(self._due, now() + self._interval)
@@ -369,7 +369,7 @@ class SessionThread(threading.Thread):
         write: bool = True,
         create: bool = False,
     ) -> T:
-        """Runs a transaction and wakes whom it concerns.
+        """Runs a transaction and wakes the members that it concerns.
 
         Args:
             work: What to do.
@@ -405,7 +405,7 @@ class SessionThread(threading.Thread):
         return done
 
     def leave(self, session: LocalSession) -> None:
-        """Ends a session; if the file cannot be used it ends by itself."""
+        """Ends a session; if the file cannot be used, it expires."""
         if self._sessions.pop(session.key, None) is not None:
             session.known = "lost"
             with contextlib.suppress(CoordinationError):
@@ -439,7 +439,7 @@ class SessionThread(threading.Thread):
             self._look()
 
     def _patience(self) -> float | None:
-        """Returns for how long there is nothing to do; None: until somebody wakes the thread."""
+        """Returns for how long there is nothing to do; None: until the thread is woken."""
         if self._jobs or self._closing:
             return 0.0
         if not self._sessions:
@@ -493,7 +493,7 @@ class SessionThread(threading.Thread):
             self._wakeup_socket.remove(process)
 
     def _watched(self, others: list[str]) -> list[str]:
-        """Returns the processes that this one looks after: those that follow its name, in a ring of all."""
+        """Returns the processes that this one watches: those that follow its name, in a ring of all."""
         own = self._wakeup_socket.name
         return sorted(others, key=lambda other: (other < own, other))[:PROBES]
 
@@ -503,7 +503,7 @@ class SessionThread(threading.Thread):
             return
         before, session.until = session.until, until
         if session.known == "connected" and now() >= before:
-            # Kept alive by another process while this one was held up: whoever looked meanwhile found it in doubt.
+            # Kept alive by another process while this one was held up: checks meanwhile found it in doubt.
             session.report("suspended")
             session.report("connected")
         elif session.known == "suspended":
@@ -511,7 +511,7 @@ class SessionThread(threading.Thread):
             session.report("connected")
 
     def _look(self) -> None:
-        """Tells the members whose knowledge is outdated."""
+        """Notifies the members whose data is outdated."""
         self._stirred = False
         sessions_ = [session for session in self._sessions.values() if session.seen]
         if sessions_:
@@ -567,10 +567,10 @@ class SessionThread(threading.Thread):
 
 
 def _settle(future: Future[Any], job: Callable[[], Any]) -> None:
-    """Runs a job for whoever waits for it."""
+    """Runs a job and gives its caller the result."""
     try:
         done = job()
-    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+    except BaseException as error:  # noqa: BLE001 - the waiting caller gets it
         future.set_exception(error)
     else:
         future.set_result(done)

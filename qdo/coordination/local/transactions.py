@@ -1,11 +1,11 @@
 """What is done inside a transaction on the file: groups, sessions, and the owners and offsets of partitions.
 
-**Groups** have a target, offsets, and counters that say when to look again.
+**Groups** have a target, offsets, and counters that say when to read again.
 
-**Sessions** say who is a member, and for how long without a sign of life. A session ends at an instant of a clock that
-all processes of the machine share and that starts again with the machine. Every transaction of a session asks first
-whether it has ended (:func:`alive`). Because only one process writes at a time, and looks at the clock after the others
-cannot, whatever is recorded for a session was recorded before anybody could take its partitions.
+**Sessions** say which members there are, and how long each lives without a sign of life. A session ends at an instant
+of a clock that all processes of the machine share and that starts again with the machine. Every transaction of a
+session asks first whether it has ended (:func:`alive`). Only one process writes at a time, and it reads the clock after
+it has the lock. So whatever is recorded for a session was recorded before another could take its partitions.
 
 **Partitions**: each one's row has its owner's session and a version that goes up with every taking and every commit. A
 commit changes the row only where both are still what the session knows.
@@ -63,13 +63,13 @@ def key(queue: Queue) -> str:
 
 
 def find(tx: FileTransaction, name: str) -> int | None:
-    """Returns a group's key, None when nobody knows it."""
+    """Returns a group's key, None if the group is unknown."""
     row = tx.one("SELECT id FROM groups WHERE name = ?", name)
     return row[0] if row else None
 
 
 def ensure(tx: FileTransaction, name: str) -> int:
-    """Returns a group's key; nobody needs to know it before."""
+    """Returns a group's key; adds the group if it is missing."""
     tx.execute("INSERT INTO groups (name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
     (where,) = tx.one("SELECT id FROM groups WHERE name = ?", name)
     return int(where)
@@ -311,7 +311,7 @@ def remove(tx: FileTransaction, where: int, sessions: list[int]) -> None:
 
 
 def update(tx: FileTransaction, session: int, where: int, member: Member) -> None:
-    """Changes what a session tells of itself."""
+    """Changes what a session reports about its member."""
     tx.execute("UPDATE sessions SET member_data = ? WHERE id = ?", (encode_member(member), session))
     count(tx, where, "members")
 

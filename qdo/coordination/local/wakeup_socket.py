@@ -1,8 +1,8 @@
 """How processes wake each other: a datagram socket for each coordinator, beside the file.
 
-A datagram says nothing but "look". One that is lost costs time only: everybody looks at each sign of life as well.
-The kernel refuses what is sent to a socket whose process has ended, so the others also learn from it that a process
-was killed, long before its sessions run out.
+A datagram only means "check the file". A lost one only costs time: processes also check at each sign of life. The
+kernel refuses datagrams to a socket whose process has ended, so other processes also learn that it was killed, long
+before its sessions expire.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WakeupSocket:
 
     Attributes:
         name: Its name, unlike any other.
-        socket: What becomes readable when somebody rings; None: there can be no socket here.
+        socket: Becomes readable when a datagram comes; None: there can be no socket here.
     """
 
     def __init__(self, file: Path) -> None:
@@ -58,7 +58,7 @@ class WakeupSocket:
                 self.socket.sendto(b"", self._address(name))
 
     def hush(self) -> bool:
-        """Reads what has come; tells whether somebody rang."""
+        """Reads what has come; returns whether a datagram was among it."""
         rung = False
         with contextlib.suppress(OSError):
             while self.socket is not None:

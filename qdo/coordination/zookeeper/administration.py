@@ -161,7 +161,8 @@ class GroupAdministration(Coordinator):
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """See the contract.
 
-        The node that holds the members goes first: it goes only when it is empty, and without it nobody is a member.
+        The node that holds the members goes first: it can be removed only when it is empty, and without it there are no
+        members.
         """
         tops = [self._paths.top]
         if queues is not None:
@@ -208,7 +209,7 @@ async def _move(
 
 
 def _moving(group_paths: GroupPaths, partition: Partition, node: NodeData | None, offset: CommittedOffset) -> Change:
-    """Returns what moves an offset, if nobody owns the partition: the owner's node can be made and removed then."""
+    """Returns what moves an offset if the partition has no owner: the owner's node can be made and removed then."""
     path = group_paths.owner(partition)
     data = encode_offset(offset)
     there = group_paths.offset(partition)
@@ -216,7 +217,7 @@ def _moving(group_paths: GroupPaths, partition: Partition, node: NodeData | None
 
 
 def _unmoved(group_paths: GroupPaths, partition: Partition, node: NodeData | None) -> Change:
-    """Returns what makes sure that an offset that is only looked at stays while the others move."""
+    """Returns the check that an offset that is only read stays the same while other offsets move."""
     path = group_paths.offset(partition)
     if node is None:
         return Create(path), Delete(path)

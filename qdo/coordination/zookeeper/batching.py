@@ -14,11 +14,12 @@ from qdo.errors import CoordinationLost, SessionLost
 
 Key = TypeVar("Key")
 DEEPEST = 64
-"""Levels that missing nodes may have; deeper ones are removed by somebody as fast as they are made."""
+"""Levels that missing nodes may have; if more are missing, another program must be removing them as fast as they are
+made."""
 
 
 async def apply_each(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
-    """Makes changes, each whole or not at all and whatever comes of the others; returns what came of each.
+    """Makes changes, each whole or not at all, independently of each other; returns the outcome of each.
 
     Raises:
         CoordinationLost: Each was made or not.
@@ -56,7 +57,7 @@ def _told(bundle: Sequence[Change], outcome: Outcome) -> Iterator[Outcome | None
 async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None:
     """Makes nodes that hold others, and those that they lie in; nothing happens to those that are there.
 
-    From below to above: who may not make anything further up need not ask for it.
+    Upwards from below, so that no request is made further up, where the credentials may not allow it.
 
     Raises:
         CoordinationLost, SessionLost, CoordinationRefused

@@ -6,12 +6,12 @@ A URL, ``zookeeper://user:password@host:2181,host:2181/chroot?option=value``, ma
 ``connect_timeout``       seconds that a first connection may take
 ``login``                 what the user and the password are for: ``digest`` (ZooKeeper's own scheme) or ``sasl``
 ``login_file``            a file with ``user:password``, so that no list of processes shows them
-``private``               whether nodes are open only to who made them; yes where there is a login
+``private``               whether nodes are open only to their creator; yes where there is a login
 ``tls``                   whether connections are encrypted; yes where one of the next four is given
 ``ca``, ``cert``, ``key``  files with certificates, the member's own certificate, and its key
 ``key_password``          of the key
 ``check_hostname``        whether certificates must name the host; yes
-``shuffle``               whether members try the servers in an order of their own; yes
+``shuffle``               whether each member tries the servers in a random order; yes
 ========================  ==============================================================================================
 """
 
@@ -35,7 +35,7 @@ CONNECT_TIMEOUT = 15.0
 class DigestLogin:
     """A user and a password for ZooKeeper's own ``digest`` scheme; without TLS the password is readable on the wire.
 
-    Any user with any password is let in: what they make is closed to everybody else, see :class:`ConnectionOptions`.
+    ZooKeeper accepts any user with any password: their nodes are closed to all others, see :class:`ConnectionOptions`.
     """
 
     user: str
@@ -87,10 +87,10 @@ class ConnectionOptions:
         session_timeout: Seconds without a sign of life after which a session ends. The servers allow no less than 2
             and no more than 20 of their ticks and say what they granted.
         connect_timeout: Seconds that a first connection may take.
-        login: Who the members are.
+        login: User and password of the members.
         tls: How connections are encrypted; None: they are not.
-        private: Nodes are open only to whoever has the same credentials; None: if there is a login.
-        shuffle: Members try the servers in an order of their own.
+        private: Nodes are open only with the same credentials; None: if there is a login.
+        shuffle: Each member tries the servers in a random order.
     """
 
     hosts: str
@@ -121,7 +121,7 @@ class ConnectionOptions:
 
     @property
     def closed(self) -> bool:
-        """Nodes are open only to whoever made them."""
+        """Nodes are open only to their creator."""
         return self.login is not None if self.private is None else self.private
 
 

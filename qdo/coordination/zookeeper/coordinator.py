@@ -1,8 +1,8 @@
 """A group kept by ZooKeeper.
 
-Connections: every member has a session and a connection of its own, because a session is what ends when it dies. What
-is asked from outside goes over a connection that is there anyway: that of ``open`` until somebody joins, who takes it
-over; then a member's; and one of its own only if there is none. So a worker has one connection and one session.
+Connections: every member has its own session and connection, because its session must end when it dies. Other requests
+use an existing connection: that of ``open`` until the first member joins and takes it over, then a member's. Only if
+there is none, a new one is opened. So a worker has one connection and one session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ZooKeeperCoordinator(GroupAdministration):
 
     Args:
         access: How the service is reached: ``Access("host1:2181,host2:2181", chroot="/qdo", login=...)``. The servers
-            have limits for the time of a session; the attribute tells what they granted, once one has answered.
+            have limits for the time of a session; the attribute has the time that they granted, once one has answered.
         group: The group's name.
 
     Raises:
@@ -117,7 +117,7 @@ class ZooKeeperCoordinator(GroupAdministration):
                 return await self._back(link)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open_spare())
-        # Whoever comes meanwhile waits for the same, and is told the same if it fails.
+        # Calls that come meanwhile wait for the same connection, and get the same error if it fails.
         return await asyncio.shield(self._opening)
 
     async def _open_spare(self) -> Link:

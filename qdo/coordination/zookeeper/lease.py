@@ -1,4 +1,4 @@
-"""How long a session is surely alive, judged here: the servers tell of its end only once they can be reached again."""
+"""How long a session is certainly alive, judged here: servers report its end only once they can be reached again."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@
                            /offsets/<service>/<application>/<queue>/<partition>  how far it was processed
 
 A node's name may hold neither a slash nor most control characters, may not be ``.`` or ``..`` or empty, and
-``zookeeper`` is reserved. Names are therefore percent-encoded, and these few more than usual, so that every name has a
-node of its own.
+``zookeeper`` is reserved. Names are therefore percent-encoded, and these few more than usual, so that every name has
+its own node.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def decode(node: str) -> str:
     """Returns the name that :func:`encode` was given.
 
     Raises:
-        CoordinationIncompatible: No name is encoded like this, so somebody else made the node.
+        CoordinationIncompatible: No name is encoded like this, so another program made the node.
     """
     try:
         name = "" if node == EMPTY else unquote(node, errors="strict")
@@ -120,7 +120,7 @@ def partition_of(parts: tuple[str, ...]) -> Partition:
     """Returns the partition that the last four parts of a path name.
 
     Raises:
-        CoordinationIncompatible: They name none, so somebody else made the node.
+        CoordinationIncompatible: They name none, so another program made the node.
     """
     service, application, name, number = parts
     if not number.isascii() or not number.isdigit() or str(int(number)) != number or not int(number):

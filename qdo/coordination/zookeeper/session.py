@@ -7,16 +7,16 @@ the version that was read. That raises the version, so a commit at an earlier on
 transaction as well: the owner's node is there, and the offset has the version of the taking or of the last commit.
 What each part keeps out:
 
-* the session has ended and nobody has taken the partition: there is no owner's node (and no server takes anything from
+* the session has ended and the partition has no new owner: there is no owner's node (and no server takes anything from
   a session that has ended, and a link never begins a second one);
-* somebody else has taken it: the version is another;
+* another member has taken it: the version differs;
 * the version is known although the partition is another session's: a session commits only what it took itself.
 
 The owner's node alone would not do: ZooKeeper compares versions of data only, and a node that was made anew begins with
 the same one.
 
-What a session asked for without being told the end may have been done. Taking again settles it: the node that is there
-says whose it is, and the version goes up once more, so that nothing that was sent before can count after it.
+A request whose answer was lost may have been carried out. Taking the partition again settles it: the node shows its
+owner, and the version goes up once more, so that nothing that was sent before can count after it.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class ClaimCandidates(NamedTuple):
     """What to do with partitions that shall be taken.
 
     Attributes:
-        free: Nobody owns them, as far as we know.
+        free: They have no owner, as far as this session knows.
         mine: This session owns them.
-        owned: Somebody does.
-        former: An earlier session of this member does; who has its name may end that.
+        owned: Another session does.
+        former: An earlier session of this member does; a member with the same name may end that.
     """
 
     free: set[Partition]
@@ -80,8 +80,8 @@ class ZooKeeperSession(Session):
     Args:
         link: Open; the session ends with it and it with the session.
         group_paths: The group's paths.
-        member: Who it is.
-        listen: Told of events.
+        member: The member.
+        listen: Called with events.
     """
 
     def __init__(self, link: Link, group_paths: GroupPaths, member: Member, listen: Listen) -> None:
@@ -183,7 +183,7 @@ class ZooKeeperSession(Session):
         await self.link.close()
 
     def _removed(self) -> SessionLost:
-        """Ends the session, because somebody removed its node: whom the others do not see is no member."""
+        """Ends the session, because its node was removed: other members do not see it any more."""
         gone = SessionLost("the member was removed from the group")
         self.link.end(gone)
         return gone
@@ -235,7 +235,7 @@ class ZooKeeperSession(Session):
         return ClaimCandidates(wanted - mine - owned, mine, owned, set())
 
     async def _look(self, todo: ClaimCandidates) -> ClaimCandidates:
-        """Looks whose the owned ones are, and watches them. Those that are watched already are somebody else's."""
+        """Reads and watches the owners of the owned ones. Those that are watched already are another session's."""
         asked = sorted(each for each in todo.owned if self._paths.owner(each) not in self._watched_owners)
         paths = [self._paths.owner(partition) for partition in asked]
         self._watched_owners.update(paths)
@@ -357,7 +357,7 @@ class ZooKeeperSession(Session):
         # The servers check that there is an owner; that it is this session only the session knows.
         wishes = {each: self._recording(held, recorded[each]) for each, held in known.items() if each in self._held}
         outcomes = await apply_each(self.link, wishes)
-        # Whoever is refused looks whose a partition is before it takes or releases it.
+        # A session that is refused reads the partition's owner before it takes or releases it.
         self._refused.update(each for each, outcome in outcomes.items() if not isinstance(outcome, Applied))
         now: dict[Partition, OwnedOffset | None] = dict.fromkeys(known)
         for partition, outcome in outcomes.items():

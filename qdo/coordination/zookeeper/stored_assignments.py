@@ -6,9 +6,9 @@ many transactions the members' nodes take, the one that sets the target's node, 
 all of it counts; a leader that dies before has changed nothing. No node grows with the whole group.
 
 What keeps leaders apart that do not know of each other: every transaction demands the version of the target's node that
-its leader read, and for each member's node the version that it read. A generation is a number and a mark that no other
-has: what a leader wrote that came to no end has a number that is too high, or another mark. Whoever sets the next one
-writes these nodes over, so what has a lower number than the one that is named always counts.
+its leader read, and for each member's node the version that it read. A generation is a number and a unique mark: what a
+leader wrote without finishing has a number that is too high, or another mark. The leader that sets the next generation
+overwrites these nodes, so what has a lower number than the named one always counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from qdo.partitions import Partition
 FORMAT = b"2"
 """1 was the whole target in one node."""
 UNSET = -1
-"""The version of a target that nobody has set."""
+"""The version of a target that was never set."""
 
 
 class TargetGeneration(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ async def read(link: Link, group_paths: GroupPaths, node: NodeData | None) -> St
 
 
 class StoredAssignments:
-    """What is assigned, as one session sees it, and as that of who leads sets it.
+    """What is assigned, as one session sees it, and as the leader's session sets it.
 
     Args:
         link: The session.
@@ -204,7 +204,7 @@ class StoredAssignments:
         return assigned.counted(self._known)
 
     async def target(self) -> Versioned:
-        """Returns the target, and has the next change told.
+        """Returns the target, and watches for the next change.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationRefused, CoordinationIncompatible

@@ -19,7 +19,7 @@ MOST_OPERATIONS = 128
 MOST_BYTES = 256 * 1024
 """Of one bundle: a quarter of what a server takes in one packet."""
 OVERHEAD = 64
-"""Bytes of an operation beside its path and its data, roughly: numbers, and who may do what."""
+"""Bytes of an operation beside its path and its data, roughly: numbers and access lists."""
 NODE_LIMIT = 1_000_000
 """Bytes that a node may hold; a server breaks the connection at about 1 MiB with all that is around it."""
 
@@ -86,7 +86,7 @@ class Applied(NamedTuple):
     """A change that happened.
 
     Attributes:
-        versions: For each operation that of the node afterwards, 0 where there is none to tell.
+        versions: For each operation the version of the node afterwards, 0 where there is none.
     """
 
     versions: tuple[int, ...]
@@ -156,7 +156,7 @@ class Rounds:
         self._left = most
 
     def __bool__(self) -> bool:
-        """Tells that there is another round.
+        """Reports that there is another round.
 
         Raises:
             CoordinationLost: There were too many; it may be tried again later.

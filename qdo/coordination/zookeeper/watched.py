@@ -1,8 +1,8 @@
 """Nodes as one session sees them: read again only where something is another.
 
-The servers tell once of the next change of what was read, before they answer anything that is asked later on the same
-connection. So nothing is asked for until that is heard: of a thousand members those are read that came or said
-something new. When the connection was broken everything is forgotten, as changes may have been missed.
+The servers report the next change of a node that was read once, before they answer later requests on the same
+connection. So nothing is read again until then: of a thousand members, only those are read that are new or have
+changed. When the connection was broken, everything is forgotten, because changes may have been missed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WatchedNodes:
                 asked.discard(path)
 
     def forget(self) -> None:
-        """Forgets everything: nobody told of changes for a while."""
+        """Forgets everything, because changes were not reported for a while."""
         self._nodes.clear()
         self._children.clear()
         for asked in self._asked:
@@ -47,7 +47,7 @@ class WatchedNodes:
         return (await self.nodes([path]))[path]
 
     async def nodes(self, paths: Iterable[str]) -> dict[str, NodeData | None]:
-        """Returns nodes, None for those that are not there, and has the next change of each told.
+        """Returns nodes, None for those that do not exist, and watches each for its next change.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationRefused
@@ -68,7 +68,7 @@ class WatchedNodes:
         return found
 
     async def children(self, path: str) -> list[str]:
-        """Returns the names of the nodes in a node, none if it is not there, and has the next change told.
+        """Returns the names of a node's children, none if it does not exist, and watches for the next change.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationRefused

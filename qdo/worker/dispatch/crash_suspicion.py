@@ -12,11 +12,11 @@ first loss on what was begun. Nothing of this costs anything while no session is
 
 ordinary    Nothing is noted.
 watched     Each run is noted before it begins (which message is its last, how many sessions were lost). Runs are as
-            long as ever and go on side by side. After so many messages that whatever was in hand is passed, it ends.
+            long as ever and run concurrently. It ends after as many messages as could be in flight at the loss.
 narrowed    The messages of the noted run are handled one by one, each noted as being alone, and of all that is narrowed
             or charged in one worker one message at a time. What is not suspected goes on beside it.
-charged     One message was in hand alone when the session was lost: each such loss is an attempt of it, together with
-            those before. For its last attempt the worker has nothing else in hand at all. If that is lost, too, the
+charged     One message was handled alone when the session was lost: each such loss is an attempt of it, together with
+            those before. For its last attempt the worker handles nothing else at all. If that is lost, too, the
             message is not begun any more.
 
 So a neighbour of the culprit is not given up for it. What was noted alone is taken back as soon as the message has come
@@ -58,7 +58,7 @@ class CrashSuspicion:
         return self._known is None and self._left <= 0
 
     def narrowed(self, message: Message) -> bool:
-        """Returns whether a message is to be the only suspect in hand; those behind the last one never are again."""
+        """Returns whether a message must run without other suspects; those behind the last one need not."""
         if self._known is not None and order_of(message.id) > order_of(self._known.until):
             self._known = None
         return self._known is not None
@@ -73,7 +73,7 @@ class CrashSuspicion:
         return self._known is not None and self._known.last and self.lost(message) >= self._attempts > 0
 
     def last(self, message: Message) -> bool:
-        """Returns whether nothing else at all is to be in hand beside a message."""
+        """Returns whether no other message may be handled at the same time as this one."""
         return self.narrowed(message) and self._lost_before(message) + 1 >= self._attempts > 0
 
     def note(self, messages: Sequence[Message]) -> HandlingNote:

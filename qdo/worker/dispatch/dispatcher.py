@@ -1,4 +1,4 @@
-"""The messages in hand: gives them to handlers, and sees to what comes of them."""
+"""The messages in flight: gives them to handlers, and deals with the results."""
 
 from __future__ import annotations
 
@@ -50,15 +50,14 @@ from queuey.client.deadletters import Cause
 logger = logging.getLogger("qdo.worker")
 
 _HELD_RUNS = 5
-"""So many times a batch may be held altogether; beyond that only single messages are fetched, for those who hold
-none."""
+"""At most so many batches are held in all; beyond that only single messages are fetched, for partitions without any."""
 _LONG = 60.0
 """Seconds for which a handler has had a message when the log says so first."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _STOPPING_SECONDS = 5.0
 """For a handler that was cancelled to end."""
 _NOTING_SECONDS = 2.0
-"""To record that nothing is in hand, before a partition is handed back."""
+"""To record that no message is being handled, before a partition is handed back."""
 
 
 class OwnedPartitions(Protocol):
@@ -85,12 +84,12 @@ class Dispatcher:
 
     Args:
         runner: Where handlers run.
-        owned: Knows of the partitions, and has the client that stores dead letters.
-        progress: Told how far partitions are handled.
+        owned: The owned partitions, with the client that stores dead letters.
+        progress: Notes how far partitions are handled.
         settings: What to do with failures, and how much to take at once.
         hooks: Called when something fails.
         metrics: Counts.
-        changed: Called when there may be room again.
+        changed: Called when more messages may be fetched again.
         end: Called when the worker is to end, with the reason.
     """
 
@@ -122,11 +121,11 @@ class Dispatcher:
         self._lost_work: dict[PartitionWork, None] = {}
         self._line: deque[PartitionWork] = deque()
         self._suspect: PartitionWork | None = None
-        """Of its messages one is in hand that nothing else that is suspected may be in hand beside."""
+        """One of its messages is being handled that no other suspected message may run beside."""
         self._only = False
-        """Nothing else at all may be in hand beside it."""
+        """No other message at all may be handled beside it."""
         self._given: dict[Partition, asyncio.Task[None]] = {}
-        """Partitions that go to others because a message of them is in hand for too long."""
+        """Partitions that go to others because the handler of a message takes too long."""
         self._aside: list[PartitionWork] = []
         """Those that wait for that to end."""
         self._running = 0
@@ -135,7 +134,7 @@ class Dispatcher:
 
     @property
     def room(self) -> int:
-        """How many messages are worth fetching now; 0: everybody has enough to do."""
+        """How many messages are worth fetching now; 0: all handlers have enough to do."""
         free = self._runner.slots - self._running
         if free <= 0 or self._halted or self._line:
             return 0
@@ -180,7 +179,7 @@ class Dispatcher:
                 self._queue(work)
 
     def halt(self) -> None:
-        """Begins nothing more; what runs ends after its message in hand."""
+        """Begins nothing more; each run ends after its present message."""
         self._halted = True
         for work in self._works.values():
             work.halt()
@@ -194,8 +193,8 @@ class Dispatcher:
     def glance(self) -> None:
         """Notes how far runs have come that go on, so that what they have handled need not wait for their ends.
 
-        Of messages that are told apart by keys that cannot be said while their run goes on. Handlers that do not come
-        to an end are named in the log after a minute, and again each time that this has doubled.
+        For messages with keys, this is unknown while their run goes on. Handlers that do not return are logged after
+        a minute, and again each time that this has doubled.
         """
         now = asyncio.get_running_loop().time()
         runs = [(work, run) for work in (*self._works.values(), *self._lost_work) for run in work.runs]
@@ -217,7 +216,7 @@ class Dispatcher:
 
     @staticmethod
     def _age(work: PartitionWork, run: MessageRun, now: float) -> float:
-        """Returns for how long a run has had its message in hand, as far as one can see; logs it if that is long."""
+        """Returns how long a run has been handling its present message, as far as is known; logs it if that is long."""
         if run.handled != run.seen or not run.begun:
             run.seen, run.since, run.told = run.handled, now, 0.0
         age = now - run.since
@@ -238,9 +237,10 @@ class Dispatcher:
         return age
 
     def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
-        """A message is in hand for too long: has its handler stopped, or gives its partition to somebody else.
+        """A handler takes too long: stops it, or gives its partition to another worker.
 
-        Of a partition that is being handed back, or is somebody else's by now, it only makes room for other messages.
+        If the partition is being handed back, or belongs to another worker by now, only other messages may begin
+        instead.
         """
         again = run.abandoned == run.handled
         if again and age < self._settings.stalled_after + _STOPPING_SECONDS:
@@ -258,7 +258,7 @@ class Dispatcher:
         self._given[work.partition] = task
 
     async def _give_away(self, work: PartitionWork, run: MessageRun) -> None:
-        """Notes that a message was in hand for too long, and leaves the group to join again."""
+        """Notes that the handler of a message took too long, and leaves the group to join again."""
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
         failure = self._too_long()
         report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
@@ -277,7 +277,7 @@ class Dispatcher:
         return Failure.of(TimeLimit(f"the handler did not come to an end in {self._settings.stalled_after:g} s"))
 
     async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
-        """Finishes what is in hand of some partitions, or of all; they count as handled as far as they came.
+        """Finishes the messages in flight of some partitions, or of all; they count as handled as far as they came.
 
         Args:
             partitions: Which; None: all.
@@ -311,7 +311,7 @@ class Dispatcher:
                     await work.until_quiet()
 
     def void(self, partitions: Collection[Partition]) -> bool:
-        """Lets nothing count any more that is in hand of some partitions; returns whether there was anything."""
+        """Makes messages in flight of some partitions count no more; returns whether there were any."""
         works = [work for work in self._works.values() if work.partition in partitions]
         in_hand = not all(work.quiet for work in works)
         self._remove(works)
@@ -332,7 +332,7 @@ class Dispatcher:
             self.busy.add(work.partition)
 
     async def _finish(self, work: PartitionWork) -> None:
-        """Waits for what is in hand, then has the gaps filled that it has left."""
+        """Waits for the messages in flight, then handles those in the gaps between the done ones."""
         await work.until_quiet()
         before = work.partition_queue.count
         more = not self._halted and work.fill()
@@ -350,7 +350,7 @@ class Dispatcher:
             self._grown(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:
-        """Forgets partitions; those of which something is in hand stay busy until that has ended."""
+        """Forgets partitions; those with messages in flight stay busy until these have ended."""
         for work in works:
             if self._works.get(work.partition) is not work:
                 continue
@@ -367,7 +367,7 @@ class Dispatcher:
             # As long as anything is in the line no messages are fetched, and it is not served without a session.
             self._line = deque(work for work in self._line if not work.void)
             self._aside = [work for work in self._aside if not work.void]
-            # Others may have waited for what was in hand of these.
+            # Other partitions may have waited for the messages in flight of these.
             self.dispatch()
             self._changed()
 
@@ -405,7 +405,7 @@ class Dispatcher:
         future.add_done_callback(partial(self._ended, work, run))
 
     async def _run_noted(self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun) -> RunResult:
-        """Runs messages of a partition that was lost before, with a note of them for whoever has it next."""
+        """Runs messages of a partition that was lost before, with a note of them for the next owner."""
         if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # a guilty one; see Stay.charge
             return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
         note, ran = suspicion.note(run.messages), RunResult(0)
@@ -423,7 +423,7 @@ class Dispatcher:
         return ran
 
     def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
-        """A run has ended; nobody but the worker's log would hear of an error here."""
+        """A run has ended; an error in here reaches only the worker's log."""
         try:
             self._take_back(work, run, _outcome(future))
         except Exception as error:
@@ -444,7 +444,7 @@ class Dispatcher:
         self._changed()
 
     def _cleared(self, work: PartitionWork) -> None:
-        """Of a partition nothing is in hand any more that no other suspect may be in hand beside."""
+        """The suspected message of a partition, which had to be handled without other suspects, has ended."""
         if self._suspect is work:
             self._suspect, self._only = None, False
             self._line.extend(self._aside)

@@ -1,4 +1,4 @@
-"""Recording how far partitions are handled: every so many messages, every so many seconds, and when told to."""
+"""Recording how far partitions are handled: every so many messages, every so many seconds, and on request."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@
     open ──close (handed back, drained)──► closed ──void (lost, out of time)──► void
       └────────────────────void───────────────────────────────────────────────────▲
 
-Closed: what is in hand is finished and counts; then only what lies before something that is done, so that this need
-not be done again elsewhere. Void: it may still run, for nobody can stop a thread, but what comes of it counts for
-nothing, and the partition takes no other messages here until it has ended.
+Closed: messages in flight are finished and count; after that, only messages before a done one are handled, so that the
+done one need not be repeated elsewhere. Void: handlers may still run, because a thread cannot be stopped, but their
+results do not count, and the partition takes no other messages here until they have ended.
 
 Its messages are in a queue, which is pure bookkeeping. A message is in one of these states::
 
@@ -39,7 +39,7 @@ class ContiguousOffset:
     """Messages in their order, some of them done.
 
     Only what lies before every unfinished message may be recorded as processed, so that nothing is lost when the
-    partition goes to somebody else.
+    partition goes to another worker.
     """
 
     __slots__ = ("_done", "_order", "end")
@@ -101,14 +101,14 @@ class MessageRun:
         keys: The keys that they have; where messages have none: empty.
 
     Attributes:
-        halt: It is to end after the message in hand; looked at before each message.
+        halt: It is to end after the present message; checked before each message.
         handled: How many of its messages are handled, while it goes on.
-        seen: How many they were when somebody looked last.
-        since: When that was another number, by the loop's clock.
-        told: After how many seconds without another one somebody was told last.
-        tell: Called when it is to end, for whoever cannot look.
-        begun: A handler has it in hand: it waits for nothing else.
-        abandoned: How many were handled when the message in hand did not come to an end in time; None: it never was so.
+        seen: How many they were at the last check.
+        since: When that number last changed, by the loop's clock.
+        told: Seconds without progress after which the last warning was logged.
+        tell: Called when it is to end, for executors that cannot check ``halt``.
+        begun: A handler works on it: it waits for nothing else.
+        abandoned: How many were handled when a message did not end in time; None: that never happened.
         stray: Nor did it come to an end when it was to be stopped.
     """
 
@@ -127,14 +127,14 @@ class MessageRun:
         self.abandoned: int | None = None
 
     def stop(self) -> None:
-        """Ends it after the message in hand."""
+        """Ends it after the present message."""
         self.halt = True
         if self.tell is not None:
             self.tell()
 
 
 class FailedMessage(NamedTuple):
-    """A message that failed, until somebody says what becomes of it."""
+    """A message that failed, until it is decided what becomes of it."""
 
     message: Message
     attempt: int
@@ -168,7 +168,7 @@ class OrderedQueue:
 
     @property
     def full(self) -> bool:
-        """Whether no more messages are to be added now: anything is left to do, so more would only take room."""
+        """Whether no more messages are to be added now: some are left to do, so more would only take memory."""
         return self._at < len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
@@ -389,8 +389,8 @@ class PartitionWork:
     Args:
         partition: The partition.
         partition_queue: Its messages.
-        ended: Called when it is void and nothing of it is in hand any more.
-        suspicion: Of messages that were in hand when a session was lost; None: there is none.
+        ended: Called when it is void and no message of it is in flight any more.
+        suspicion: Of messages that were in flight when a session was lost; None: there is none.
 
     Attributes:
         closed: Nothing new begins, but for what fills gaps.
@@ -431,12 +431,12 @@ class PartitionWork:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is in hand."""
+        """Whether no message is in flight."""
         return self._quiet.is_set()
 
     @property
     def suspect(self) -> Message | None:
-        """Its next message, if no other suspect is to be in hand beside it."""
+        """Its next message, if it must be handled without other suspects."""
         first = self.partition_queue.first if isinstance(self.partition_queue, OrderedQueue) else None
         return first if first is not None and self.suspicion is not None and self.suspicion.narrowed(first) else None
 
@@ -456,7 +456,7 @@ class PartitionWork:
         return run
 
     def settle(self, run: MessageRun, handled: int, *, failed: bool) -> FailedMessage | None:
-        """Says how a run ended; :meth:`look` follows when its failure is seen to.
+        """Notes how a run ended; :meth:`look` follows when its failure has been dealt with.
 
         Args:
             run: The run.
@@ -478,13 +478,13 @@ class PartitionWork:
         self._timers.discard(timer)
 
     def dead_letter(self, task: asyncio.Task[None]) -> None:
-        """A dead letter is being published, which counts as in hand."""
+        """A dead letter is being published; its message counts as in flight."""
         self._dead_letters.add(task)
         self._quiet.clear()
         task.add_done_callback(self._buried)
 
     def halt(self) -> None:
-        """Runs end after their message in hand."""
+        """Runs end after their present message."""
         for run in self.runs:
             run.stop()
 
@@ -500,7 +500,7 @@ class PartitionWork:
     def fill(self) -> bool:
         """Lets the gaps be filled, if there are any; until then it is not quiet.
 
-        To be called when it was quiet; somebody else who waited for that may have called it since.
+        To be called when it was quiet; another task that waited for that may have called it since.
         """
         if self.quiet:
             self.filling = not self.void and self.partition_queue.narrow()
@@ -517,7 +517,7 @@ class PartitionWork:
         self.look()
 
     async def until_quiet(self) -> None:
-        """Waits until nothing is in hand."""
+        """Waits until no message is in flight."""
         await self._quiet.wait()
 
     async def pause(self, seconds: float) -> bool:
@@ -529,7 +529,7 @@ class PartitionWork:
         self.look()
 
     def look(self) -> None:
-        """Looks whether anything is still in hand."""
+        """Checks whether a message is still in flight."""
         if self.filling and not self.void and self.partition_queue.waiting:
             return
         if not self.runs and not self._dead_letters:
@@ -546,9 +546,9 @@ _WEIGHT = 0.2
 class BatchSize:
     """Learns how long a message takes, and so how many fill a stretch of time.
 
-    Handlers that take no time get long runs, for then what a run costs by itself is what counts. Slow ones get few
-    messages: those that a run holds cannot be given to anybody else meanwhile, and a partition that waits for its turn
-    waits for all of them.
+    Fast handlers get long runs, because then the cost per run matters most. Slow ones get few messages: those that a
+    run holds cannot be given to another handler meanwhile, and a partition that waits for its turn waits for all of
+    them.
 
     Args:
         seconds: How long a run should take at most.

@@ -1,7 +1,7 @@
 """The child process: ``python -m qdo.worker.executors.child <descriptor>`` handles the runs that it is sent.
 
-The main thread calls the handler. Another one listens to the parent, so that the child notices at once when the
-parent is gone, even with a message in hand: then it ends without a word, for nobody could record what it did.
+The main thread calls the handler. Another one listens to the parent, so that the child notices at once when the parent
+is gone, even while it handles a message: then it just ends, because no process could record what it did.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from qdo.worker.handlers import Handler, is_async, load_context, load_handler
 
 
 class ProgressReporter:
-    """Tells the parent of each message that was handled."""
+    """Reports each message that was handled to the parent."""
 
     around = True
 
@@ -34,13 +34,13 @@ class ProgressReporter:
         self._line = line
 
     def call(self, name: str, *_arguments: object) -> None:
-        """Tells when a handler has returned."""
+        """Reports when a handler has returned."""
         if name == "after":
             self._line.sendall(child_protocol.HANDLED)
 
 
 class ParentListener:
-    """Listens to the parent in a thread of its own."""
+    """Listens to the parent in a separate thread."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line

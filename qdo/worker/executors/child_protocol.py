@@ -1,11 +1,11 @@
-"""What a worker and its child processes say to each other, over a socket that only they have.
+"""What a worker and its child processes send each other, over a socket that only they have.
 
 The parent sends frames: a ``ChildSetup`` first, then a ``ChildTask`` for each run, and ``b""``, which asks to end the
-run after the message in hand. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run
+run after the present message. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run
 one ``HANDLED`` a message, and ``ENDED`` with a frame that holds a ``Ran``. So the parent knows at any moment which
-message is in hand, also when the child dies without a word.
+message is being handled, also if the child dies.
 
-Frames hold pickles: both ends are one program of one user, and nobody else has the socket.
+Frames hold pickles: both ends are one program of one user, and no other process has the socket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LENGTH = struct.Struct("!I")
 
 
 class ChildSetup(NamedTuple):
-    """Who is to be what.
+    """How a child is set up.
 
     Attributes:
         path: Where modules are found.

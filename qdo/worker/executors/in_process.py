@@ -43,7 +43,7 @@ class Executor(Protocol):
         """Begins a run. The future has its end, whatever happens; it never raises."""
 
     def abandon(self, run: MessageRun) -> bool:
-        """Ends one run whose message in hand takes too long; returns whether it ends, or else makes room for another.
+        """Ends one run whose present message takes too long; returns whether it ends. If not, another run may begin.
 
         Args:
             run: Which. It may be asked for once more if it has not ended.
@@ -122,7 +122,7 @@ async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noq
 
 
 QUICK = 0.0005
-"""Seconds. Handlers that return sooner are not told apart."""
+"""Seconds. Times below it are not distinguished."""
 _BREATH = 0.01
 """Seconds for which an async handler that never waits may keep the loop from everything else."""
 
@@ -216,8 +216,9 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
 ) -> RunResult:
     """Awaits an async function for one message after another; see :func:`run_plain`.
 
-    When its task is cancelled the message in hand counts as not handled, and those before it as handled; a cancellation
-    that the handler brought about itself is its failure. ``limit`` is the seconds that one call may take; None: any.
+    When its task is cancelled, the present message counts as not handled, and those before it as handled; a
+    cancellation that the handler brought about itself is its failure. ``limit`` is the seconds that one call may take;
+    None: any.
     """
     _delivery.set(place)
     around = hooks.around
@@ -312,7 +313,7 @@ class ThreadExecutor(InThisProcess):
         return False
 
     def give_up(self) -> bool:
-        """Does nothing: each run ends after its message in hand, if that ever ends."""
+        """Does nothing: each run ends after its present message, if that ever ends."""
         return False
 
     async def close(self) -> None:
@@ -330,7 +331,7 @@ class ThreadExecutor(InThisProcess):
             try:
                 future.get_loop().call_soon_threadsafe(self._settle, future, ran, run)
             except RuntimeError:
-                return  # the loop is closed: nobody waits any more
+                return  # the loop is closed: nothing waits any more
 
     def _settle(self, future: asyncio.Future[RunResult], ran: RunResult, run: MessageRun) -> None:
         self._busy -= 1

@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: they compute side by side, and one that takes too long can be stopped."""
+"""Handlers in separate processes: they compute in parallel, and one that takes too long can be stopped."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LONGEST_PAUSE = 30.0
 
 
 class Crashed(Exception):
-    """A child process died with a message in hand."""
+    """A child process died while it handled a message."""
 
 
 class ChildProcess:
     """One child process, as its parent sees it. It is the head of a process group, which ends with it.
 
     Args:
-        hello: What it is told first.
+        hello: The first frames that it gets.
         limit: Seconds that one message may take; None: any.
 
     Attributes:
@@ -121,7 +121,7 @@ class ChildProcess:
 
     @property
     def gone(self) -> bool:
-        """Whether it cannot be given anything: it was killed, or has ended by itself."""
+        """Whether it cannot be given anything: it was killed, or has ended."""
         return self.dead or self._process is None or self._process.returncode is not None
 
     def strike(self) -> None:
@@ -188,7 +188,7 @@ class ProcessExecutor:
     """A fixed number of children, each replaced when it dies.
 
     Args:
-        hello: What each is told.
+        hello: The first frames that each gets.
         number: How many.
         limit: Seconds that one message may take; None: any.
         hooks: Called here around each message, which then travels alone.

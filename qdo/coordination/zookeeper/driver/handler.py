@@ -1,12 +1,12 @@
 """What kazoo does its waiting with: one thread for a client, one session for its life, no silent server.
 
-Kazoo lets programs bring a handler of their own, and this one differs from its own in what matters here:
+Kazoo lets programs replace its handler, and this one differs from kazoo's in what matters here:
 
 * **No second session.** After the end of a session kazoo begins another under the same client and may send under it
   what was asked for under the first. Here no connection is made any more once the session has ended.
 * **No silent server.** Kazoo counts what it sends as a sign of life: while requests go out, it never notices that
   nothing comes back. Here a connection counts as broken after two thirds of the session's timeout without an answer.
-* **No long waits.** A server that takes a connection and says nothing is given up soon enough to try the others.
+* **No long waits.** A server that takes a connection and says nothing is given up soon enough to try other servers.
 * **One thread instead of three.** Callbacks run in the thread that reads the connection: ours only leave a note.
 * **Its own TLS**, which trusts the named authorities alone, checks the host's name and reads files once.
 """
@@ -54,7 +54,7 @@ class PendingAnswer:
         self._finish(None, exception)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401, ARG002, FBT001, FBT002 - kazoo's signature
-        """Returns it, or raises the error; nobody may wait for it."""
+        """Returns it, or raises the error; waiting for it is not allowed."""
         if not self._ready:
             raise KazooTimeoutError
         if self.exception is not None:
@@ -101,7 +101,7 @@ class Wire:
 
     Args:
         connection: Connected, and encrypted if it shall be.
-        lease: Told when the server grants a session and whenever it is heard.
+        lease: Notified when the server grants a session and whenever the server answers.
     """
 
     def __init__(self, connection: socket.socket, lease: SessionLease) -> None:
@@ -189,9 +189,9 @@ class Handler:
         lease: Of the session.
         context: For encrypted connections; None: they are not.
         closing: Seconds that a server has to answer that the session was closed.
-        keep: Has a process of its own stand between this program and a server that it is connected to, and gives where
-            to talk then; None: there is no such process.
-        hangs: Tells whether the program does nothing any more, so that its session is to end.
+        keep: Starts a helper process between this program and its server, and returns the address to use instead; None:
+            there is no such process.
+        hangs: Returns whether the program does nothing any more, so that its session is to end.
 
     Attributes:
         over: The session has ended: no connection is made any more.
@@ -326,11 +326,11 @@ class Handler:
         return PendingAnswer()
 
     def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> threading.Thread:  # noqa: ANN401 - the function's
-        """Runs a function in a thread of its own."""
+        """Runs a function in a new thread."""
         thread = threading.Thread(target=function, args=args, kwargs=options, name="qdo-zookeeper", daemon=True)
         thread.start()
         return thread
 
     def dispatch_callback(self, callback: Any) -> None:  # noqa: ANN401 - kazoo's
-        """Tells a watcher, here and now."""
+        """Calls a watcher, in this thread and at once."""
         callback.func(*callback.args)

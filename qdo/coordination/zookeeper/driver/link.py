@@ -7,8 +7,8 @@
                 └──► lost ◄────┘      final: a link is never used for a second session
 
 The session is lost when the servers say so, when they were not heard for its timeout (:mod:`.lease`), or when the link
-is closed. What was asked for and not answered when the connection breaks is in doubt, and everybody who waits for it
-is told so (``CoordinationLost``); nothing is sent a second time.
+is closed. What was asked for and not answered when the connection breaks is in doubt, and all calls that wait for it
+get the error ``CoordinationLost``; nothing is sent a second time.
 
 A link that is lost while the connection is broken goes on trying to connect, for one purpose: to close the session, so
 that its nodes do not stay for longer than they must.
@@ -67,7 +67,7 @@ class Inbox:
         self._called = False
 
     def put(self, item: Callable[[], None]) -> None:
-        """Leaves an item; never waits. After the loop has ended it is lost, as there is nobody to care."""
+        """Leaves an item; never waits. After the loop has ended it is dropped, because nothing needs it."""
         self._items.append(item)
         if not self._called:
             self._called = True
@@ -75,7 +75,7 @@ class Inbox:
                 self._loop.call_soon_threadsafe(self._empty)
 
     def _empty(self) -> None:
-        # Before the items are taken: whoever puts one after the last was taken has to call again.
+        # Before the items are taken: a thread that adds one after the last was taken has to call again.
         self._called = False
         items = []
         while self._items:
@@ -94,7 +94,7 @@ LONGEST_PAUSE = 0.5
 BRIEFLY = 1.5
 """Seconds that :meth:`Link.wait` waits for a connection to be back."""
 LOOKS = 4
-"""A session looks at its lease so often in its timeout."""
+"""A session checks its lease so often in its timeout."""
 
 log = logging.getLogger("qdo.zookeeper")
 # Below this kazoo logs what it sends, passwords too.
@@ -111,7 +111,7 @@ class RequestBatch:
         self.future = future
 
     def fail(self, error: CoordinationError) -> None:
-        """Tells the caller of an error."""
+        """Gives the caller an error."""
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -122,14 +122,14 @@ class Link:
     Args:
         access: How the service is reached.
         context: For encrypted connections; None: they are not.
-        outlast: Seconds for which a process of its own keeps the session alive while this program is held up; 0: there
-            is none.
+        outlast: Seconds for which a helper process keeps the session alive while this program is held up; 0: there is
+            none.
 
     Attributes:
         outlast: As given.
         session: Its number, 0 before it began.
-        on_state: Told when the state is another one; not of ``lost`` by :meth:`close`.
-        on_watch: Told the paths of watched nodes that changed, before anything that was asked for later is answered.
+        on_state: Called when the state changes; not for ``lost`` by :meth:`close`.
+        on_watch: Called with the paths of watched nodes that changed, before later requests are answered.
     """
 
     def __init__(self, access: ConnectionOptions, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
@@ -191,11 +191,11 @@ class Link:
         client.add_listener(self._listen)
         return client
 
-    # The state. Kazoo's thread tells of it, the loop decides.
+    # The state. Kazoo's thread reports it, the loop decides.
 
     @property
     def state(self) -> State:
-        """What it is now, also if nobody has been told yet."""
+        """The present state, also if ``on_state`` was not called for it yet."""
         if self._state == "connected" and (self._lease.lapsed or not self._client.connected):
             return "lost" if self._lease.lapsed else "suspended"
         return "lost" if self._state == "suspended" and self._lease.lapsed else self._state
@@ -327,7 +327,7 @@ class Link:
         self._fail(why if isinstance(why, CoordinationRefused) else CoordinationLost("the session ended meanwhile"))
         if not self._begun.done():
             self._begun.set_exception(why)
-            self._begun.exception()  # nobody may be waiting
+            self._begun.exception()  # there may be no waiting call
 
     def _retire(self) -> None:
         """Stops the client now, or when the session can be closed."""
@@ -357,7 +357,7 @@ class Link:
                 log.info("closing: %r", error)
 
     def _stop_client(self, stopped: asyncio.Future[None]) -> None:
-        """Runs in a thread of its own: kazoo waits for the one that reads the connection."""
+        """Runs in a new thread, because kazoo waits for the one that reads the connection."""
         self._end_client()
         if self._vitals is not None:
             self._vitals.close()
@@ -402,7 +402,7 @@ class Link:
         Raises:
             CoordinationLost: Each was made or not.
             SessionLost: None was made.
-            CoordinationRefused: The credentials do not allow one; the others were made or not.
+            CoordinationRefused: The credentials do not allow one; each of the rest was made or not.
         """
         answers = await self._ask([partial(self._send, change) for change in changes])
         return [
@@ -410,7 +410,7 @@ class Link:
         ]
 
     async def sync(self, path: str) -> None:
-        """Has the server that answers here catch up with the others.
+        """Makes the server of this connection catch up with the other servers.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationRefused
