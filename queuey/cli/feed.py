@@ -71,7 +71,7 @@ def batches(
         lines: Pairs of line number and line.
         route: How a line becomes a message.
         size: Most messages in a batch.
-        room: Bytes of lines held at the same time; beyond it everything held is handed out.
+        room: Most bytes of lines held at the same time; beyond it all held lines are handed out.
 
     Raises:
         BadLine: A line cannot be sent; everything before it has been handed out.

@@ -95,7 +95,7 @@ def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Call
 
         url, app, key, token_file, profile, ca = (values.pop(option) for option in _OPTIONS)
         if profile is not None:
-            # The client looks for the profile where this variable says.
+            # The client reads the profile from the file that this variable names.
             os.environ["QUEUEY_PROFILE"] = str(profile)
         receipts = values.pop("receipts", None)
         ca = ca or os.environ.get("QUEUEY_CA") or None

@@ -74,7 +74,7 @@ class AsyncClient:
     one event loop.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a choice of its own, by keyword
+    def __init__(  # noqa: PLR0913 - each is a separate choice, by keyword
         self,
         url: str | Iterable[str] | None = None,
         *,
@@ -93,7 +93,7 @@ class AsyncClient:
         max_answer: int = ANSWER_BYTES,
         idempotent: bool = True,
     ) -> None:
-        from queuey.client.http.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
+        from queuey.client.http.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded when it is first needed
 
         credential = find_credential(
             key, token=token, token_file=token_file, token_command=token_command, scheme=scheme

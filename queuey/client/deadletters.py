@@ -112,7 +112,7 @@ async def _json_text(client: AsyncClient, queue: str, message: Message) -> str:
 
 
 async def _put(client: AsyncClient, queue: str, target: str, message: Message, outgoing: Outgoing) -> None:
-    """Stores the dead letter; makes room for it, once, where there is none."""
+    """Stores the dead letter; if its queue is missing or too small, fixes that once."""
     for last in (False, True):
         try:
             await client.put(

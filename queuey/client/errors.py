@@ -345,7 +345,7 @@ class ClaimLost(Conflict):
     """The claim had expired, and the message was delivered to another caller.
 
     Attributes:
-        refused: The receipts of the call that this is true of. The others were carried out.
+        refused: The refused receipts of the call. The rest were carried out.
     """
 
     def __init__(self, refusal: ErrorAnswer) -> None:

@@ -8,9 +8,9 @@
 ``sha256``      of the body's bytes as stored: the first 32 hex digits
 ``size``        bytes of the body as stored
 ``at``          when the answer had come, seconds since 1970 by this machine's clock
-``ttl``         seconds, if the message had a TTL of its own
+``ttl``         seconds, if the message had its own TTL
 ``put``         true: written at an id that the producer chose
-``outcome``     left out: it was accepted. ``unknown``: no answer tells whether it was stored
+``outcome``     left out: it was accepted. ``unknown``: no answer says whether it was stored
 ==============  ==========================================================================================
 
 A line is written after the server's answer and before the caller gets it, with one call to the operating system, so
@@ -194,7 +194,7 @@ class Journal:
 
 
 class _SendingMessages:
-    """Messages on their way: receipts are written for those that are answered for, or that nobody answers for.
+    """Messages in flight: receipts are written for those with an answer, and for those that get none.
 
     Args:
         journal: Where to.
@@ -354,7 +354,7 @@ def _write_despite(journal: Journal, lines: Iterable[ReceiptLine], error: BaseEx
 
 @contextlib.contextmanager
 def _locked(file: int, *, alone: bool) -> Iterator[None]:
-    """Keeps programs that write apart from one that looks how the file ends: it could see half of a line.
+    """Locks out writers while a program reads how the file ends: it could see half of a line.
 
     Where the system or the file knows no locks, an empty line may come to stand between two others.
     """

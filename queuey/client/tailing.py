@@ -26,7 +26,7 @@ _SHORTEST_POLL = 0.5
 
 
 def start_query(queue: str, options: ReadOptions) -> Query:
-    """Returns the query to follow a queue with: its partitions merged by time unless told otherwise.
+    """Returns the query to follow a queue with: its partitions merged by time by default.
 
     Raises:
         InvalidArgument: It is to run backwards or to an end.

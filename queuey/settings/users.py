@@ -1,4 +1,4 @@
-"""The setting ``users``: whom each application trusts to say who its users are, and what these may do."""
+"""The setting ``users``: the issuers that each application trusts with its users, and what the users may do."""
 
 from __future__ import annotations
 

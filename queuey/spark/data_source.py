@@ -1,6 +1,6 @@
 """The data source ``queuey``: each method a line or two that hands over to the module that does it.
 
-Spark makes instances in Python processes of its own, pickles them to others, and asks for one thing only; so modules
+Spark makes instances in its Python processes, pickles them to others, and calls one method only; so modules
 are imported when they are used, and an instance holds nothing but the options as given.
 """
 

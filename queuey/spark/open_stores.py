@@ -126,7 +126,7 @@ def settings_of(options: StoreOptions) -> table.Settings:
 
 
 def check_name(name: str) -> None:
-    """Refuses names of new queues that the service would refuse, as nobody could reach them through it.
+    """Refuses names of new queues that the service would refuse, because they could not be reached through it.
 
     Raises:
         OptionError: See above.

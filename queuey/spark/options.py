@@ -216,7 +216,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions
 def store_options(options: Mapping[str, str]) -> StoreOptions:
     """Picks the options that say which store; others are left alone.
 
-    Relative paths are made absolute here, on the driver, as executors work in directories of their own.
+    Relative paths are made absolute here, on the driver, because executors have their own working directories.
 
     Raises:
         OptionError: A secret is given instead of its name. It is not repeated.
@@ -230,7 +230,7 @@ def store_options(options: Mapping[str, str]) -> StoreOptions:
 
 
 def check_read(options: Mapping[str, str]) -> bool:
-    """Looks at the options of a read before it is known whether it is a stream.
+    """Checks the options of a read before it is known whether it is a stream.
 
     Returns:
         Whether it gives headers.

@@ -26,8 +26,8 @@ _CONF = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
 }
 _WITHOUT_PANDAS = {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
-"""Functions in Python get their rows without Arrow where pandas, which PySpark wants for that, is missing. It does so
-by itself, too, but with a warning."""
+"""Functions in Python get their rows without Arrow where pandas, which PySpark wants for that, is missing. It would do
+so anyway, but with a warning."""
 _LOCAL_CONF = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
 """Of sessions whose executors are on this machine."""
 

@@ -118,7 +118,7 @@ def parsed_object(option: str, text: str, shape: str) -> dict[str, Any]:
     """Reads a JSON object of at least one member.
 
     Raises:
-        OptionError: It is none; the message shows what it should look like.
+        OptionError: It is none; the message describes a valid one.
     """
     try:
         value = json.loads(text)

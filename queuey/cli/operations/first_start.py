@@ -1,6 +1,6 @@
 """What a start of the service sets up: the application, its first key, and the profile that holds it.
 
-On Cassandra nothing is set up: its store belongs to many machines, each of which would add a key of its own.
+On Cassandra nothing is set up: its store belongs to many machines, each of which would add its own key.
 
 The store keeps only hashes of keys, so a profile that is overwritten takes its key with it for ever. Hence the rule:
 a profile whose key this store does not know belongs to another server and is never touched; ours then goes beside it.
@@ -57,11 +57,11 @@ def plan(main: Found, beside: Found, url: str, *, keys: int, answers: Callable[[
     """Decides which profile a start uses.
 
     Args:
-        main: The profile where clients look for it.
+        main: The profile at the place where clients read it.
         beside: The one of this store alone.
         url: Where the service is going to be.
         keys: How many valid keys the application has.
-        answers: Tells whether a service answers at a URL now.
+        answers: Returns whether a service answers at a URL now.
     """
     for found in (main, beside):
         if found.profile is not None and found.profile.url == url:

@@ -28,7 +28,7 @@ BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
 
 
 class Start(NamedTuple):
-    """What a start has to say: facts for the one line on standard output, further notes beside it."""
+    """The messages of a start: facts for the one line on standard output, and further notes."""
 
     facts: str
     notes: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ def _reason(error: Exception) -> str:
 
 
 def _answers(url: str) -> bool:
-    """Returns whether anybody accepts connections at a URL."""
+    """Returns whether a process accepts connections at a URL."""
     parts = urlsplit(url.partition(",")[0])
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

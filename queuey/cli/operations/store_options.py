@@ -47,8 +47,8 @@ class ConfiguredStore:
     def given(self) -> dict[str, str]:
         """Returns the settings of the store that were given, by name, as texts that mean the same in any process.
 
-        Secrets stay names of secrets. The directory of an embedded store is there in any case: where it is by default
-        depends on who asks.
+        Secrets stay names of secrets. The directory of an embedded store is always included, because its default
+        depends on the user.
         """
         from queuey.settings import DEFAULT_SOURCE, attribute_of
         from queuey.storage import opening
@@ -100,7 +100,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
     Args:
         options: Values of the command line by the name of their parameter.
         config: The settings file that it names.
-        check: Also have the store look at them, which reads the secrets that they name.
+        check: Also let the store check them, which reads the secrets that they name.
 
     Raises:
         typer.Exit: They cannot be used; the reason has been printed.
@@ -121,7 +121,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
 
 
 def be_quiet() -> None:
-    """Keeps log records off the terminal of a command that reports what went wrong by itself."""
+    """Keeps log records off the terminal of a command that reports its errors itself."""
     logging.getLogger().addHandler(logging.NullHandler())
 
 

@@ -92,7 +92,7 @@ def size(queue: str, limit: int | None) -> Call[QueueSize]:
 
 
 def peek(queue: str, limit: int) -> Call[list[Message]]:
-    """Looks at the oldest messages that are not acknowledged."""
+    """Returns the oldest messages that are not acknowledged."""
     params = (("limit", number_text(limit)),)
     return Call("GET", f"{queue_segment(queue)}/peek", messages_of, params=params, repeatable=True)
 

@@ -27,12 +27,12 @@ class QueueFields(TypedDict, total=False):
         partitions: 1 to 200; may only grow.
         type: ``user`` or ``public``.
         consistency: ``weak``, ``strong`` or ``very_strong``.
-        principals: Who else may read and delete, such as ``app:reports`` or ``bid:ann@example.org=read``.
+        principals: Others that may read and delete, such as ``app:reports`` or ``bid:ann@example.org=read``.
         ttl: Default TTL of the queue's messages in seconds.
         read_delay: Seconds that range reads stay behind the clock.
         max_deliveries: How often claims deliver a message before it becomes a dead letter, up to 1000; 0: endlessly.
         dead_letter: The queue of dead letters; not given: the queue's name and ``.dead``.
-        on_ack: ``keep`` acknowledged messages for those who read by time, or ``delete`` them.
+        on_ack: ``keep`` acknowledged messages for range reads, or ``delete`` them.
     """
 
     partitions: int | None

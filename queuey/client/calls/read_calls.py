@@ -153,7 +153,7 @@ def resumed(query: Query, page: Page) -> Query:
     too. An ascending one names all; partitions added meanwhile are read from their beginning.
 
     Raises:
-        InvalidAnswer: The page led nowhere: whoever read on from it would read it without end.
+        InvalidAnswer: The page's cursor does not advance: reading on would never end.
     """
     stands = query.since is not None and point_text(query.since) == page.cursor
     if (stands or not page.cursor) and (page.more or page.messages):
@@ -193,7 +193,7 @@ def plain_messages(wires: Iterable[WireMessage]) -> list[Message]:
         InvalidAnswer: One has no usable id or body.
     """
     try:
-        bytes.fromhex("".join([wire.message_id for wire in wires]))  # one look at all
+        bytes.fromhex("".join([wire.message_id for wire in wires]))  # one check for all
     except ValueError as error:
         raise InvalidAnswer(f"the answer has a message whose id is none: {error}") from error
     return [

@@ -144,7 +144,7 @@ class Batcher:
         self._size = 0
 
     def add(self, message: str | bytes | Outgoing) -> BatchBody | None:
-        """Takes a message; returns the batch that had no room for it, if so."""
+        """Takes a message; returns the batch before it if the message did not fit in."""
         outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
         item = _item(outgoing)
         full = len(self._items) >= self._most or self._size + len(item) > self._room

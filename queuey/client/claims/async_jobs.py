@@ -70,7 +70,7 @@ class AsyncKeeper:
         return holds
 
     def close(self) -> None:
-        """Ends the keeping; what is held then expires by itself."""
+        """Stops renewing; the claims that are still held expire."""
         if self._task is not None:
             self._task.cancel()
 

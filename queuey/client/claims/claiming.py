@@ -112,7 +112,7 @@ class Claiming:
         return max(0.0, _SHORTEST_POLL - (now - self.asked))
 
     def worked(self, hold: Hold) -> bool:
-        """Notes that a job was worked on; tells whether the finished ones are to be acknowledged now."""
+        """Notes that a job was worked on; returns whether the finished ones are to be acknowledged now."""
         now = self._last = self._clock()
         if hold.state == "finished":
             self.finished.append(hold)

@@ -3,8 +3,8 @@
 A claim, from when it came until nothing has to be done about it any more::
 
     held ──worked on, and the loop goes on──▶ finished ──acknowledged──▶ settled
-     ├─────acknowledged or released by hand────────────────────────────▶ settled
-     └─────handed out to somebody else, or renewals are refused────────▶ lost
+     ├─────acknowledged or released by the program─────────────────────▶ settled
+     └─────claimed by another caller, or renewals are refused──────────▶ lost
 
 A held claim is renewed when half of its time is over. One that is finished is acknowledged together with others, and
 at the latest after :data:`SOON`, also while its process works on the next.

@@ -49,7 +49,7 @@ class Job(HeldJob):
         self._run = run
 
     def ack(self) -> None:
-        """Acknowledges the message: it is not delivered again. The loop does this by itself at its next turn.
+        """Acknowledges the message: it is not delivered again. The loop does this at its next turn.
 
         Raises:
             ClaimLost: It was delivered to another caller.
@@ -135,8 +135,8 @@ class JobQueue:
         """Iterates over jobs, each claimed for this process alone and renewed while the loop's body runs.
 
         When the loop asks for the next job, the one before is acknowledged. When the loop is left, by ``break``,
-        ``return`` or an error, the job in hand and those that wait for their turn are released, and somebody gets them
-        at once. Inside the loop :meth:`Job.ack` and :meth:`Job.release` decide about a job by hand.
+        ``return`` or an error, the present job and those that wait for their turn are released, and other callers get
+        them at once. Inside the loop :meth:`Job.ack` and :meth:`Job.release` decide about a job by hand.
 
         Args:
             idle: Seconds without a message after which the loop ends; None: never; 0: when nothing is there now.

@@ -38,7 +38,7 @@ def send_all(run: SendCall, calls: Iterable[Call[None]], within: float | None = 
 
 
 class Keeper:
-    """Renews claims, and acknowledges those that are finished, in a thread of its own.
+    """Renews claims, and acknowledges those that are finished, in a background thread.
 
     The thread runs while something is held, and a few seconds longer.
 
@@ -68,7 +68,7 @@ class Keeper:
         return holds
 
     def close(self) -> None:
-        """Ends the keeping; what is held then expires by itself."""
+        """Stops renewing; the claims that are still held expire."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -80,7 +80,7 @@ class Keeper:
                 self._do(work)
 
     def _sleep(self) -> bool:
-        """Waits until something is due; tells whether the thread is to go on."""
+        """Waits until something is due; returns whether the thread is to go on."""
         with self._changed:
             while not self._closed:
                 pause = self.holding.pause()

@@ -44,7 +44,7 @@ class AuthorizationHeader:
         return self._kept.result()
 
     def renew(self, refused: str | None) -> bool:
-        """Asks for another token, after a 401; tells whether there is one now.
+        """Asks for another token, after a 401; returns whether there is one now.
 
         Args:
             refused: The header that was refused.

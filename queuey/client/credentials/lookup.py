@@ -99,7 +99,7 @@ def find_credential(
         return Credential(_checked(key))
     if isinstance(token, str):
         return Credential(token=Token(token.strip()).token, scheme=scheme) if token else NOTHING
-    from queuey.client.credentials.token_sources import Asked, Command, File  # noqa: PLC0415 - only who has tokens pays for it
+    from queuey.client.credentials.token_sources import Asked, Command, File  # noqa: PLC0415 - only needed for tokens
 
     if token is not None:
         return Credential(source=Asked(token), scheme=scheme)
@@ -149,7 +149,7 @@ def _by_profile(profile: Profile, application: str | None, credential: Credentia
 def _credential_of(profile: Profile) -> Credential:
     if not profile.token_file:
         return Credential(_checked(profile.key))
-    from queuey.client.credentials.token_sources import File  # noqa: PLC0415 - only who has tokens pays for it
+    from queuey.client.credentials.token_sources import File  # noqa: PLC0415 - only needed for tokens
 
     return Credential(source=File(default_path().parent / Path(profile.token_file).expanduser()))
 

@@ -72,7 +72,7 @@ def default_path() -> Path:
     named = os.environ.get(ENVIRONMENT)
     if named:
         return Path(named)
-    import platformdirs  # noqa: PLC0415 - only who uses a profile pays for it
+    import platformdirs  # noqa: PLC0415 - only needed for profiles
 
     return Path(platformdirs.user_config_dir("queuey")) / "profile.toml"
 
@@ -88,7 +88,7 @@ def read_profile(path: Path | None = None) -> Profile:
         ProfileExposed: Group or others may read or write it.
         ProfileInvalid: It cannot be read, is no TOML, or a key is missing or no text.
     """
-    import tomllib  # noqa: PLC0415 - only who uses a profile pays for it
+    import tomllib  # noqa: PLC0415 - only needed for profiles
 
     path = default_path() if path is None else path
     try:
@@ -126,7 +126,7 @@ def write_profile(profile: Profile, path: Path | None = None) -> Path:
 
 
 def _private_bytes(path: Path) -> bytes:
-    """Reads a file that only its owner may use; looks at the file it opened, not at one of that name."""
+    """Reads a file that only its owner may use; checks the file that it opened, not the name."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         mode = os.fstat(descriptor).st_mode

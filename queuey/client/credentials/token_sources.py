@@ -142,7 +142,7 @@ class Command(TokenSource):
             try:
                 content = self._output(process)
             except BaseException:
-                # With what it started; nobody has taken its exit code yet, so no other group has this number.
+                # With what it started; its exit code was not read yet, so no other group has this number.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise

@@ -87,7 +87,7 @@ class TokenSource(ABC):
     name: str
 
     def changed(self) -> bool:
-        """Tells, without waiting for anything, whether it would give another token than last time, if it can tell."""
+        """Returns whether it would give another token than last time, if that is known without waiting."""
         return False
 
     @abstractmethod

@@ -21,7 +21,7 @@ from queuey.client.errors import InvalidAnswer
 _PIECE = 64 << 10
 """Bytes that are written in one step."""
 _ANY_HEADER = zlib.MAX_WBITS | 32
-"""Tells gzip from zlib by the header."""
+"""Distinguishes gzip and zlib by the header."""
 
 _end: ContextVar[float] = ContextVar("end", default=inf)
 

@@ -1,4 +1,4 @@
-"""Whether a failed call is sent again, and after how long. Pure: nothing here sleeps, sends or looks at a clock."""
+"""Whether a failed call is sent again, and after how long. Pure: nothing here sleeps, sends or reads a clock."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def parse_servers(addresses: str | Iterable[str], application: str | None) -> tu
         application: For addresses that do not name one; None: ``queuey``.
 
     Raises:
-        InvalidArgument: An address cannot be used, or contradicts the others or ``application``.
+        InvalidArgument: An address cannot be used, or contradicts another one or ``application``.
     """
     texts = addresses.split(",") if isinstance(addresses, str) else addresses
     parsed = [_parse(text.strip()) for text in texts if text.strip()]

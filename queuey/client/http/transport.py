@@ -51,7 +51,7 @@ class Sender:
 
     Args:
         servers: All servers that it will be asked to send to.
-        verify: False: do not check certificates; a path: check by these authorities; or a context of one's own.
+        verify: False: do not check certificates; a path: check by these authorities; or an SSL context.
         max_answer: Bytes of the largest answer to take, before and after decoding.
         transport: Stands in for the network, in tests.
     """
@@ -59,7 +59,7 @@ class Sender:
     def __init__(
         self,
         servers: Iterable[Server],
-        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the name that everybody knows it by
+        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the usual name
         max_answer: int,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class Sender:
 
         Args:
             call: What to send.
-            server: To whom, for errors.
+            server: The server, for errors.
             url: Where to.
             times: How long that may take.
             authorization: The header of that name; None: none.
@@ -102,7 +102,7 @@ class AsyncSender:
     def __init__(
         self,
         servers: Iterable[Server],
-        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the name that everybody knows it by
+        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the usual name
         max_answer: int,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
@@ -165,8 +165,8 @@ def _context(
         except OSError as error:
             raise InvalidArgument(f"the certificates {str(verify)!r} cannot be loaded: {error}") from error
     if verify is True and all(server.local and server.root.startswith("http://") for server in servers):
-        # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This
-        # context would trust nobody.
+        # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This context
+        # would trust no server.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return verify
 

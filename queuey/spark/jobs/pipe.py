@@ -36,7 +36,7 @@ VIEW = "messages"
 PREVIEW = 10
 """Rows that are shown of what would be written."""
 GRACE = 30.0
-"""Seconds that a micro-batch under way has to end when the job is told to stop."""
+"""Seconds that a micro-batch under way has to end when the job is to stop."""
 _START = 60.0
 """Seconds that a query may take to say its id."""
 _LOOK = 0.5
@@ -140,7 +140,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
-    """Moves messages until told to stop, or with ``once`` until all are moved.
+    """Moves messages until it is stopped, or with ``once`` until all are moved.
 
     Raises:
         OptionError: The queues, the transform or its columns cannot be used. Nothing was moved.
@@ -357,7 +357,7 @@ def _sink(pipe: Pipe) -> dict[str, str]:
 
 
 def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
-    """Waits until the stream ends, and ends it after a micro-batch when told to."""
+    """Waits until the stream ends, and ends it after a micro-batch on request."""
     last, batches, messages = -1, 0, 0
     deadline: float | None = None
     silent_until = 0.0

@@ -1,4 +1,4 @@
-"""Incoming Arrow rows become messages: what a frame to be written has to look like, and how it is cut into chunks.
+"""Incoming Arrow rows become messages: the columns that a frame to be written needs, and how it is cut into chunks.
 
 Nothing here depends on how Spark happens to divide rows into Arrow batches: a chunk ends after so many rows or bytes
 of the task's rows, so that another attempt of the task has the very same chunks.
@@ -88,7 +88,7 @@ def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
         if kind not in TYPES[name]:
             raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
     _check(types, queue)
-    # The option goes before the column, as with Kafka: who copies what was read from a queue names the other one.
+    # The option goes before the column, as with Kafka: it names the target when rows of another queue are copied.
     unused = _SAID_BY_ID if queue is None else (*_SAID_BY_ID, "queue")
     return ColumnLayout(tuple("" if name in unused else name for name in types), types["value"] == "string")
 

@@ -1,7 +1,7 @@
 """Exactly-once writes: ids are reserved in the store's ledger before rows are written at them.
 
 A task writes its rows in chunks. The first attempt that comes to a chunk enters in the ledger which ids its rows get;
-every other attempt, be it a retry or one that everybody takes for dead, finds them there and writes at the same ids.
+every other attempt, a retry or one that was believed dead, finds them there and writes at the same ids.
 The ids lie ``lead`` seconds ahead of the clock, so no reader has passed them, and ``load_unread`` makes sure of it when
 the rows are acknowledged. States of a row, and what moves it::
 
@@ -9,11 +9,11 @@ the rows are acknowledged. States of a row, and what moves it::
        │  └──(too late to write, but found there: an attempt that was killed has written it)──► done, kept
        └──(too late and not there, or acknowledged too late)──► moved: reserved again, at ids of a new generation
 
-Every step is a compare-and-set of the chunk's entry. A row that moves is fenced: its older ids are deleted by everybody
-who is about to write it at newer ones. Nobody can write at the older ids any more by then, because they have been found
-to be too late, and they stay so. The ledger says what moved before anything is deleted, and nothing that is done ever
-changes, so an attempt may end between any two steps. A stream's next micro-batch, which Spark begins when all before it
-are done, takes the entries over.
+Every step is a compare-and-set of the chunk's entry. A row that moves is fenced: each attempt deletes its older ids
+before it writes at newer ones. No attempt can write at the older ids by then, because they were found to be too late,
+and they stay so. The ledger says what moved before anything is deleted, and nothing that is done ever changes, so an
+attempt may end between any two steps. A stream's next micro-batch, which Spark begins when all before it are done,
+takes the entries over.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LONGEST_SETTLING = 10.0
 
 
 class NotRepeatable(QueueyError):
-    """An attempt brings other rows than the one before it, so nobody can say which of them are written already."""
+    """An attempt brings other rows than the one before it, so it is unknown which of them are written already."""
 
     code = "NotRepeatable"
 
@@ -73,7 +73,7 @@ class ReservableRows(Protocol):
 
     @property
     def count(self) -> int:
-        """All indexes of the chunk, whoever has its other rows, are below."""
+        """All indexes of the chunk are below, also those of rows that are not here."""
 
     @property
     def order(self) -> bytes:
@@ -94,11 +94,11 @@ class WriteCounts(msgspec.Struct, frozen=True):
         rows: How many there were.
         written: Written by this attempt.
         skipped: Found done when it came to them.
-        moved: At other ids than those reserved first, whoever wrote them: a reader that has read the queue meanwhile
-            gets them after rows that came later. If the write at the first ids was acknowledged too late, some reader
-            may have them twice.
+        moved: Written, by any attempt, at other ids than those reserved first: a reader that has read the queue
+            meanwhile gets them after rows that came later. If the write at the first ids was acknowledged too late,
+            some reader may have them twice.
         kept: Written by an attempt that was killed and found when it was too late to write them again.
-        expired: Written by nobody, as their end has passed or comes before the instant of their id.
+        expired: Not written, because their end has passed or comes before the instant of their id.
     """
 
     rows: int = 0
@@ -309,7 +309,7 @@ class Reserver:
 
 
 class _ChunkAttempt:
-    """One look at what is left of a chunk, as its entry stands.
+    """One attempt at what is left of a chunk, by its present entry.
 
     Attributes:
         done: Indexes that need nothing more.
@@ -342,7 +342,7 @@ class _ChunkAttempt:
 
     def _write(self, generation: ReservedIds, indexes: set[int]) -> None:
         messages = self._chosen(generation, indexes)
-        # Who ends before the instant of its id would never be seen by anybody.
+        # A message that expires before the instant of its id would never be visible.
         lasting = [message for message in messages if message.expires > message.ticks]
         try:
             written = self._target.use(lambda queue: self._store.load_unread(queue, lasting))

@@ -44,7 +44,7 @@ class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
         generations: The newest last.
         done: Indexes whose message is there, at the newest generation that has the index. Final.
         kept: Those among them that a later attempt found there when it was too late to write: an attempt that was
-            killed wrote them, and nobody knows whether in time.
+            killed wrote them, and it is unknown whether in time.
     """
 
     format: int

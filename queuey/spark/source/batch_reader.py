@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_TASKS = 200
 """Tasks of a read, unless more are asked for: further slices share them."""
 MOST_PLANNED = 100
-"""Queues that are divided by what they hold; of more queues, each partition is a slice of its own."""
+"""Queues that are divided by what they hold; of more queues, each partition is one slice."""
 ROWS_PER_TASK = 50_000
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
@@ -81,13 +81,13 @@ class QueueyReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Plans the tasks. Raises what opening the store and looking for the queues raises, and OptionError."""
+        """Plans the tasks. Raises what opening the store and looking up the queues raises, and OptionError."""
         parts = planned(self._options)
         return [ReadPartition(some) for some in shared_out(parts, _most_tasks(self._options, parts))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Scans the slices of one task."""
-        # Spark makes up a partition of its own where there are none.
+        # Spark makes up a partition where there are none.
         parts = partition.parts if isinstance(partition, ReadPartition) else ()
         return read_parts(self._options, parts, self._schema)
 
@@ -95,7 +95,7 @@ class QueueyReader(DataSourceReader):
 def planned(options: SourceOptions, *, most: int = MOST_PLANNED) -> list[QueueSlice]:
     """Returns the slices of a read, by queue, partition and position.
 
-    Of very many queues some change while the others are looked at: these are looked up again.
+    Of very many queues some change while the rest are read: these are looked up again.
 
     Args:
         options: What to read.

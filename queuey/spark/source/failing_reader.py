@@ -15,7 +15,7 @@ from queuey.errors import QueueyError
 
 
 class FailingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises an error that was met when the reader was to be made, where Spark would have shown one of its own.
+    """Raises, later, an error that occurred when the reader was made, because Spark would have shown another one.
 
     Args:
         error: What is wrong.

@@ -15,7 +15,7 @@ from queuey.spark.source.stream_offsets import QueuePartition
 from queuey.storage import Store
 
 TRIES = 5
-"""Looks at a queue that changes at the same time."""
+"""Attempts to read a queue that changes at the same time."""
 
 
 class QueueHorizon(NamedTuple):
@@ -23,7 +23,7 @@ class QueueHorizon(NamedTuple):
 
     Attributes:
         partitions: The numbers of those that are read.
-        horizon: Nothing below it will ever be added, but by those who write at ids of their own.
+        horizon: Nothing below it will ever be added, except at ids that a client chooses.
     """
 
     queue: Queue
@@ -36,7 +36,7 @@ class QueueHorizon(NamedTuple):
 
 
 def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizon]:
-    """Looks at all queues of a read.
+    """Returns the horizons of all queues of a read.
 
     Args:
         options: The read.
@@ -67,7 +67,7 @@ def queue_horizons(options: SourceOptions, *, missing: bool) -> list[QueueHorizo
 
 
 def _front(store: Store, queue: Queue) -> QueueHorizon | None:
-    """Looks at a queue; None: it is gone."""
+    """Returns the horizon of a queue; None: the queue is gone."""
     for _ in range(TRIES):
         try:
             horizon = store.horizon(queue)

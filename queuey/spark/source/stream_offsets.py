@@ -45,7 +45,7 @@ class PositionRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScannedTo(NamedTuple):
-    """How far some messages of a range reach: how many were found, and up to where it was looked at."""
+    """How far some messages of a range reach: how many were found, and up to where was read."""
 
     found: int
     position: Position
@@ -138,7 +138,7 @@ def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) ->
 
 
 ScanExtent = Callable[[PositionRange, int], ScannedTo]
-"""Tells how far at most so many messages of a range reach."""
+"""Returns how far at most so many messages of a range reach."""
 
 
 def occupied(
@@ -168,13 +168,13 @@ def share(
 ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
     """Shares a number of messages among ranges, as equally as what they hold allows.
 
-    Whoever waits for the oldest goes first: if there are more partitions than messages to be shared, each has its turn
-    in a later batch.
+    The range with the oldest messages goes first: if there are more partitions than messages to be shared, each has its
+    turn in a later batch.
 
     Args:
         waiting: What may be read.
         limit: How many messages may be read of all together.
-        extent: Tells how far at most so many messages of a range reach.
+        extent: Returns how far at most so many messages of a range reach.
 
     Returns:
         Where to stop in each range of which something is to be read; and the ranges that hold nothing at all.

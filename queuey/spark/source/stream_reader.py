@@ -7,8 +7,8 @@ the next batch end?), then, having written the answer to the checkpoint, ``parti
 * A batch never ends above the horizon, so what is stored later is never below the end of a batch before.
 * ``initialOffset`` is asked for again whenever the first batch is run again, after a crash too. A start at "latest" is
   another one then. So the first batch of such a stream is empty: it writes the start down.
-* Partitions without news stay where they are, and a stream without news runs no batches. A position that gets old
-  is moved along nevertheless, or it would seem one day that what lay above it had expired unread.
+* Partitions without new messages stay where they are, and a stream without new messages runs no batches. An old
+  position is moved on nevertheless; otherwise it would seem one day that messages above it had expired unread.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SHOWN = 3
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """Makes the reader of a stream. Never raises: Spark would show an error of its own instead."""
+    """Makes the reader of a stream. Never raises: Spark would show another error instead."""
     try:
         return QueueyStreamReader(read_options(options, streaming=True), schema)
     except QueueyError as error:
@@ -222,7 +222,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begin.moved(ends, gone)
 
     def _fronts(self, *, missing: bool = True) -> list[QueueHorizon]:
-        """Looks at the queues, and sees to it that horizons are recent.
+        """Reads the queues' horizons, and makes sure that they are recent.
 
         Without writes the clock of an embedded store stands still; a ping advances it.
         """
@@ -238,7 +238,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _within_targets(self, there: Mapping[QueuePartition, Position]) -> dict[QueuePartition, Position]:
-        """Returns the horizons, or how far a run with an end of its own goes."""
+        """Returns the horizons, or how far a run with a given end goes."""
         if self._targets is None:
             return dict(there)
         return {
@@ -309,11 +309,11 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lose(self._options, what)
 
     def _while(self, queue: Queue) -> int:
-        """Returns how old a position without news may get (ticks)."""
+        """Returns how old a position without new messages may get (ticks)."""
         return self._ttl(queue) * TICKS_PER_SECOND // OLD
 
     def _ttl(self, queue: Queue) -> int:
-        """Returns how long the messages of a queue live that have no TTL of their own (s)."""
+        """Returns the TTL of a queue's messages without their own TTL (s)."""
         if queue.ttl is not None:
             return queue.ttl
         if self._default_ttl is None:

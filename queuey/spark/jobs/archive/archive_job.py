@@ -1,6 +1,6 @@
 """Archive: closed buckets of queues into files, each checked against the store and sealed by a manifest.
 
-One run looks for buckets that hold anything and have no manifest that matches, then takes them in waves. A wave is
+One run finds buckets that have messages and no matching manifest, then archives them in waves. A wave is
 four jobs of Spark for thousands of buckets: scan the store into a staging directory, count and hash what was written,
 scan the store once more and compare, and (in the driver) put the buckets in their places and write their manifests.
 
@@ -51,7 +51,7 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
         seconds: How wide buckets are.
         data: How messages are kept.
         verify: Scan the store a second time and compare.
-        again: Look also at buckets that have manifests, and add what they lack.
+        again: Check also buckets that have manifests, and add missing messages.
         dry_run: Only find out what would be archived.
     """
 
@@ -96,7 +96,7 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         to: The archive, as a URL.
-        queues: How many queues were looked at.
+        queues: How many queues were checked.
         archived: In their order.
         failed: Buckets that were left as they were.
         vanished: Buckets whose messages were gone (deleted, purged, expired) when they were to be scanned.
@@ -187,10 +187,10 @@ class ArchiveRun:
         return ids.ticks_to_seconds(self._store.now())
 
     def searches(self, damaged: list[str]) -> list[Search]:
-        """Returns where to look for buckets: not where manifests match.
+        """Returns where to search for buckets: not where manifests match.
 
-        Manifests are read only of buckets that may still have messages in the store by the queue's TTL: the number
-        of the others grows for ever.
+        Manifests are read only of buckets that may still have messages in the store by the queue's TTL: the number of
+        all manifests grows for ever.
 
         Args:
             damaged: Manifests that cannot be read are added here.

@@ -137,7 +137,7 @@ class BucketCloser:
         self._say = say
         self._grace = round(grace * TICKS_PER_SECOND)
         self._lock = Lock()
-        # Looked for once: later there are too many of them for that.
+        # Listed once: later there are too many of them for that.
         self._parts = stream_parts.kept(there.files)
         self._batches = 0
         self._closed: dict[Key, int] = {}
@@ -207,7 +207,7 @@ class BucketCloser:
         return bucket.upper[0] + self._grace <= self._store.horizon(queue)
 
     def _queues(self, names: Collection[str]) -> dict[str, Queue]:
-        """Returns rows of queues; of those that are gone one without partitions, in which nothing is looked for."""
+        """Returns rows of queues; for a queue that is gone, one without partitions, in which nothing is searched."""
         owner = open_stores.application(self._store, self._options.store)
         found = {name: Queue(application=owner, name=name, uid=0, qid=0, partitions=0) for name in names}
         for name in names:
@@ -241,7 +241,7 @@ def _started(
     *,
     every: float | None,
 ) -> StreamingQuery:
-    """Starts the stream, from the beginning of the queues; ``every`` None: it ends by itself."""
+    """Starts the stream, from the beginning of the queues; ``every`` None: it ends when it has read all."""
     selection = find_buckets.choice_of(options.selection)
     reading = {
         **find_buckets.texts_of(options.store),

@@ -96,7 +96,7 @@ def is_name(name: str, seconds: int) -> bool:
 
 
 def closed_end(horizon: int, seconds: int) -> Position:
-    """Returns where the closed buckets end: nothing below it can be added any more by whoever sends.
+    """Returns where the closed buckets end: no sender can add anything below it any more.
 
     Args:
         horizon: Ticks: everything with a lower time has been stored.

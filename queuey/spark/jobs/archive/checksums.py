@@ -79,7 +79,7 @@ def summary(rows: list[Row]) -> Summary:
 
 
 def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]:
-    """Looks for messages of the store that an archive lacks or has otherwise, by bucket.
+    """Finds messages of the store that an archive lacks or has with other content, by bucket.
 
     What the archive has and the store has not is no difference: it has expired, or was deleted.
     """

@@ -99,9 +99,9 @@ def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
 
 
 def _found(look_up: Callable[[], Queue | None], store: Store, search: Search) -> list[WorkUnit]:
-    """Looks for the buckets of a queue that hold anything, in all partitions or, if that cannot be done, in none.
+    """Finds the buckets of a queue that have messages, in all partitions or, if that fails, in none.
 
-    A bucket of which only some partitions were found would be sealed without the others.
+    A bucket of which only some partitions were found would be sealed without the rest.
     """
     for _ in range(TRIES):
         with suppress(QueueChanged):
@@ -110,7 +110,7 @@ def _found(look_up: Callable[[], Queue | None], store: Store, search: Search) ->
 
 
 def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search) -> Iterator[WorkUnit]:
-    """Takes two short looks for each bucket that holds anything, whatever lies between them.
+    """Makes two short reads per bucket that has messages, whatever lies between them.
 
     Raises:
         QueueChanged: The queue changed meanwhile.

@@ -6,8 +6,8 @@
       ▲             │
       └─── given back; its process is gone; or not renewed in its time: the run was killed elsewhere, or stood still
 
-Whoever holds it must be sure of that before it replaces anything: it counts its time from before it asked for it, and
-a margin less than others do, so that clocks may differ by that much.
+A run must be sure that it holds the lease before it replaces anything: it counts the time from before it asked for it,
+less a margin, so that clocks may differ by that much.
 """
 
 from __future__ import annotations
@@ -143,12 +143,12 @@ class ArchiveLease:
             self.renew()
 
     def give_back(self) -> None:
-        """Lets others have it at once. It ends by itself if that fails."""
+        """Releases it, so that others get it at once. If that fails, it expires."""
         with suppress(QueueyError), self._lock:
             self._enter(self._raw, until=0)
 
     def _enter(self, expected: bytes | None, *, until: int | None = None) -> bool:
-        """Sets the entry in place of what is expected; tells whether that worked."""
+        """Sets the entry if it is as expected; returns whether that worked."""
         asked = self._clock()
         if until is None:
             until = self._ledger.now() + round(self._seconds * ids.TICKS_PER_SECOND)

@@ -47,7 +47,7 @@ def write(files: HadoopFiles, messages: DataFrame, query: str, batch: int, secon
 
 
 def kept(files: HadoopFiles) -> dict[Key, list[str]]:
-    """Returns where the parts of each bucket are. Cost: a look into every directory of every micro-batch."""
+    """Returns where the parts of each bucket are. Cost: a listing of every directory of every micro-batch."""
     found: dict[Key, list[str]] = {}
     for query in _directories(files, INCOMING):
         for batch in _directories(files, f"{INCOMING}/{query}"):
@@ -56,7 +56,7 @@ def kept(files: HadoopFiles) -> dict[Key, list[str]]:
 
 
 def again(files: HadoopFiles, parts: dict[Key, list[str]], query: str, batch: int) -> None:
-    """Looks for the parts of one micro-batch anew, which has been written; an attempt before may have left others."""
+    """Lists the parts of a written micro-batch again, because an earlier attempt may have left other ones."""
     base = f"{INCOMING}/{query}/{batch}"
     for key in [key for key, bases in parts.items() if base in bases]:
         parts[key].remove(base)

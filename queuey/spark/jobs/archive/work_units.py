@@ -22,14 +22,14 @@ PIECES = 8
 LEAST_WEIGHT = 20_000
 """Messages below which a task is not worth starting."""
 BUCKET_WEIGHT = 50
-"""What looking into a part costs beside its messages, in messages."""
+"""What opening a part costs beside its messages, in messages."""
 
 
 class Search(msgspec.Struct, frozen=True, gc=False):
-    """A queue in which buckets are looked for.
+    """A queue in which buckets are searched.
 
     Attributes:
-        done: The starts of buckets that are not looked for any more.
+        done: The starts of buckets that are not searched any more.
     """
 
     queue: str
@@ -66,7 +66,7 @@ class WorkUnit(msgspec.Struct, frozen=True, gc=False):
 
 
 def whole(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
-    """Returns a bucket as units, one for each partition, of which somebody guesses what they hold."""
+    """Returns a bucket as units, one for each partition, with an estimate of what each holds."""
     return [
         WorkUnit(
             queue.name,

@@ -30,9 +30,9 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         receipts: Files, directories or globs, where Spark's tasks find them.
         store: Where the queues are.
         archive: A directory of ``queuey pipeline archive``: what is there counts as present too.
-        only_archive: Do not look into the store at all.
+        only_archive: Do not read the store at all.
         queues: Only receipts of these queues; empty: all.
-        names: Queues that are looked for under another name: as in the receipts -> as stored.
+        names: Queues that are stored under another name: as in the receipts -> as stored.
         groups: Consumer groups, by their offsets in the store.
         offsets: Offsets that the store does not have, by the name of their group.
         late: Seconds from an id's time to its receipt from which on it counts as late.
@@ -81,7 +81,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         present: Of these, in the store or the archive; ``archived``: in the archive.
         missing: Of these, neither there nor expired.
         expired: Not there; their TTL is over.
-        ahead: Not there yet for a reader: delayed, or too recent to be looked for.
+        ahead: Not visible to readers yet: delayed, or too recent.
         copies: Messages without a receipt that have the body of an accepted one of their queue.
         twice: Ids that the archive has more than once.
         differs: Present with a body that no receipt of them has.
@@ -180,7 +180,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     ).first()
     found = spans(receipts)
     _check_receipts(options, {span.queue for span in found})
-    # Horizons first: what lies below them is there when it is looked for.
+    # Horizons first: messages below them are there when they are read.
     about = spark.createDataFrame(message_sources.about(found), receipt_join.ABOUT)
     groups = {**message_sources.offsets(found), **options.offsets}
     say(f"scanning {plural(len(found), 'queue')}")
@@ -220,7 +220,7 @@ def _check_receipts(options: AuditOptions, queues: set[str]) -> None:
 
     Args:
         options: Of the audit.
-        queues: Queues that there are receipts of, by the names that they are looked for under.
+        queues: Queues that there are receipts of, by their names in the store.
 
     Raises:
         OptionError: There are no receipts at all, or none of a queue that is named.
@@ -294,7 +294,7 @@ def _accounts(
 
 
 def _samples(matched: DataFrame, strays: DataFrame, total: Account, most: int) -> list[AuditSample]:
-    """Names some messages of each kind of finding; what there is none of is not looked for."""
+    """Names some messages of each kind of finding; kinds without any are skipped."""
     from pyspark.sql import functions as f
 
     frames = [(kind, matched.where(f.col(kind) == 1)) for kind in _KINDS if getattr(total, kind)]

@@ -1,6 +1,6 @@
 """Receipts beside messages: which message every one of either belongs to, and what that says. Joins of Spark alone.
 
-A message is named by queue, partition and id. A receipt *promises* it if the client was told that it was accepted;
+A message is named by queue, partition and id. A receipt *promises* it if the service answered that it was accepted;
 a receipt of unknown outcome says that it *may* be there, and has an id only if the client chose that.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PLACE = ["queue", "partition", "id"]
 ABOUT = "queue string not null, default_ttl double not null, horizon long not null"
-"""What is known of each queue: seconds that messages live, and the ticks below which everything was looked at."""
+"""What is known of each queue: seconds that messages live, and the ticks below which everything was read."""
 FLAGS = ("accepted", "present", "archived", "missing", "expired", "ahead", "differs", "twice", "late", "maybe", "found")
 """What :func:`matched` says of each id, as columns that are 0 or 1."""
 BUCKETS = "queue string not null, start long not null, sealed double not null"
@@ -99,7 +99,7 @@ def archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
 
     Args:
         messages: As the archive keeps them.
-        starts: For each ``queue`` the ``lowest`` position that is looked at, as text.
+        starts: For each ``queue`` the ``lowest`` position that is read, as text.
     """
     from pyspark.sql import functions as f
 
@@ -127,8 +127,8 @@ def matched(
         margin: Seconds before its end from which on a message may be gone.
 
     Returns:
-        The place, ``at``, ``hash`` and ``size`` (of what is stored, else of what was promised), ``stray`` (nobody has a
-        receipt of it), the ``FLAGS``, and ``passed_0`` … for the groups.
+        The place, ``at``, ``hash`` and ``size`` (of what is stored, else of what was promised), ``stray`` (it has no
+        receipt), the ``FLAGS``, and ``passed_0`` … for the groups.
     """
     from pyspark.sql import functions as f
 
@@ -172,9 +172,9 @@ def matched(
 def strays(rows: DataFrame, receipts: DataFrame) -> DataFrame:
     """Says of messages without a receipt whose copies they may be.
 
-    One whose body equals an accepted one in the same queue is a ``copy``: the producer was told of the other, and this
-    one is there besides. Where only sends of unknown outcome have that body, as many messages answer for these
-    (``answer``), those with the lowest ids; any more are copies. All else is of somebody who keeps no receipts.
+    One whose body equals an accepted one in the same queue is a ``copy``: the producer has the receipt of the other
+    one. Where only sends of unknown outcome have that body, as many messages answer for these (``answer``), those with
+    the lowest ids; any more are copies. All else was sent by producers without receipts.
 
     Returns:
         The place, ``hash``, and ``copy`` and ``answer``, which are 0 or 1.

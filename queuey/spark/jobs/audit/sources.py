@@ -1,4 +1,4 @@
-"""Where an audit looks for messages: in a store, in an archive, or in both."""
+"""Where an audit reads messages: in a store, in an archive, or in both."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ BEFORE = 120.0
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A queue of the receipts, and the position from which on its messages are looked at."""
+    """A queue of the receipts, and the position from which on its messages are read."""
 
     queue: str
     lower: Position
 
 
 def spans(receipts: DataFrame) -> list[Span]:
-    """Finds the queues of receipts, and from where on they have to be looked at."""
+    """Finds the queues of receipts, and from where on they have to be read."""
     from pyspark.sql import functions as f
 
     rows = receipts.groupBy("queue").agg(
@@ -55,7 +55,7 @@ def spans(receipts: DataFrame) -> list[Span]:
 
 
 class MessageSources:
-    """Where messages are looked for.
+    """Where messages are read.
 
     Args:
         spark: The session.
@@ -94,11 +94,11 @@ class MessageSources:
             self.now = ids.ticks_to_seconds(self._store.now())
 
     def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int]]:
-        """Returns what has to be known of each queue: its name, its TTL, and up to where it is looked at."""
+        """Returns what has to be known of each queue: its name, its TTL, and up to where it is read."""
         return [(span.queue, *self._about(span.queue)) for span in spans]
 
     def stored(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns hashes of what the store has, from the first receipts on; None: it is not looked at."""
+        """Returns hashes of what the store has, from the first receipts on; None: it is not read."""
         if self._store is None:
             return None
         spans = [span for span in spans if self._queue(span.queue) is not None]

@@ -87,7 +87,7 @@ def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: 
 
 
 def _unpacked(packed: bytes) -> DeadLetter:
-    """Returns a dead letter as a task packed it. Its body is text or bytes, which no type could tell the decoder."""
+    """Returns a dead letter as a task packed it. Its body is text or bytes, so it is decoded without a type."""
     values = msgspec.msgpack.decode(packed)
     return DeadLetter(**{**values, "cause": Cause(**values["cause"])})
 

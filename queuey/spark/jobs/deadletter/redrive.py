@@ -55,7 +55,7 @@ class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
     def about(self) -> bytes:
-        """Tells orders apart that a run may not be begun with one of and continued with the other."""
+        """A digest of the order: a run that was begun with one order may not be continued with another."""
         return _digest(msgspec.msgpack.encode(self.wanted))
 
 
@@ -116,7 +116,7 @@ class Redrive:
 
     Args:
         store: The store.
-        queue: Looks a queue up by name, fresh.
+        queue: Looks up a queue by name, fresh.
         order: What to do.
         usual_ttl: Of queues that have none.
         chunk: Dead letters that are sent together, about.
@@ -142,7 +142,7 @@ class Redrive:
         self._about = order.about()
 
     def count(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
-        """Tells what would become of a unit's dead letters."""
+        """Returns what would become of a unit's dead letters."""
         outcome = Redriven()
         for found, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
             _, going, left = self._targets([one.dead_letter for one in found])

@@ -18,7 +18,7 @@ from queuey.spark.options import Pattern, StoreOptions
 from queuey.storage import Store
 
 PAGE = 500
-"""Messages that are looked at together."""
+"""Messages that are read together."""
 MOST_CLASSES = 10_000
 """Classes that one task keeps apart; what comes beyond is counted without its text."""
 OTHERS = "…"
@@ -82,7 +82,7 @@ class ErrorClass(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells classes apart."""
+        """What distinguishes classes."""
         return self.queue, self.error, self.text
 
 
@@ -148,7 +148,7 @@ def pages(
     Args:
         store: The store.
         queue: Of the unit.
-        unit: Where to look.
+        unit: Where to read.
         wanted: Which dead letters; its limit counts from ``start``.
         start: From where on; None: from the beginning.
         page: How many messages are read at a time.

@@ -2,7 +2,7 @@
 
 A task goes through a range of queues and observes each group in each partition: how much is unread, how old it is, how
 long it lives. With ``sample`` two observations some seconds apart give the rates at which messages come and are read;
-with one the group is taken to stand still and no messages to come, which is what happens when nobody acts.
+with one it is assumed that the group stands still and no messages come.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FROM_FILE = "from file"
 
 
 class LagOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked at.
+    """What is observed.
 
     Attributes:
         selection: Which queues; None: all of the application.
