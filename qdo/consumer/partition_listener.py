@@ -52,7 +52,7 @@ class PartitionListener:
             they begin at the beginning.
         leaving: Awaited after the callback of a revocation, before the partitions are released.
         changed: Called when partitions can be handed out that could not.
-        failed: Called with an error that will not pass by itself.
+        failed: Called with an error that does not pass without help.
 
     Attributes:
         stopped: Nothing may be handed out now.

@@ -69,7 +69,7 @@ class Encryption:
 def begin(
     vitals: Vitals, server: socket.socket, host: str, encryption: Encryption | None, patience: float = BEGINNING
 ) -> socket.socket:
-    """Has a process stand between this program and a server that it is connected to; returns where to talk now.
+    """Puts a process between this program and its server; returns the socket to use now.
 
     Args:
         vitals: Of the program.

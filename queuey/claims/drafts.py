@@ -101,7 +101,7 @@ class EntryDraft:
     # Receipts
 
     def acknowledge(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        """Has messages done."""
+        """Marks messages as done."""
         state, found = self._state, []
         for receipt in receipts:
             position = receipt.position
@@ -154,7 +154,7 @@ class EntryDraft:
         return until
 
     def release(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        """Has claims end now."""
+        """Ends claims now."""
         found = []
         for receipt in receipts:
             position = receipt.position
@@ -169,7 +169,7 @@ class EntryDraft:
         return found
 
     def release_all(self) -> None:
-        """Has every claim end now, but for those that begin or are renewed later in this draft."""
+        """Ends every claim now, except those that begin or are renewed later in this draft."""
         self._released_all = True
         self._renewals.clear()
         self._releases.clear()

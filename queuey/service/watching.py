@@ -32,7 +32,7 @@ class Trigger(NamedTuple):
     """What wakes waiting requests of one kind.
 
     Attributes:
-        watch: Has a function called, from any thread, whenever a queue's partition may have messages; returns a
+        watch: Calls a function, from any thread, whenever a queue's partition may have messages; returns a
             function that ends that. The first function is quick and does not raise.
         for_all: It wakes all waiting requests, not one of them.
     """
@@ -98,7 +98,7 @@ class Watchers:
             return len({waiter for waiters in some for waiter in waiters})
 
     def add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
-        """Has a waiter woken; ``key`` is of this queue."""
+        """Begins to wake a waiter; ``key`` is of this queue."""
         *_, partitions, trigger = key
         with self._lock:
             shared = self._shared.get(key)
@@ -172,7 +172,7 @@ class Waiter(ABC):
         """Called when another try may succeed, in any thread, or where ``Watchers.tell`` makes its calls."""
 
     def expect(self, wanted: Iterable[Wanted]) -> None:
-        """Is called before each try: has this waiter woken by these triggers from now on, and by no others."""
+        """Called before each try: from now on these triggers wake this waiter, and no others do."""
         queues = {key: queue for queue, numbers, trigger in wanted for key in _keys_of(queue, numbers, trigger)}
         before = set(self._keys)
         for key in queues.keys() - before:
@@ -183,12 +183,12 @@ class Waiter(ABC):
         self._watchers.tries(self._keys, self)
 
     def found_nothing(self, wait: float) -> None:
-        """Is called after a try without a result: the waiter may wait for so many seconds from its beginning."""
+        """Called after a try without a result: the waiter may wait for so many seconds from its beginning."""
         self.wait = wait
         self._watchers.tried(self._keys, self)
 
     def close(self) -> None:
-        """Is woken no more."""
+        """Stops being woken."""
         self.expect(())
 
 

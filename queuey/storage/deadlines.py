@@ -59,7 +59,7 @@ class Deadline(threading.local):
         return self._clock() + self._seconds
 
     def begin(self, ends: float | None = None) -> tuple[float, bool]:
-        """Has a call run in this thread until ``ends`` at most; None: as long as any. One within it has no more.
+        """Gives a call in this thread a deadline; None: the usual one. A call within it ends no later.
 
         Returns:
             What :meth:`end` is to be given.
@@ -83,7 +83,7 @@ class Deadline(threading.local):
             self.end(before)
 
     def run(self, work: Callable[..., T], *arguments: object) -> T:
-        """Does some work as a call of its own."""
+        """Runs some work as a separate call."""
         with self.running():
             return work(*arguments)
 

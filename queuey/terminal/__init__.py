@@ -38,7 +38,7 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Says something that is not the result, as a line of its own."""
+    """Prints something that is not the result, as a separate line."""
     try:
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
@@ -106,7 +106,7 @@ def run(
     known: tuple[type[Exception], ...],
     is_usage: Callable[[Exception], bool],
 ) -> NoReturn:
-    """Runs a command line and ends the process, without a traceback for what can happen to anybody.
+    """Runs a command line and ends the process, without a traceback for ordinary errors.
 
     Args:
         program: Its name.

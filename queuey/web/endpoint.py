@@ -105,7 +105,7 @@ class Endpoint:
         self._name = name
 
     def __call__(self, context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
-        """Is called by Pyramid."""
+        """Called by Pyramid."""
         start = perf_counter()
         environ: Environ = request.environ
         try:

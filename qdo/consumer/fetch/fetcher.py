@@ -1,6 +1,6 @@
 """Reads ahead: keeps calls under way for all partitions that want messages.
 
-It has no loop of its own. Whenever something changes (messages were handed out, an answer came, a partition was
+It has no loop. Whenever something changes (messages were handed out, an answer came, a partition was
 added) :meth:`Fetcher.kick` plans anew and starts a task for each call. An answer counts for a partition only if the
 partition still belongs to that call: one that was revoked or moved meanwhile does not.
 

@@ -350,7 +350,7 @@ class GroupMember:
             raise
 
     async def stop(self, within: float | None = None) -> None:
-        """Has everything revoked, releases each partition when it is given up, and leaves. Idempotent.
+        """Revokes all partitions, releases each when it is given up, and leaves. Idempotent.
 
         Also while it is starting. Meanwhile the member is given nothing.
 
@@ -459,7 +459,7 @@ class GroupMember:
         return self._group_session
 
     def _on_event(self, events: SessionEvents, event: Event) -> None:
-        """Takes note of an event of the present session, in the instant it is heard of; of others there is nothing."""
+        """Notes an event of the present session at once; events of earlier sessions are ignored."""
         if event == "changed" or events is not self._events:
             return
         self._move(event)

@@ -83,7 +83,7 @@ class ManualAssignment(Ownership):
         self.held = {}
 
     async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
-        """Has the owner stop, and commit what it still wants to."""
+        """Stops the owner and lets it commit what it still wants to."""
         for row in rows:
             row.state = "revoking"
         self._owner.stop(rows)

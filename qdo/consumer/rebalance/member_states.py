@@ -10,10 +10,10 @@
 
 joining     has no session: it owns nothing, and tries until it has one, always under the same id.
 active      reads what it is to own, takes what is given to it, and gives up what is not any more. One member leads:
-            it reads who is there and which queues there are, and sets the target. Two that both believe to lead do no
-            harm: the target is set at the version that was read, and who owns a partition is decided where it is taken.
-suspended   nobody answers. It still owns what it owned, hands out nothing new, and does nothing else until it is
-            connected again or lost.
+            it reads the members and the queues, and sets the target. Two that both believe to lead do no
+            harm: the target is set at the version that was read, and only one can take a partition.
+suspended   the service does not answer. It still owns what it owned, hands out nothing new, and does nothing else until
+            it is connected again or lost.
 leaving     revokes all that it holds, releases it and leaves. Partitions lost meanwhile are only reported.
 left        final.
 

@@ -8,12 +8,12 @@
      │ taking         └─┼──found to be another's, or at another version────────────┘  │
      ▼ unknown          │                                                             │
     unsure ──taken again, or none                                                     │
-       └───────────────────────────given to somebody else─────────────────────────────┘
+       └───────────────────────────given to another member────────────────────────────┘
 
     every state ──the session is lost──► lost (final)
 
 owned       its owner (the consumer) is notified and works on it. Commits are recorded.
-revoking    its owner is told to stop. Commits are recorded still.
+revoking    its owner is asked to stop. Commits are recorded still.
 releasing   no commit is accepted any more; one that was asked for before goes first. It is released, however often that
             has to be tried. An owner that was not done is notified that the partition is lost.
 unsure      may be owned or not; its owner does not know of it. Taken again if it is given to us still, else released.

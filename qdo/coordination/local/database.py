@@ -196,7 +196,7 @@ class CoordinationFile:
         return False
 
     def _use_log(self, connection: apsw.Connection) -> None:
-        """Has a new file keep a log; SQLite asks no busy handler while another process does the same."""
+        """Turns on the log of a new file; SQLite asks no busy handler while another process does the same."""
         until = time.monotonic() + self.patience
         while True:
             try:

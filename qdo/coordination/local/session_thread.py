@@ -227,7 +227,7 @@ class SessionThread(threading.Thread):
     # Called from the loop.
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Has the thread run something; jobs run in the order in which they came.
+        """Runs a job in the thread; jobs run in the order in which they came.
 
         Raises:
             CoordinationLost: The coordinator is closed.
@@ -251,7 +251,7 @@ class SessionThread(threading.Thread):
         return await asyncio.wrap_future(self.submit(lambda: self.run_in(work, session=session, write=write)))
 
     def shut(self) -> None:
-        """Has the thread end after what was asked of it before. Idempotent."""
+        """Ends the thread after all earlier jobs. Idempotent."""
         with self._lock:
             if not self._closing:
                 self._closing = True

@@ -6,7 +6,7 @@ first loss on what was begun. Nothing of this costs anything while no session is
 
 ::
 
-    ordinary ──the owner is lost──► watched ──lost with a run in hand──► narrowed ──lost with it──► charged
+    ordinary ──the owner is lost──► watched ──lost during a run────────► narrowed ──lost with it──► charged
         ▲                             │  ▲                                  │                          │
         └──enough was handled─────────┘  └──everything of the run is handled┴──handled, or given up────┘
 

@@ -82,7 +82,7 @@ class ChildProcess:
         raise HandlerError(reason)
 
     async def run(self, messages: Sequence[Message], place: Delivery, run: MessageRun) -> RunResult:
-        """Has it handle messages. If it dies over one, or has to be killed, that message failed."""
+        """Lets it handle messages. If it dies over one, or has to be killed, that message failed."""
         assert self._writer is not None  # noqa: S101 - it was started
         writer = self._writer
         run.tell = lambda: writer.write(child_protocol.frame(None))
@@ -125,7 +125,7 @@ class ChildProcess:
         return self.dead or self._process is None or self._process.returncode is not None
 
     def strike(self) -> None:
-        """Has it and whatever it has started killed."""
+        """Kills it and the processes that it has started."""
         self.dead = True
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -256,7 +256,7 @@ class ProcessExecutor:
         return ran._replace(failure=None) if self._given_up else ran
 
     def _drop(self, child: ChildProcess, why: str) -> None:
-        """Has another child take the place of one that is gone."""
+        """Replaces a child that is gone by another one."""
         self._children.discard(child)
         if not self._given_up:
             logger.warning("%s; another is started", why)

@@ -13,7 +13,7 @@ from queuey.client.errors import TokenError
 
 
 class AuthorizationHeader:
-    """Has the header of the next request. Safe to use from several threads.
+    """Holds the header of the next request. Safe to use from several threads.
 
     Args:
         credential: What the client was given.

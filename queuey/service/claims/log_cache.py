@@ -35,7 +35,7 @@ class LogCache:
         return len(self._logs)
 
     def add(self, key: Key, *requests: Request) -> None:
-        """Has a log answer requests."""
+        """Passes requests to a log, which answers them."""
         with self._lock:
             log = self._logs.get(key)
             if log is None:

@@ -83,7 +83,7 @@ class ClaimNews:
         self._watched: dict[Key, _Watched] = {}
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
-        """Has ``wake`` called whenever a claim may find something that it did not find before. Never blocks.
+        """Calls ``wake`` whenever a claim may find messages that it did not find before. Never blocks.
 
         Args:
             queue: The queue.
@@ -114,7 +114,7 @@ class ClaimNews:
         return stop
 
     def note(self, log: PartitionLog) -> None:
-        """Is called after each round of a log, before the next one."""
+        """Called after each round of a log, before the next one."""
         watched = self._watched.get(log.key)
         if watched is None:
             return

@@ -6,7 +6,7 @@
                       ▲          │ ▲ └──refused─► read, apply ────────────┐
                       │          │ └─in doubt: the same entry again       │ the entry there is ours: it was applied
                       │          └──certainly not: the error is answered  │
-                      └──────────────── it is another's: decide anew ◄────┘
+                      └──────────────── it is another's: decide again ◄───┘
 
 One round is under way at a time; requests that come meanwhile wait for the next one and share its entry. A round is a
 generator (:mod:`queuey.service.claims.steps`), so it holds no thread while it waits.
@@ -152,7 +152,7 @@ class PartitionLog:
         return not self._busy
 
     def add(self, *requests: Request) -> None:
-        """Has requests answered. Never blocks."""
+        """Adds requests, which are answered later. Never blocks."""
         now = self._runtime.boottime()
         with self._lock:
             for request in requests:
@@ -558,7 +558,7 @@ class PartitionLog:
             self._follow_ups.deleted(key)
 
     def _publish(self, queue: Queue, outs: Sequence[Position]) -> Work:
-        """Publishes dead letters, and has the log say so. Where that fails it is done later."""
+        """Publishes dead letters, and records that in the log. If that fails, it is repeated later."""
         letters = self._follow_ups.letters(self.state, outs, self._runtime.boottime())
         if not letters:
             return

@@ -73,7 +73,7 @@ class PollRequest(Request):
 
 
 class SettleRequest(Request):
-    """Has receipts of this partition acknowledged, renewed or released. The result is a list of settlements."""
+    """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements."""
 
     __slots__ = ("kind", "receipts", "settled", "ttl")
 

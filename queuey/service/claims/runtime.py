@@ -44,11 +44,11 @@ class Runtime(ABC):
 
     @abstractmethod
     def submit(self, work: Callable[[], None]) -> None:
-        """Has some work done soon, in another thread; it must not block."""
+        """Runs some work soon, in another thread; it must not block."""
 
     @abstractmethod
     def later(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
-        """Has some work done after so many seconds; returns what calls that off."""
+        """Runs some work after so many seconds; returns a function that cancels it."""
 
     @abstractmethod
     def block(self, work: Callable[[], Any], done: Done) -> None:
@@ -144,7 +144,7 @@ class Timers:
         self._thread: threading.Thread | None = None
 
     def add(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
-        """Has a quick function called after so many seconds; returns what calls that off."""
+        """Calls a quick function after so many seconds; returns a function that cancels it."""
         holder = [work]
         with self._changed:
             heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._numbers), holder))

@@ -82,7 +82,7 @@ class Turns:
         return turn
 
     def _next(self, turn: _Turn, now: float, refused: Refused) -> None:
-        """Has the next partition come first where no other process is at work; those passed over come last."""
+        """Puts the next partition first at which no other process works; those passed over come last."""
         order = turn.order
         free = (at for at in range(1, len(order)) if refused(order[at]) <= now - AVOIDED)
         at = next(free, 1)

@@ -119,7 +119,7 @@ class Messages(ABC):
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
     ) -> Callable[[], None]:
-        """Has ``wake`` called whenever a read of a partition may show what it did not show before. Never blocks.
+        """Calls ``wake`` whenever a read of a partition may show messages that it did not show before. Never blocks.
 
         It is called for what is acknowledged after this call, and for what comes due: at once if this process stores
         it, else within 0.25 s; later if more partitions are watched than the store can poll so often. So a

@@ -161,7 +161,7 @@ It goes by the steps of a statement since that was prepared, so a short one may 
 
 @contextlib.contextmanager
 def hastily(connection: Connection) -> Iterator[None]:
-    """Has what is read meanwhile, in this thread, neither wait for another process nor go through very many rows.
+    """Makes reads in this thread meanwhile neither wait for another process nor go through very many rows.
 
     Raises:
         TooLong: It would have to.

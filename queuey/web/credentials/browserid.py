@@ -1,8 +1,8 @@
 """Reads users' BrowserID assertions: ``BrowserID ASSERTION``, checked on this machine.
 
-PyBrowserID knows the protocol: what is signed by whom, and who may speak for a mail address. Two of its parts are
-replaced. It asks no server, because it would ask any that an assertion names: the issuers, their keys and the mail
-domains that they may speak for are settings. And OpenSSL checks the signatures. See docs/decisions/0024.
+PyBrowserID implements the protocol: which keys sign what, and which hosts may issue for a mail address. Two of its
+parts are replaced. It asks no server, because it would ask any that an assertion names: the issuers, their keys and the
+mail domains that they may speak for are settings. And OpenSSL checks the signatures. See docs/decisions/0024.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Gateway:
         self._ended_here: list[tuple[Any, Exception | None]] = []
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Is called before the first request, in the loop's thread."""
+        """Called before the first request, in the loop's thread."""
         self._loop = loop
         self._thread = get_ident()
         self._tell = LoopCalls(loop)
@@ -165,11 +165,11 @@ class Gateway:
         loop.call_later(1.0, self._look_for_late)
 
     def stop(self) -> None:
-        """Is called after the last request."""
+        """Called after the last request."""
         self._threads.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Is called by granian with each request."""
+        """Called by granian with each request."""
         environ, foreign = make_environ(scope)
         try:
             environ["PATH_INFO"], hot = find_path(scope["raw_path"])
@@ -388,7 +388,7 @@ class Gateway:
             self._finish(future, None, error)
 
     def _look_for_late(self) -> None:
-        """Is called every second."""
+        """Called every second."""
         self._give_up_late()
         self._bodies.give_up_late()
         for line in (self._scheduler, self._threads):
@@ -451,7 +451,7 @@ class LoopCalls:
         self._waking = False
 
     def __call__(self, call: Callable[..., None], *args: object) -> None:
-        """Has the loop make a call."""
+        """Makes a call in the loop's thread."""
         self._calls.append((call, args))
         if not self._waking:
             self._waking = True

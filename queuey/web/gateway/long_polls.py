@@ -78,7 +78,7 @@ class LongPoll(Waiter):
         self.trying = False
 
     def wake(self) -> None:
-        """Has it tried again as soon as it is its turn."""
+        """Makes it try again as soon as it is its turn."""
         self.news = True
         self._polls.line_up(self)
 
@@ -150,7 +150,7 @@ class LongPolls:
         tell: Callable[..., None],
         run: Callable[[Callable[[], None]], Awaitable[None]],
     ) -> None:
-        """Is called in the loop's thread, before the first request.
+        """Called in the loop's thread, before the first request.
 
         Args:
             loop: The loop.
@@ -243,7 +243,7 @@ class LongPolls:
             self.loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        """Has those tried again whose turn it is."""
+        """Lets those try again whose turn it is."""
         self._dispatching = False
         begun = 0
         while begun < STEP and (poll := self._turns.take(self._fits)) is not None:
@@ -287,7 +287,7 @@ class LongPolls:
         return ANYBODY if header is None else self._authenticate.seen_caller(header)
 
     def _compare(self, headers: Iterable[str | None]) -> None:
-        """Has those tried again whose rights are not any more what they were."""
+        """Lets those try again whose rights have changed."""
         for header in headers:
             same = self._waiting.get(header)
             if same is not None and (caller := self._caller(header)) != same.caller:

@@ -400,7 +400,7 @@ class FairPool:
             self._jobs.put(None)
 
     async def run(self, tenant: str, work: Callable[[], T], weight: int = 0, *, computes: bool = False) -> T:
-        """Has a thread do some work; returns its result.
+        """Runs some work in a thread; returns its result.
 
         Args:
             tenant: The tenant that it counts for.

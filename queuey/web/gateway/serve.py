@@ -259,7 +259,7 @@ def run_worker(
 
     try:
         MPServer._spawn_asgi_worker(number, name, load, _listen(rest[0], settings), *rest[1:])  # noqa: SLF001 - its public
-        # counterpart, a spawn target of one's own, still has to call it
+        # counterpart, a custom spawn target, still has to call it
         gateway.stop()
     finally:
         done.set()

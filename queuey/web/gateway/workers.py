@@ -1,6 +1,6 @@
 """The counts that the workers of one service exchange, so that a scrape of any of them shows all.
 
-Each listens at a name of its own in Linux' abstract namespace, where nothing is left behind when it dies, and sends its
+Each listens at its own name in Linux' abstract namespace, where nothing is left behind when it dies, and sends its
 counts to each process that connects. The kernel reports the user of the other process: only processes of the same user
 are answered.
 """

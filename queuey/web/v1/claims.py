@@ -70,18 +70,18 @@ class ClaimViews:
     # Receipts
 
     def acknowledge(self, environ: Environ, match: Match) -> Response:
-        """Has messages done."""
+        """Acknowledges messages."""
         access = self._enter(environ, match)
         receipts, _ = self._read_fresh(environ, access)
         return _settled(access.queue, self._claims.acknowledge(access, receipts))
 
     def renew(self, environ: Environ, match: Match) -> Response:
-        """Has claims last longer."""
+        """Renews claims."""
         access = self._enter(environ, match)
         return _settled(access.queue, self._claims.renew(access, *self._read_fresh(environ, access)))
 
     def release(self, environ: Environ, match: Match) -> Response:
-        """Has claims end now."""
+        """Releases claims."""
         access = self._enter(environ, match)
         receipts, _ = self._read_fresh(environ, access)
         return _settled(access.queue, self._claims.release(access, receipts))
@@ -209,7 +209,7 @@ def _receipts(value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]
 
 
 def _mark(queue: Queue) -> str:
-    """Returns what ends the receipts of a queue, so that those of others, and of before a purge, are told apart."""
+    """Returns the end of a queue's receipts; it differs between queues, and before and after a purge."""
     return f"{crc32(b'%d' % queue.qid) & 0xFFFFFF:06x}"
 
 

@@ -189,7 +189,7 @@ class Handler:
         lease: Of the session.
         context: For encrypted connections; None: they are not.
         closing: Seconds that a server has to answer that the session was closed.
-        keep: Starts a helper process between this program and its server, and returns the address to use instead; None:
+        keep: Starts a helper process between this program and its server, and returns the socket to use instead; None:
             there is no such process.
         hangs: Returns whether the program does nothing any more, so that its session is to end.
 

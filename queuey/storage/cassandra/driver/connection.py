@@ -174,7 +174,7 @@ class Driver:
         if cluster is not None:
             cluster.shutdown()
 
-    # What is known of the cluster
+    # What the driver knows of the cluster
 
     def hosts(self) -> list[Host]:
         """The nodes, those that are down included."""

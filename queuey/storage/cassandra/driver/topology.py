@@ -39,22 +39,22 @@ class Watchman(HostStateListener):  # type: ignore[misc] # the driver has no typ
         self._nodes: dict[str, Trouble] = {}
 
     def on_down(self, host: Any) -> None:  # noqa: ANN401 - the driver's
-        """Is called by the driver when it has lost a node."""
+        """Called by the driver when it has lost a node."""
         address = str(host.address)
         node = self._nodes.setdefault(address, Trouble(log, f"Cassandra node {address}", quiet=0.0))
         node.met("down", f"lost (data centre {host.datacenter}); it is tried again until it answers")
 
     def on_up(self, host: Any) -> None:  # noqa: ANN401 - the driver's
-        """Is called by the driver when a node is back."""
+        """Called by the driver when a node is back."""
         node = self._nodes.get(str(host.address))
         if node is not None:
             node.passed()
 
     def on_add(self, host: Any) -> None:  # noqa: ANN401 - the driver's
-        """Is called by the driver for a node that it has not known before."""
+        """Called by the driver for a node that it has not known before."""
 
     def on_remove(self, host: Any) -> None:  # noqa: ANN401 - the driver's
-        """Is called by the driver when a node has left the cluster: it is not lost any more."""
+        """Called by the driver when a node has left the cluster: it is not lost any more."""
         self._nodes.pop(str(host.address), None)
 
 

@@ -5,8 +5,8 @@ A key has one row, changed by compare-and-set. Its states::
                       ┌──(its writer: written in time)──► done       final until the row expires
     absent ──► pending│
                  ▲    └──(its writer: failed or late)───┐
-                 │    └──(anybody, after W)─────────────┴► abandoned
-                 └──────────(anybody, once the old messages are removed)──┘
+                 │    └──(any process, after W)─────────┴► abandoned
+                 └──────────(any process, once old messages are removed)──┘
 
 ``pending`` and ``abandoned`` name the ids that the messages have, or would have. Three rules make a post that is
 carried out once of this:

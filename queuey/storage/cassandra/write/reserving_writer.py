@@ -3,7 +3,7 @@
 The ids are made in the writer's thread, by the rules of every other write. W runs from then on, and what is not sent by
 its end is never sent. States of a reservation::
 
-    waiting ──(ids made)──► reserved ──(write)──► sent ──► stored | failed, to be undone by whoever reserved it
+    waiting ──(ids made)──► reserved ──(write)──► sent ──► stored | failed, to be undone by the caller that reserved it
                                └─────(drop)─────► dropped
 """
 

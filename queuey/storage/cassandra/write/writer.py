@@ -172,7 +172,7 @@ class MessageWriter:
             raise StoreUnavailable("too many messages wait for Cassandra already")
 
     def _submit(self, work: Callable[..., object], *arguments: object) -> bool:
-        """Has something done that may have to wait; returns False if the store was closed meanwhile."""
+        """Runs work that may have to wait in a thread of the pool; returns False if the store was closed meanwhile."""
         try:
             self._pool.submit(self._deadline.run, work, *arguments)
         except RuntimeError:
@@ -380,7 +380,7 @@ class MessageWriter:
             self._judge(in_flight, level, InDoubt("the store is closed"))
 
     def _arrived_unsure(self, in_flight: InFlightBatch, level: InForce, arrived: float) -> None:
-        """Has the clock checked before anything is acknowledged by it."""
+        """Checks the clock before anything is acknowledged."""
         error: StoreUnavailable | None = None
         try:
             self._watch.confirm(arrived)

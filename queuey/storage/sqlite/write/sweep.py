@@ -170,7 +170,7 @@ class Sweep:
             yield took
 
     def _perform(self, work: Callable[[Transaction], int]) -> float:
-        """Has the writer do a step; returns the seconds it took of the writer's time, waiting not counted."""
+        """Runs a step in the writer; returns the seconds of the writer's time that it took, without waiting."""
         took = 0.0
 
         def timed(transaction: Transaction) -> int:
