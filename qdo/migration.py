@@ -109,7 +109,7 @@ def plan(
     *,
     back: bool = False,
 ) -> tuple[list[Move], dict[Partition, Fate]]:
-    """Decides what becomes of what was reached elsewhere.
+    """Decides what becomes of positions that were reached elsewhere.
 
     Args:
         reached: For each partition the last message that was handled; None: none was.

@@ -110,7 +110,7 @@ class _Chains:
         self._takers: dict[int, list[int]] = {}
 
     def settle(self) -> None:
-        """Carries out chains until there is none that evens anything out."""
+        """Carries out chains until none makes the loads more even."""
         while self._left:
             top = max(self._loads[member] for member in self._left)
             givers = [member for member in self._left if self._loads[member] == top]

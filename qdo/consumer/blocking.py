@@ -294,7 +294,7 @@ class LoopThread:
             self._loop.call_soon_threadsafe(function)
 
     def stop(self) -> None:
-        """Breaks off what is left and ends the thread. Idempotent."""
+        """Cancels the remaining calls and ends the thread. Idempotent."""
         self.alive = False
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._loop.stop)

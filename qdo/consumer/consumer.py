@@ -362,11 +362,11 @@ class AsyncConsumer:
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
 
     def rejoin(self) -> None:
-        """Hands everything back, each partition as it is done with, leaves the group and joins it again."""
+        """Releases all partitions, each when it is finished, leaves the group and joins it again."""
         self._group.rejoin()
 
     def found(self, partition: Partition) -> CommittedOffset:
-        """Returns what was recorded of an owned partition when this member took it."""
+        """Returns the record of an owned partition as it was when this member took it."""
         row = self._group.table.held_row(partition)
         return CommittedOffset() if row is None else row.claimed
 
@@ -473,7 +473,7 @@ class AsyncConsumer:
         return self._listener.stopped or not self._group.table.connected
 
     async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
-        """Hands out what was taken, after giving the loop a chance to ask for what comes next."""
+        """Hands out the messages that were taken, after letting the loop request the next ones."""
         self._fetcher.kick()
         try:
             for _ in range(YIELDS):

@@ -101,7 +101,7 @@ class OwnedPartition:
         return self.released and self.over
 
     def request(self) -> tuple[OwnedOffset, str | None]:
-        """Returns what is to be sent."""
+        """Returns the offset to send."""
         assert self.held is not None  # noqa: S101 - it is owned
         offset = msgspec.structs.replace(self.held.offset, note=self.note)
         return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
@@ -145,7 +145,7 @@ class OwnedPartition:
         self.since = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
 
     def seek(self, position: str) -> None:
-        """Goes on after another position. What was read must have been dropped."""
+        """Goes on after another position. The fetched messages must have been dropped."""
         self.place(position)
         self.more = None
         self.rest_until = 0.0

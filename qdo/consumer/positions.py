@@ -22,7 +22,7 @@ from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query, i
 log = logging.getLogger("qdo.consumer")
 
 Record = Callable[[Mapping[Partition, str]], Awaitable[frozenset[Partition]]]
-"""Records offsets with the group; returns those that were not, as they are no longer this member's."""
+"""Records offsets with the group; returns those that were refused because this member lost the partition."""
 
 PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """Seconds between tries, at first and at most."""

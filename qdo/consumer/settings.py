@@ -1,4 +1,4 @@
-"""What can be chosen about a consumer."""
+"""The settings of a consumer."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Vitals:
 
     @classmethod
     def begin(cls, limit: float) -> Self:
-        """Makes those of this program, which may be held up for so many seconds."""
+        """Makes the vitals of this program, which may be held up for so many seconds."""
         with _memory() as file:
             file.truncate(_COUNT * 8)
             made = cls(os.dup(file.fileno()), os.getpid())

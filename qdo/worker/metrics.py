@@ -87,7 +87,7 @@ class WorkerMetrics(Collector):
         self.note("rebalances")
 
     def describe(self) -> Iterable[Metric]:
-        """Says nothing beforehand: the families depend on what was done."""
+        """Describes no families beforehand: they depend on what was done."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

@@ -148,7 +148,7 @@ class EntryDraft:
         before = 0 if ended or claim is None else claim.expires
         until = max(before, expires, self._renewals.get(position, 0))
         self._releases.pop(position, None)
-        # Also where it is no longer than before: that it still lives is known only when an entry says so.
+        # Also if it is no longer than before: only an entry proves that the claim is still valid.
         self._renewals[position] = until
         self.size += 1
         return until

@@ -146,7 +146,7 @@ class State:
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_tasks(self, number: int, entry: Entry) -> None:
-        """Notes what is to be done besides, and what was."""
+        """Notes follow-up work that is to be done, and work that was done."""
         for position, target, deliveries in entry.outs:
             self._finish(position)
             self.outbox[position] = target, deliveries
@@ -235,7 +235,7 @@ class State:
             if self.has_ended(position, expired):
                 found.append(position)
             else:
-                # The clock stands lower than it did, or what is here was claimed anew.
+                # The clock was set back, or the message was claimed again.
                 stale.append(position)
         for position in stale:
             del ended[position]

@@ -116,7 +116,7 @@ class Queues:
         return self._store.create_queue(application, name, spec)
 
     def _check(self, name: str, spec: QueueSpec) -> None:
-        """Raises InvalidRequest if dead letters cannot go where they are to go."""
+        """Raises InvalidRequest if the named queue cannot take the dead letters."""
         if not spec.dead_letter:
             return
         error = queue_name_error(spec.dead_letter, self._limits.max_queue_name)

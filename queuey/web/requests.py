@@ -126,7 +126,7 @@ def announced_length(environ: Environ) -> int | None:
 
 
 class BodyReader:
-    """Takes in bodies: no longer ones than any view wants, not more at a time than fit, and none for ever.
+    """Receives bodies, with limits on the length of one, on the bytes of all at a time, and on the time.
 
     Used in the loop's thread alone.
     """

@@ -73,7 +73,7 @@ class FetchBuffer:
         self._last: list[tuple[BufferedSlice, str | None]] = []
 
     def put(self, row: OwnedPartition, messages: list[Message]) -> None:
-        """Takes what was read of a partition: messages that come after those that are held of it."""
+        """Adds fetched messages of a partition, which follow those that are held."""
         each = -(-weigh(messages) // len(messages))
         row.chunks.append((messages, each))
         self._count(row, len(messages), each)
@@ -97,7 +97,7 @@ class FetchBuffer:
             del self._ready[row.partition]
 
     def take(self, most: int, skip: Collection[Partition] = ()) -> list[BufferedSlice]:
-        """Takes up to so many messages, in equal shares of those whose turn it is; what some leave, others get.
+        """Takes up to so many messages, in equal shares from the partitions whose turn it is; others get unused shares.
 
         Partitions whose messages were handed out go to the end of the line.
         """
@@ -108,7 +108,7 @@ class FetchBuffer:
         return [self._take(row, share) for row, share in zip(chosen, shares, strict=True)]
 
     def hand_out(self, taken: list[BufferedSlice], *, stopped: bool = False) -> list[Batch]:
-        """Hands out what was taken; from now on it counts as handed out.
+        """Hands out the messages that were taken; from now on they count as handed out.
 
         What is not to be handed out any more, because its partition was revoked or moved meanwhile, is dropped. What
         cannot be handed out now, because its partition was paused or everything is stopped, is taken back.
@@ -137,7 +137,7 @@ class FetchBuffer:
                 self._put_back(one)
 
     def settle(self, skip: Collection[Partition] = ()) -> None:
-        """Counts what was handed out as processed, but for some partitions."""
+        """Counts the messages that were handed out as processed, except those of some partitions."""
         for partition in [partition for partition in self._out if partition not in skip]:
             row = self._out.pop(partition)
             row.settled = row.position

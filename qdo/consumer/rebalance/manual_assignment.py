@@ -61,7 +61,7 @@ class ManualAssignment(Ownership):
         await self._owner.assigned(rows)
 
     async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-        """Records ids as the group's, the last that comes; returns none, as there are none that are not ours.
+        """Records ids as the group's, the last one wins; returns no partitions, because none can be lost.
 
         Raises:
             GroupActive: A member of the group owns one of the partitions.

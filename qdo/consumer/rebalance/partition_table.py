@@ -126,7 +126,7 @@ class SessionEvents:
             raise SessionLost("the session has ended")
 
     def ended(self, task: asyncio.Task[None]) -> None:
-        """Takes the end of work without which there is no taking part: its failure ends the session."""
+        """Handles the end of work that the member cannot do without: its failure ends the session."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         if not isinstance(error, SessionLost):
@@ -146,7 +146,7 @@ class Owner(Protocol):
         """These are ours now; commits for them are accepted already while this runs."""
 
     def stop(self, rows: Collection[OwnedPartition]) -> None:
-        """Nothing more of these is to be handed out; called as soon as they are not ``owned`` any more."""
+        """Stop handing out messages of these; called as soon as they are not ``owned`` any more."""
 
     async def revoke(self, row: OwnedPartition) -> None:
         """Returns when this may be released.
@@ -159,7 +159,7 @@ class Owner(Protocol):
         """These are lost to other members: abandon all work on them; nothing can be committed."""
 
     def refused(self, error: CoordinationRefused) -> None:
-        """The service does not allow something that there is no going on without; it is tried again all the same."""
+        """The service refuses something that the member cannot do without; it is tried again all the same."""
 
     def suspended(self) -> None:
         """The service does not answer: hand out nothing new."""

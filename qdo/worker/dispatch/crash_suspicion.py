@@ -1,8 +1,8 @@
-"""What to make of a partition whose owner before was lost: which of its messages may have brought that about.
+"""Decides which messages of a partition may have caused the loss of its previous owner.
 
-A message that crashes its worker, or holds it up until its session ends, leaves no word. So that not every worker in
-turn begins it again, for ever, the offset's record says whether the owner before released the partition, and from the
-first loss on what was begun. Nothing of this costs anything while no session is lost.
+A message that crashes its worker, or holds it up until its session ends, leaves no error. To keep every worker in turn
+from beginning it again, for ever, the offset's record says whether the previous owner released the partition, and after
+a first loss also which messages were begun. This costs nothing while no session is lost.
 
 ::
 
@@ -19,8 +19,9 @@ charged     One message was handled alone when the session was lost: each such l
             those before. For its last attempt the worker handles nothing else at all. If that is lost, too, the
             message is not begun any more.
 
-So a neighbour of the culprit is not given up for it. What was noted alone is taken back as soon as the message has come
-to an end, and when a partition is handed back the note is again as it was found: being handed over costs no attempt.
+So messages near the faulty one are not given up for it. The note of a message that ran alone is removed as soon as the
+message has ended, and when a partition is handed back, the note is restored as it was found: being handed over costs no
+attempt.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class CrashSuspicion:
         return self.narrowed(message) and self._lost_before(message) + 1 >= self._attempts > 0
 
     def note(self, messages: Sequence[Message]) -> HandlingNote:
-        """Returns what is to be noted before some messages begin."""
+        """Returns the note to record before some messages begin."""
         first = messages[0]
         self.noted = HandlingNote(messages[-1].id, self._lost_before(first), self.narrowed(first), self.last(first))
         return self.noted

@@ -70,10 +70,10 @@ class OwnedPartitions(Protocol):
         """Whether they are surely owned."""
 
     def found(self, partition: Partition) -> CommittedOffset:
-        """Returns what was recorded when it was taken."""
+        """Returns its record as it was when it was taken."""
 
     async def note(self, partition: Partition, note: HandlingNote | None) -> None:
-        """Notes what was begun of it."""
+        """Notes which of its messages were begun."""
 
     def rejoin(self) -> None:
         """Hands everything back and joins again."""
@@ -211,7 +211,7 @@ class Dispatcher:
                     self._note(work, run.messages[run.handled - 1].id, 0)
 
     def stop(self) -> None:
-        """Begins nothing new of what it has, but for what fills gaps; :meth:`close` follows for each partition."""
+        """Begins no messages that it holds, except in gaps; :meth:`close` follows for each partition."""
         self._shut(self._works.values())
 
     @staticmethod
@@ -451,7 +451,7 @@ class Dispatcher:
             self._aside.clear()
 
     async def _take_notes_back(self, works: Iterable[PartitionWork]) -> None:
-        """Restores what was noted of partitions that are handed back: being handed over is no fault of a message."""
+        """Restores the notes of partitions that are handed back: being handed over is no fault of a message."""
         left = [
             self._owned.note(work.partition, work.suspicion.restored(work.partition_queue.end))
             for work in works

@@ -182,7 +182,7 @@ class OrderedQueue:
         return None if self._running or self._held or not self.full else self._messages[self._at]
 
     def charge(self, attempts: int) -> None:
-        """Counts so many attempts of the next message, if there were no more."""
+        """Counts so many attempts of the next message, unless it has more already."""
         self._attempt = max(self._attempt, attempts + 1)
 
     def take(self, most: int) -> MessageRun | None:

@@ -160,7 +160,7 @@ class ChildProcess:
         return child_protocol.value(begun + await self._reader.readexactly(length - len(begun)))
 
     async def _ending(self) -> str:
-        """Says how it ended; ends what it left behind."""
+        """Returns how it ended; ends the processes that it left behind."""
         process = self._process
         assert process is not None  # noqa: S101 - it was started
         self.dead = True

@@ -100,7 +100,7 @@ class PartitionLog:
     """The log of one partition, for all callers in this process.
 
     Args:
-        store: Where it is kept.
+        store: The store that keeps the log.
         key: The queue's ``qid`` and the partition.
         runtime: Threads, clocks, chance.
         timing: When claims are over.

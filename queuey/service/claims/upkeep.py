@@ -14,8 +14,8 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
     """How a log is kept short.
 
     Attributes:
-        entries: After so many a snapshot is made, if they are together as long as the last one was.
-        most_entries: After so many one is made in any case.
+        entries: A snapshot is made after so many, if they are together as long as the last snapshot was.
+        most_entries: A snapshot is made after so many in any case.
         kept_entries: So many are left by truncation.
         kept_seconds: Those that have come since are left, too.
     """

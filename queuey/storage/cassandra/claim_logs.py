@@ -236,7 +236,7 @@ class ClaimLogRemoval:
     def _remove(self, key: tuple[int, int], last: int | None) -> None:
         while last is not None:
             result = self._transactions.batch([(_END, (*key, last)), (_CLEAR, key)])
-            # Refused: it was removed before, or an append that was in doubt has come to its end.
+            # Refused: it was removed before, or an append that was in doubt has finished.
             last = None if result.applied or not result.seen else result.seen[-1]
         self._driver.run(_FORGET_ALL, key, consistency=self._options.catalogue_write)
 
@@ -302,7 +302,7 @@ def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate
 
 
 def _reading(key: tuple[int, int], first: int) -> _Steps:
-    """Reads a log from an entry on; what is no more there by the snapshot that stands for it."""
+    """Reads a log from an entry on; removed entries are replaced by the snapshot that stands for them."""
     if first > 1:
         [found] = yield [(_ENTRIES, (*key, first))]
         if found and (found[0][1], found[-1][1]) == (first, first + len(found) - 1):

@@ -67,7 +67,7 @@ class CheckResult(NamedTuple):
     doubted: bool = False
 
     def conclude(self, token: int) -> Conclusion:
-        """Says what became of a change that writes this token."""
+        """Returns the outcome of a change that writes this token."""
         if self.applied or (self.seen and self.seen[-1] == token):
             return Conclusion.DONE
         return Conclusion.UNCLEAR if self.doubted else Conclusion.REFUSED
@@ -186,7 +186,7 @@ class LightweightTransactions:
         """Lets callers of this process change one thing after another: transactions that meet hinder each other.
 
         Raises:
-            StoreBusy: The change that is being made does not come to its end.
+            StoreBusy: A change under way does not finish.
             StoreUnavailable: The call has no time left.
         """
         with self._lock:

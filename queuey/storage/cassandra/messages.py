@@ -314,14 +314,14 @@ class CassandraMessages(Scanning):
         return horizon
 
     def _noting(self, queue: Queue, now: int) -> Callable[[tuple[int, int], reading.Probe], None] | None:
-        """Returns what remembers ranges without messages, where that is safe."""
+        """Returns the cache of empty ranges, where using it is safe."""
         below = self._levels.empty_below(queue, now)
         if below is None:
             return None
         return lambda key, probe: self._empty_ranges.note(key, probe, below)
 
     def _looks(self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float) -> list[Known]:
-        """Returns what is recorded of the buckets of slices, from memory where that is recent enough."""
+        """Returns the recorded buckets of slices, from memory if that is recent enough."""
         qid, low_watermarks = row.queue.qid, self._levels.concludes(row.queue)
         found: list[Known | None] = [
             self._bucket_index.cached(
@@ -347,7 +347,7 @@ class CassandraMessages(Scanning):
         return read(part, extent, now, first=reading.room_for([part], self._options.longest_body), most=room)
 
     def _extent(self, row: Row, known: Known, part: Slice, upper: Position, now: int) -> Extent:
-        """Returns what is to be read for a slice."""
+        """Returns the reads that a slice needs."""
         lower, bounded = part.lower, upper
         if part.descending:
             lower = max(lower, (known.low, LOW_MIN))

@@ -37,7 +37,7 @@ class KeyedPosts(ABC):
             InvalidRequest: As in ``append``.
             KeyReused: The key is that of a post with another ``content``.
             KeyInUse: Another caller is about to carry out this post, or was until a moment ago.
-            StoreUnavailable: ``outcome`` says what became of what this call has written; an earlier one may have stored
+            StoreUnavailable: ``outcome`` is that of this call's writes; an earlier one may have stored
                 the messages. Repeating it with the same key is always safe.
         """
 

@@ -77,7 +77,7 @@ class Buckets:
         full = max(self._full_at.get(name, now) - now, 0.0)
         after = full + 1 / rate.rate
         wait = after - rate.burst / rate.rate
-        # A billionth is no more than what rounding may add up to.
+        # Rounding errors may add up to a billionth.
         if wait > 1e-9:  # noqa: PLR2004 - said above
             return TokenBucket(0, full, wait)
         return TokenBucket(int((rate.burst / rate.rate - after) * rate.rate + 1e-6), after, 0.0)

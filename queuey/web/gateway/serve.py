@@ -248,7 +248,7 @@ def run_worker(
         page_bytes=settings.page_bytes,
         rates=RateLimits(settings.rates) if settings.rates.any else None,
     )
-    # Many objects are made and dropped with each request; what is there by now lives as long as the process.
+    # Each request makes and drops many objects; those that exist by now live as long as the process.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -297,7 +297,7 @@ def _backlog(settings: Settings) -> int:
 
 
 def _stop_on_signal(opened: Opened, settings: Settings, stop: WorkerSignal, done: threading.Event) -> None:
-    """Waits for SIGTERM, then sees to it that this process ends in time."""
+    """Waits for SIGTERM, then makes sure that this process ends in time."""
     signal.sigwait({signal.SIGTERM})
     opened.wake()
     stop.set()

@@ -217,7 +217,7 @@ class _Request:
         self.claim = threading.Lock()
         self.lock = threading.Lock()
         self.asked = 0
-        """Nodes that may have had it."""
+        """Nodes that may have got the request."""
         self.flying = 0
         self.turned = False
         self.began = time.monotonic()
@@ -243,7 +243,7 @@ class _Request:
             self.tell(None, translate(error, reads=self.reads, attempts=self.asked))
 
     def turn(self) -> None:
-        """Goes the driver's own way with what is left of the time, unless it is answered or has gone there already."""
+        """Sends it by the driver's own way in the time that is left, unless that was done or it is answered."""
         with self.lock:
             turned, self.turned = self.turned, True
         if not turned and not self.claim.locked():

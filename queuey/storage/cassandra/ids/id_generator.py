@@ -64,7 +64,7 @@ class IdGenerator:
                 self.low = ids.random_low()
 
     def next_time(self) -> int:
-        """Returns the lowest ticks that the next id may have, and sees to it that it stays so if the clock is set back.
+        """Returns the lowest ticks that the next id may have; later ids stay above, even if the clock is set back.
 
         So it is a horizon: this process makes no id below it from now on.
         """

@@ -249,7 +249,7 @@ class Stream:
         self._answers: SimpleQueue[tuple[Probe, Rows | StoreUnavailable]] = SimpleQueue()
         self._columns = NOTHING[reading.bodies]
         self.end = self._at
-        """Up to here what is left of it is at hand."""
+        """Up to here the rest of it is in memory."""
 
     @property
     def minted(self) -> bool:

@@ -210,7 +210,7 @@ class CassandraBulk(CassandraMessages):
         return Loader(self._driver, self._bucket_index, row, self._levels.of(row.queue), self._clock, self._stamps)
 
     def _check(self, queue: Queue, messages: Sequence[Message]) -> None:
-        """Refuses what cannot be loaded, and sees to it that no id of it is made here as well."""
+        """Refuses messages that cannot be loaded, and makes sure that this process makes none of their ids."""
         for message in messages:
             items_of.check_partition(queue, message.partition)
             items_of.check_text(message.body)

@@ -129,7 +129,7 @@ class ReservingWriter(MessageWriter):
             reservation.done(reservation, None)
 
     def _prepare_again(self, reservation: Reservation, work: Callable[[], object]) -> None:
-        """Does what has to be done before ids can be made, then has them made."""
+        """Does the work that must come before ids are made, then makes them."""
         try:
             work()
         except QueueNotFound as error:

@@ -12,7 +12,7 @@ An operation is what one call appends, perhaps to several partitions. States and
     any ──(store closed, and it took too long)──► refused: none if nothing of it was sent, else unknown
 
 Sending is put off, and the operation goes back to the front of its partition buffer, while the queue's row is older
-than C or a bucket it needs is not recorded yet; a pool's thread sees to that.
+than C or a bucket it needs is not recorded yet; a pool's thread does that.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class MessageWriter:
         self._buffers = PartitionBuffers()
         self._lock = threading.Lock()
         self._ready: SimpleQueue[PartitionBuffer | Callable[[], None] | None] = SimpleQueue()
-        """What the writer's thread has to see to: buffers, or whatever must be done in it."""
+        """Work for the writer's thread: buffers, and calls that must run in it."""
         self._closed = False
         self._idle = threading.Event()
         self._operations: set[AppendOperation] = set()

@@ -177,7 +177,7 @@ class SqliteWriter:
             self._refuse_rest()
 
     def close(self, timeout: float) -> None:
-        """Finishes what was accepted, then ends the thread; what is left after ``timeout`` is refused."""
+        """Finishes accepted operations, then ends the thread; those left after ``timeout`` are refused."""
         if not self._closed:
             self._closed = True
             self._inbox.put(None)
