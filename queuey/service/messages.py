@@ -26,7 +26,7 @@ Begun = Callable[[Any, Exception | None], None]
 
 
 def partition_error(partition: int, queue: Queue) -> str | None:
-    """Says what is wrong with a partition to write to, or None."""
+    """Returns the error of a partition to write to, or None."""
     if partition < 1:
         return f"{partition} is less than minimum value 1"
     if partition > queue.partitions:
@@ -135,13 +135,13 @@ class MessageUseCases:
         return key_of(text, drafts, items, self._limits.idempotency_ttl)
 
     def _stored(self, items: Sequence[NewMessage], positions: Sequence[Position]) -> PostResult:
-        """Counts what was stored, and returns where it is."""
+        """Counts the stored messages, and returns their locations."""
         self._metrics.received(len(positions))
         locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
         return PostResult(locations, replayed=False)
 
     def _found(self, result: PostResult) -> PostResult:
-        """Counts what was stored under a key, unless that was done before."""
+        """Counts the messages stored under a key, unless they were counted before."""
         if not result.replayed:
             self._metrics.received(len(result.locations))
         return result

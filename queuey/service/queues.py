@@ -20,7 +20,7 @@ _CONTROL = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 
 
 def queue_name_error(name: str, longest: int) -> str | None:
-    """Says what is wrong with the name of a new queue, or None.
+    """Returns the error of a new queue's name, or None.
 
     A queue must be reachable under ``/v1/{app}/{queue}``, and names that begin with an underscore are kept for the
     API's own resources.
@@ -45,7 +45,7 @@ TOO_FEW_MATCH = (
 
 
 def _prefixes(patterns: Sequence[str]) -> list[str]:
-    """Returns what the names that match begin with, in their order; none of them begins with another."""
+    """Returns the prefixes of the names that match, in their order; none of them begins with another."""
     found: list[str] = []
     for prefix in sorted(pattern.partition("*")[0] for pattern in patterns):
         if not found or not prefix.startswith(found[-1]):

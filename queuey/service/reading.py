@@ -174,7 +174,7 @@ class Reader:
         return access.use(lambda queue: self._read_queue(queue, wanted, max_bytes, most))
 
     def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int, most: int) -> Reading:
-        """Reads what is to have about ``max_bytes``, and ``most`` in any case, up to one message."""
+        """Reads about ``max_bytes`` of bodies, and never more than ``most`` plus one message."""
         numbers = _numbers(queue, wanted)
         parts = len(numbers)
         limit = wanted.limit

@@ -206,7 +206,7 @@ class WaitingThread(Waiter):
     def patiently(
         self, attempt: Callable[[], T], wait: float, stopping: threading.Event, look: Callable[[], None]
     ) -> T:
-        """Tries until there is a result or the time is over; returns what the last try gave.
+        """Tries until there is a result or the time is over; returns the result of the last try.
 
         Args:
             attempt: Tries; it calls :meth:`expect` first, and :meth:`found_nothing` if that was so.

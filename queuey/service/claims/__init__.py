@@ -56,7 +56,7 @@ class ClaimCounts(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How many messages are not done; counted, or beyond what was to be counted estimated."""
+    """How many messages are not done: counted up to the limit, estimated beyond."""
 
     count: int
     exact: bool

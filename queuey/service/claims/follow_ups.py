@@ -51,7 +51,7 @@ class FollowUps:
         ]
 
     def deleted(self, number: int) -> None:
-        """Notes that those of an entry are carried out."""
+        """Notes that the deletions of an entry are carried out."""
         self._deleted.add(number)
         self._open.pop(number, None)
 

@@ -259,7 +259,7 @@ class PartitionLog:
                 material = None
 
     def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
-        """Loads the state if it is not there, and brings it up to what the requests know of."""
+        """Loads the state if it is missing, and reads on until it contains all that the requests name."""
         if not self._is_loaded:
             yield from self._load(queue)
         newest = max((one.newest() for one in taken if isinstance(one, SettleRequest)), default=0)
@@ -458,7 +458,7 @@ class PartitionLog:
         return tokens
 
     def _apply_page(self, state: State, page: LogPage, tokens: dict[int, int]) -> State:
-        """Applies what was read to a state; returns it, or the one that a snapshot begins."""
+        """Applies the entries that were read to a state; returns it, or the one that a snapshot begins."""
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
             self._length.read(len(page.snapshot.body))
@@ -548,7 +548,7 @@ class PartitionLog:
     # What follows
 
     def _delete(self, queue: Queue, number: int) -> Work:
-        """Deletes what the log asks to be deleted. Where that fails it is done later."""
+        """Deletes the messages that the log asks to delete. If that fails, it is repeated later."""
         for key in self._follow_ups.deletions(self.state, number, self._runtime.boottime()):
             places = [(self._partition, position) for position in self.state.undeleted[key]]
             try:

@@ -1,4 +1,4 @@
-"""What callers ask of one partition's log, each of which is answered once."""
+"""The requests to one partition's log. Each is answered once."""
 
 from __future__ import annotations
 

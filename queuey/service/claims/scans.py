@@ -91,7 +91,7 @@ class Scanner:
         self._boottime = boottime
         self._front: Position = FIRST
         self.horizon: Position = FIRST
-        """The highest horizon that a read has had: what is not seen below it is not there."""
+        """The highest horizon of a read: below it, a message that was not seen does not exist."""
         self._chained = 0.0
         self._looked_back = 0.0
 

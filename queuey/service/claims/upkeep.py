@@ -1,4 +1,4 @@
-"""When a log is due for a snapshot, and how much of it may go then."""
+"""When a log is due for a snapshot, and how many entries may be removed then."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 import msgspec
 
 MARK_EVERY = 5.0
-"""Seconds between the moments of which it is remembered how far the log was."""
+"""Seconds between two notes of how far the log had come."""
 
 
 class Upkeep(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,7 +100,7 @@ class _Verifier(LocalVerifier):  # type: ignore[misc] # PyBrowserID has no types
 
 
 class SupportDocument:
-    """What an issuer says of itself.
+    """An issuer's document about itself.
 
     Args:
         content: The document that BrowserID has at ``/.well-known/browserid``.

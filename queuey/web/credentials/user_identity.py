@@ -12,7 +12,7 @@ from queuey.web.credentials import Identity
 
 
 def identity_of(users: Iterable[tuple[str, UserIssuer, str]], expires: float) -> Identity:
-    """Returns what a credential gives its holder.
+    """Returns the identity that a credential gives its holder.
 
     Args:
         users: The applications of which the holder is a user, the issuer that each trusts, and the user's name there.

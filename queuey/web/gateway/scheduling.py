@@ -39,7 +39,7 @@ class SharedQuota:
     __slots__ = ("_alpha", "_free", "_held", "total")
 
     def __init__(self, total: int, alpha: int) -> None:
-        """Begins with all of it free.
+        """Makes a quota that is all free.
 
         Args:
             total: How much there is.
@@ -145,7 +145,7 @@ class FairQueue(Generic[T]):
         return dropped
 
     def charge(self, tenant: str, amount: float) -> None:
-        """Notes what a job has used, in whatever all are measured in."""
+        """Notes what a job has used, in the unit of this queue."""
         self._used[tenant] = max(self._used.get(tenant, 0.0), self._now) + amount
 
     def forget(self) -> None:
@@ -394,7 +394,7 @@ class FairPool:
             threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the threads when they have done what they were given."""
+        """Ends the threads after the jobs that they have been given."""
         self._first.put(None)
         for _ in range(self._count):
             self._jobs.put(None)

@@ -36,7 +36,7 @@ _decode = msgspec.msgpack.Decoder(Snapshot).decode
 
 
 class WorkerIdentity(NamedTuple):
-    """Where a worker is among those of its service.
+    """The number of a worker among those of its service.
 
     Attributes:
         service: Names the service; no other one has the same.
@@ -127,7 +127,7 @@ def _connect(address: str) -> socket.socket | None:
 
 
 def _hear(peer: socket.socket, until: float) -> Snapshot | None:
-    """Reads what a worker answers; returns None if it has not by then."""
+    """Reads a worker's answer; returns None if it does not come in time."""
     pieces: list[bytes] = []
     try:
         if not _is_ours(peer):

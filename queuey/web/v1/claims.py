@@ -147,7 +147,7 @@ class ClaimViews:
         return json_response(schemas.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
 
     def size(self, environ: Environ, match: Match) -> Response:
-        """Counts what is not acknowledged."""
+        """Counts messages that are not acknowledged."""
         access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
         size = self._claims.size(access, _limit(environ, MOST_COUNTED) or DEFAULT_COUNTED)
         return json_response(schemas.QueueSize(size=size.count, exact=size.exact))
@@ -186,7 +186,7 @@ def _limit(environ: Environ, most: int) -> int | None:
 
 
 def _receipts(value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]:
-    """Reads receipts; what is bad is noted in ``errors``."""
+    """Reads receipts; bad ones are noted in ``errors``."""
     if not isinstance(value, list):
         errors["receipts"] = validators.REQUIRED if value is None else "Is not a list"
         return []

@@ -25,7 +25,7 @@ class HelloView:
         self._id: str | None = None
 
     def show(self, environ: Environ, match: Match) -> Response:
-        """Says what runs here. The store is asked once for what it is called."""
+        """Returns what runs here. The store is asked once for its id."""
         if self._id is None:
             self._id = self._store.identity()
         return json_response(schemas.Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))

@@ -31,7 +31,7 @@ def _is_number(number: str, field: str, errors: Errors) -> bool:
 
 
 def _change(number: str, item: object, errors: Errors) -> OffsetChange | None:
-    """Reads one partition's compare-and-set; what is bad is noted in ``errors``."""
+    """Reads one partition's compare-and-set; bad values are noted in ``errors``."""
     field = f"partitions.{number[:40]}"
     if not _is_number(number, field, errors):
         return None

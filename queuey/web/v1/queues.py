@@ -154,7 +154,7 @@ class QueueViews:
         return json_response(schemas.ApplicationList(applications=list(names), next=following))
 
     def update(self, environ: Environ, match: Match) -> Response:
-        """Changes what is given, resets what is null."""
+        """Changes the given fields, resets those that are null."""
         access = self._authorization.enter(environ, self._authorization.find(environ, match), "admin")
         given = read_fields(environ, self._limits.max_body)
         errors = Errors()

@@ -330,7 +330,7 @@ class LagState(Struct):
 
 
 class LagRead(Done, kw_only=True):
-    """What lies behind cursors, in each partition that was named, and in all of them."""
+    """The lag behind cursors, in each named partition and in all of them."""
 
     partitions: dict[str, LagState]
     lag: Count
