@@ -247,9 +247,9 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
     """Decides whether a caller may do something with a queue.
 
     Sending, overwriting and changing the queue belong to the owning application alone. Everything else does so too,
-    unless the queue has principals: then it belongs to those alone. Every caller can read a public queue, but may not
-    change its state. Holders of grants may do what the owner may, each within its limits; what belongs to the owner as
-    a principal is lent to holders of patterns alone.
+    unless the queue has principals: then it belongs to those alone. Every caller can read a public queue, but that
+    permits no changes. Holders of grants may do what the owner may, each within its limits; what belongs to the owner
+    as a principal is lent to holders of patterns alone.
     """
     owner = f"app:{queue.application}"
     names = caller.names

@@ -140,9 +140,10 @@ class RateLimits:
 def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
     """Returns the applications that a request counts for, each with the names that the caller has as its user.
 
-    Adding a credential to a request does not make it count for fewer. An application's own requests always count for
-    it, because other applications' queues may name it. Users and limited keys have rights only with queues of their own
-    application, so they count there; a request about an application that the caller does not belong to counts for all.
+    Adding a credential to a request does not make it count for fewer. An application's own requests count for it
+    wherever they go, because other applications' queues may name it. Users and limited keys have rights only with
+    queues of their own application, so they count there; a request about an application that the caller does not belong
+    to counts for all.
     """
     owner = owner_name("")
     owners = {name.removeprefix(owner) for name in caller.names if name.startswith(owner)}
