@@ -5,7 +5,7 @@
 
 PYTHON ?=
 SPARK ?=
-LANES ?= 3
+LANES ?= 4
 PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
 VENV := .venv
 BIN := $(VENV)/bin
