@@ -83,12 +83,12 @@ class Claimer:
             self.empty_since = None
         elif self.empty_since is None:
             self.empty_since = asked
-        return [self._note(message, asked, answered) for message in messages]
+        return [self._note(message, ttl, asked, answered) for message in messages]
 
-    def _note(self, message: Mapping[str, Any], asked: float, answered: float) -> Job:
+    def _note(self, message: Mapping[str, Any], ttl: float, asked: float, answered: float) -> Job:
         receipt: str = message["receipt"]
         number = int(receipt.split("-")[2])
-        lives = [(answered, message["expires"] - _ahead())]
+        lives = _lives(message["expires"], ttl, asked, answered)
         delivery = Delivery(ids.parse_position(message["message_id"]), number, asked, answered, lives)
         with self._lock:
             self._history.deliveries.append(delivery)
@@ -131,14 +131,15 @@ class Claimer:
         self._settle("/release", jobs)
 
     def _renew(self, jobs: list[Job]) -> None:
-        body = self._receipts(jobs) | {"ttl": self._rng.choice(TTLS)}
-        answer = self._ask("/renew", body)
+        ttl, asked = self._rng.choice(TTLS), now()
+        answer = self._ask("/renew", self._receipts(jobs) | {"ttl": ttl})
+        answered = now()
         if answer is None or answer.status not in {200, LOST}:
             return
         with self._lock:
             for (delivery, _), result in zip(jobs, answer.content["results"], strict=True):
                 if result["status"] == "ok" and "expires" in result:
-                    delivery.lives.append((now(), result["expires"] - _ahead()))
+                    delivery.lives += _lives(result["expires"], ttl, asked, answered)
 
     def _settle(self, what: str, jobs: list[Job]) -> list[Outcome]:
         answer = self._ask(what, self._receipts(jobs))
@@ -166,6 +167,16 @@ class Claimer:
             except Unanswered:
                 return None
         return None
+
+
+def _lives(expires: float, ttl: float, asked: float, answered: float) -> list[tuple[float, float]]:
+    """Returns from when to when a client knows that it has a claim.
+
+    A process may be stopped between its last look at the clock and the answer. So a client counts from its request:
+    when ``ttl`` has passed since then it knows nothing. ``expires`` of a renewal may lie later, as it never shortens.
+    """
+    end = expires - _ahead()
+    return [] if end <= answered >= asked + ttl else [(answered, end)]
 
 
 def _ahead() -> float:
