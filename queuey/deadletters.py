@@ -23,6 +23,7 @@ Text in these headers is printable ASCII; ``%`` and everything else is percent-e
 from __future__ import annotations
 
 import json as json_text
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -259,7 +260,13 @@ def headers_of(origin: Origin, cause: Cause, way: Way = "as they are") -> dict[s
 
 
 def dead_letter_of(
-    message: Message, queue: str, cause: Cause, *, ttl: int = TTL, most_headers: int, most_header_bytes: int
+    message: Message,
+    queue: str,
+    cause: Cause,
+    *,
+    ttl: int = TTL,
+    most_headers: float = math.inf,
+    most_header_bytes: float = math.inf,
 ) -> Message:
     """Returns what a stored message becomes as a dead letter; it has the same id and goes into the same partition.
 

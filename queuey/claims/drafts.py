@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -290,11 +290,6 @@ class EntryDraft:
     def changes(self) -> bool:
         """Whether a caller's answer depends on it, or more than the cursor changes."""
         return bool(self.size or self._released_all)
-
-    @property
-    def fresh_claims(self) -> Container[Position]:
-        """What it delivers."""
-        return self._claims
 
     def entry(self, token: int, *, delete: bool = False, deleted: int = 0, snapshot: int = 0) -> Entry:
         """Returns the entry.

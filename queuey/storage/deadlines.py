@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from queuey.errors import StoreUnavailable
+from queuey.errors import Outcome, StoreUnavailable
 from queuey.storage import Bulk, Store
 
 _SECOND = 1.0
@@ -34,6 +34,9 @@ _PROMPT = frozenset(
     }
 )
 """Calls that wait for nothing."""
+
+Done = Callable[[Any, Exception | None], None]
+"""Called with a result or an error."""
 
 S = TypeVar("S", bound=type[Store])
 T = TypeVar("T")
@@ -135,6 +138,35 @@ class Deadline(threading.local):
         """
         while not acquire(timeout=self.left(_SECOND)):
             pass
+
+    def result(self, begin: Callable[[Done], Callable[[], Outcome]], late: str) -> Any:  # noqa: ANN401 - as begun
+        """Begins something and waits for its result.
+
+        Args:
+            begin: Begins it; it is given what it calls at its end with a result or an error, and returns what gives it
+                up.
+            late: The message of the error when the time is over.
+
+        Raises:
+            StoreUnavailable: The time is over, and it was given up.
+            Exception: The error with which it ended.
+        """
+        answered = threading.Event()
+        end: list[Any] = [None, None]
+
+        def done(result: object, error: Exception | None) -> None:
+            end[:] = result, error
+            answered.set()
+
+        give_up = begin(done)
+        try:
+            self.wait(answered.wait)
+        except StoreUnavailable as over:
+            raise StoreUnavailable(late, outcome=give_up()) from over
+        result, error = end
+        if error is not None:
+            raise error
+        return result
 
 
 def bounded(store: S) -> S:

@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import structs
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import LogEntry, Message, Meta, NewMessage, Page, Queue, QueueSpec, Slice
+from queuey.messages import LogEntry, Message, Meta, NewMessage, Page, PostKey, PostResult, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from tests.backends import APP
 
@@ -81,15 +81,24 @@ def begun_entry(
     store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None
 ) -> Future[bool | None]:
     """Starts an append to a claim log; the future fails if it is answered twice."""
-    future: Future[bool | None] = Future()
+    return _future(lambda done: store.begin_append_entry(queue, partition, entry, done, **named))
 
-    def done(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001 - the contract's
+
+def begun_once(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> Future[PostResult | None]:
+    """Starts a post without waiting for it; the future fails if it is answered twice."""
+    return _future(lambda done: store.begin_append_once(queue, items, key, done))
+
+
+def _future(begin: Callable[[Callable[[Any, Exception | None], None]], object]) -> Future[Any]:
+    future: Future[Any] = Future()
+
+    def done(result: object, error: Exception | None) -> None:
         if error is not None:
             future.set_exception(error)
         else:
-            future.set_result(applied)
+            future.set_result(result)
 
-    store.begin_append_entry(queue, partition, entry, done, **named)
+    begin(done)
     return future
 
 

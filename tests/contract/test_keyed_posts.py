@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 
 import pytest
 
 from queuey.errors import InvalidRequest, KeyInUse, KeyReused, QueueChanged, StoreClosed, StoreUnavailable
-from queuey.messages import LONGEST_KEY, NewMessage, PostKey, PostResult, Queue, QueueSpec
+from queuey.messages import LONGEST_KEY, PostKey, PostResult, Queue, QueueSpec
 from queuey.storage import Store
-from tests.contract.samples import at_once, eventually, make_queue, new, say, shown, shown_bodies
+from tests.contract.samples import at_once, begun_once, eventually, make_queue, new, say, shown, shown_bodies
 
 _keys = itertools.count(1)
 
@@ -25,20 +24,6 @@ def fresh_key(*, content: bytes = b"content", seconds: int = 3600) -> PostKey:
 def posted(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
     """Posts messages under a key."""
     return store.append_once(queue, [new(body) for body in bodies or ("x",)], key)
-
-
-def begun_once(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> Future[PostResult | None]:
-    """Starts a post without waiting for it; the future fails if it is answered twice."""
-    future: Future[PostResult | None] = Future()
-
-    def done(result: PostResult | None, error: Exception | None) -> None:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    store.begin_append_once(queue, items, key, done)
-    return future
 
 
 def patiently(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:

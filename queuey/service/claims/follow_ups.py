@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 
 from queuey import deadletters
 from queuey.claims import State
-from queuey.deadletters import Cause, Origin
+from queuey.deadletters import Cause
 from queuey.errors import QueueChanged, QueueExists, QueueNotFound
 from queuey.ids import Position
-from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec
+from queuey.messages import Message, NewMessage, Queue, QueueSpec
 from queuey.storage import Store
 
 OVERDUE = 10.0
@@ -128,19 +128,10 @@ def publish(
 
 def letter_of(queue: Queue, message: Message, deliveries: int, now: float) -> NewMessage:
     """Returns a message as a dead letter."""
-    meta = message.meta or Meta()
-    origin = Origin(
-        queue=queue.name,
-        partition=message.partition,
-        id=message.id,
-        json=meta.json,
-        content_type=meta.content_type,
-        headers=dict(meta.headers),
-    )
     text = f"delivered {deliveries} times without an acknowledgement"
-    headers = deadletters.headers_of(origin, Cause(attempts=deliveries, error=ERROR, text=text, at=now))
-    kind = meta.content_type if deadletters.is_carried(meta.content_type) else None
-    return NewMessage(message.body, message.partition, deadletters.TTL, Meta(kind, tuple(headers.items())))
+    cause = Cause(attempts=deliveries, error=ERROR, text=text, at=now)
+    dead = deadletters.dead_letter_of(message, queue.name, cause)
+    return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)
 
 
 def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -75,23 +75,10 @@ class CassandraKeyedPosts(KeyedPosts):
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
         """See the contract."""
-        answered = threading.Event()
-        end: list[Any] = [None, None]
-
-        def done(result: PostResult | None, error: Exception | None) -> None:
-            end[:] = result, error
-            answered.set()
-
-        give_up = self.begin_append_once(queue, items, key, done, after=after)
-        try:
-            self._deadline.wait(answered.wait)
-        except StoreUnavailable as late:
-            message = "Cassandra did not finish the post in time"
-            raise StoreUnavailable(message, outcome=give_up()) from late
-        result, error = end
-        if error is not None:
-            raise error
-        found: PostResult = result
+        found: PostResult = self._deadline.result(
+            lambda done: self.begin_append_once(queue, items, key, done, after=after),
+            "Cassandra did not finish the post in time",
+        )
         return found
 
     def begin_append_once(
@@ -109,9 +96,8 @@ class CassandraKeyedPosts(KeyedPosts):
         post = _Post(_Parts(self._driver, self._options, self._clock, self._watch, self._levels, self._writer))
 
         def ended(result: PostResult | None, error: Exception | None) -> None:
-            if result is not None and not result.replayed and self._arrivals.watches:
-                keys = {queue.qid << 8 | item.partition for item in items if not item.delay}
-                self._arrivals.watches.wrote(keys, shown=False)
+            if result is not None and not result.replayed:
+                self._arrivals.appended(queue, items)
             if not post.withdrawn:
                 done(result, error)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Know
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
-from queuey.storage.cassandra.write.write_batches import TTL_MARGIN, AppendOperation
+from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
 
@@ -63,23 +62,10 @@ class CassandraMessages(Scanning):
         if not items:
             self._rows.current(queue)
             return []
-        answered = threading.Event()
-        end: list[Any] = [None, None]
-
-        def done(positions: list[Position] | None, error: Exception | None) -> None:
-            end[:] = positions, error
-            answered.set()
-
-        operation = self._begin_append(queue, items, done, after)
-        try:
-            self._deadline.wait(answered.wait)
-        except StoreUnavailable as late:
-            message = "Cassandra did not finish the write in time"
-            raise StoreUnavailable(message, outcome=operation.withdraw()) from late
-        positions, error = end
-        if error is not None:
-            raise error
-        found: list[Position] = positions
+        found: list[Position] = self._deadline.result(
+            lambda done: self.begin_append(queue, items, done, after=after),
+            "Cassandra did not finish the write in time",
+        )
         return found
 
     def begin_append(
@@ -91,22 +77,13 @@ class CassandraMessages(Scanning):
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
         """See the contract."""
-        return self._begin_append(queue, items, done, after).withdraw
 
-    def _begin_append(
-        self,
-        queue: Queue,
-        items: Sequence[NewMessage],
-        done: Callable[[list[Position] | None, Exception | None], None],
-        after: Position | None,
-    ) -> AppendOperation:
         def ended(positions: list[Position] | None, error: Exception | None) -> None:
-            if error is None and self._arrivals.watches:
-                keys = {queue.qid << 8 | item.partition for item in items if not item.delay}
-                self._arrivals.watches.wrote(keys, shown=False)
+            if error is None:
+                self._arrivals.appended(queue, items)
             done(positions, error)
 
-        return self._writer.begin(queue, items_of.checked(queue, items), ended, after)
+        return self._writer.begin(queue, items_of.checked(queue, items), ended, after).withdraw
 
     def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
         """See the contract. Each id is written alone: after an error of outcome ``unknown`` some may be written."""

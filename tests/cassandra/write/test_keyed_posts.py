@@ -13,6 +13,7 @@ from queuey.messages import PostKey, PostResult, Queue
 from queuey.storage.cassandra import keyed_posts
 from tests.cassandra.interposed import ALWAYS, DELETES, INSERTS, PATIENCE, Gate
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W, message
+from tests.contract.samples import begun_once
 
 CHANGES = (keyed_posts._SET,)
 KEY = PostKey("key", b"content", TTL)
@@ -20,16 +21,7 @@ KEY = PostKey("key", b"content", TTL)
 
 def begun(process: Process, queue: Queue) -> Future[PostResult | None]:
     """Begins a post with the key."""
-    future: Future[PostResult | None] = Future()
-
-    def done(result: PostResult | None, error: Exception | None) -> None:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    process.store.begin_append_once(queue, [message("a"), message("b")], KEY, done)
-    return future
+    return begun_once(process.store, queue, [message("a"), message("b")], KEY)
 
 
 def posted(process: Process, queue: Queue) -> PostResult:

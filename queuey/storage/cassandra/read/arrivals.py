@@ -9,14 +9,14 @@ The cost does not depend on the number of waiting readers. The polls of a proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Protocol
 
 from queuey.errors import QueueChanged, QueueyError
 from queuey.ids import LOW_MIN
-from queuey.messages import Page, Queue, Slice
+from queuey.messages import NewMessage, Page, Queue, Slice
 from queuey.storage.watching import Watch, Watches
 
 MOST = 128
@@ -62,6 +62,11 @@ class PolledArrivals:
                 for prompt in promptly
             )
         )
+
+    def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
+        """Called when this process has stored messages."""
+        if self.watches:
+            self.watches.wrote({queue.qid << 8 | item.partition for item in items if not item.delay}, shown=False)
 
     def _look(self, watches: Sequence[Watch]) -> None:
         left: dict[Queue, list[Watch]] = {}
