@@ -203,11 +203,12 @@ class AsyncClient:
         body: str | bytes | UnsetType = UNSET,
         *,
         after: After | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[SendOptions],
     ) -> Receipt:
         """Stores one message; see :meth:`Client.send`."""
         message = Outgoing(body, **options)
-        call = send_calls.send(queue, message, after, self._new_key())
+        call = send_calls.send(queue, message, after, self._new_key() if idempotency_key is None else idempotency_key)
         with self._journal.sending(queue, (message,)) as sending:
             (receipt,) = sending.stored([await self._run(call)])
         return receipt

@@ -247,6 +247,7 @@ class Client:
         body: str | bytes | UnsetType = UNSET,
         *,
         after: After | None = None,
+        idempotency_key: str | None = None,
         **options: Unpack[SendOptions],
     ) -> Receipt:
         """Stores one message.
@@ -255,13 +256,23 @@ class Client:
             queue: Where to.
             body: Text or bytes; or give any JSON value as ``json=``.
             after: A message that this one must come after, whichever server it was stored by.
+            idempotency_key: 1 to 255 characters of printable ASCII that your program knows again after a crash. Sends
+                of the same message with the same key store it once and return the same receipt. None: the client
+                makes a key for this call.
             options: See :class:`Outgoing`.
 
         Raises:
             TransportError: There was no answer. With ``outcome`` ``unknown`` the message may have been stored.
+            InvalidArgument: The message or the key is none.
+            KeyReused: Another message was sent with the key.
+
+        Example:
+            >>> first = client.send("orders", "six pears", idempotency_key="order 4711")
+            >>> client.send("orders", "six pears", idempotency_key="order 4711") == first
+            True
         """
         message = Outgoing(body, **options)
-        call = send_calls.send(queue, message, after, self._new_key())
+        call = send_calls.send(queue, message, after, self._new_key() if idempotency_key is None else idempotency_key)
         with self._journal.sending(queue, (message,)) as sending:
             (receipt,) = sending.stored([self._run(call)])
         return receipt

@@ -41,6 +41,8 @@ _OPEN = b'{"messages":['
 _CLOSE = b"]}"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]+")
 _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_KEY = re.compile(r"[ -~]{1,255}")
+_QUOTED = re.compile(r'["\\]')
 
 
 class SendOptions(TypedDict, total=False):
@@ -178,6 +180,9 @@ def send(queue: str, message: Outgoing, after: After | None = None, key: str | N
     """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one.
 
     With an idempotency key the call may be repeated.
+
+    Raises:
+        InvalidArgument: The message, or the key, has no form that HTTP carries.
     """
     headers, parse = _bare_headers(message), lambda answer: _receipts(answer, 1)[0]
     if headers is None:
@@ -306,8 +311,12 @@ def _after(after: After | None) -> dict[str, str]:
     return {"x-after": id_text(after if isinstance(after, str) else after.id)}
 
 
-def _keyed(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"idempotency-key": key}
+def _keyed(key: object) -> dict[str, str]:
+    if key is None:
+        return {}
+    if not isinstance(key, str) or _KEY.fullmatch(key) is None:
+        raise InvalidArgument(f"idempotency_key is {key!r:.100}: a key is 1 to 255 characters of printable ASCII")
+    return {"idempotency-key": '"' + _QUOTED.sub(r"\\\g<0>", key) + '"'}
 
 
 def _batch_headers(after: After | None) -> dict[str, str]:

@@ -117,6 +117,23 @@ def test_a_send_without_a_key_is_not_repeated(
     assert "idempotency-key" not in request.headers
 
 
+def test_a_key_of_the_callers_own(connect: Connect) -> None:
+    """The caller's key goes out in the same form each time, even where the client would make none, and is repeated."""
+    script = Script(broken, receipts())
+    client = connect(script, BOTH, idempotent=False)
+    client.send("q", "body", idempotency_key='order "4711" \\ Koeln')
+    assert [request.headers["idempotency-key"] for request in script.requests] == [r'"order \"4711\" \\ Koeln"'] * 2
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "Köln", "a\nb", 5])
+def test_a_key_that_is_none(connect: Connect, key: Any) -> None:  # noqa: ANN401 - what users pass
+    """What is no key is refused before anything is sent."""
+    script = Script()
+    with pytest.raises(queuey_client.InvalidArgument, match="idempotency_key is"):
+        connect(script, BOTH).send("q", "body", idempotency_key=key)
+    assert script.requests == []
+
+
 @pytest.mark.parametrize("last", [refused, busy(outcome="none"), httpx2.Response(403, text="403 Forbidden")])
 def test_a_send_in_doubt_stays_in_doubt(connect: Connect, last: Reply) -> None:
     """Where an earlier attempt may have stored the message, the error of the last one says that nobody knows."""
