@@ -11,6 +11,8 @@ from queuey.ids import Position
 
 Outcome = Literal["done", "final", "superseded", "none", "unknown", ""]
 """What a client was told of an acknowledgement; final: it was done before; empty: nothing."""
+APART = 1.0
+"""The largest difference between two clocks (seconds)."""
 FOR_GOOD = frozenset({"done", "final"})
 
 
@@ -63,6 +65,8 @@ class History:
 
     acknowledged: set[Position] = field(default_factory=set)
     """Messages whose post was acknowledged."""
+    due: dict[Position, float] = field(default_factory=dict)
+    """When delayed ones were due."""
     deliveries: list[Delivery] = field(default_factory=list)
     acknowledgings: list[Acknowledging] = field(default_factory=list)
     releases: list[ReleasingAll] = field(default_factory=list)
@@ -75,7 +79,7 @@ class History:
 
     def violations(self) -> list[str]:
         """Says which guarantees do not hold."""
-        return [*self._two_at_once(), *self._after_the_end(), *self.lost(), *self.undeleted()]
+        return [*self._two_at_once(), *self._after_the_end(), *self.lost(), *self.undeleted(), *self._too_early()]
 
     def _two_at_once(self) -> list[str]:
         """G4: while a claim lives nobody else has the message; a claim that is given lives."""
@@ -117,6 +121,14 @@ class History:
             for one in self.deliveries
             if one.position in ends and one.asked > ends[one.position]
         ] + [f"G5: {position} became a dead letter and was acknowledged" for position in done & self.letters.keys()]
+
+    def _too_early(self) -> list[str]:
+        """A delayed message is not given before it is due by some process's clock."""
+        return [
+            f"delay: {one} was given before it was due at {self.due[one.position]}"
+            for one in self.deliveries
+            if one.answered < self.due.get(one.position, 0.0) - APART
+        ]
 
     def undeleted(self) -> list[str]:
         """What was acknowledged is deleted in the end, if it is to be."""

@@ -140,11 +140,26 @@ class Replicas:
         log.entries = {number: one for number, one in log.entries.items() if number >= below}
         return True
 
-    def write(self, process: Process, partition: int, body: str, done: Callable[[Position | None], None]) -> None:
-        """Writes a message with an id of the process's clock; tells its position if it is acknowledged."""
+    def write(
+        self,
+        process: Process,
+        partition: int,
+        body: str,
+        done: Callable[[Position | None], None],
+        delay: float = 0.0,
+    ) -> None:
+        """Writes a message with an id of the process's clock; tells its position if it is acknowledged.
+
+        Args:
+            process: Who writes.
+            partition: Where to.
+            body: What.
+            done: Called at the end, with None if it was undone.
+            delay: Seconds until it is due, which is the time of its id.
+        """
         world, faults = self.world, self.faults
         minted = world.now
-        position = (ids.seconds_to_ticks(process.clock()), next(self._lows))
+        position = (ids.seconds_to_ticks(process.clock() + delay), next(self._lows))
         far = DEADLINE if world.rng.random() < faults.late else faults.slow
         arrivals = [world.now + world.some(far) for _ in range(REPLICAS)]
         message = Message(*position, partition, ids.TICKS_MAX, body)

@@ -18,7 +18,7 @@ from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, Limits, Waiter, Watchers
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.upkeep import Upkeep
-from tests.sim.history import FOR_GOOD, Acknowledging, Delivery, History, Outcome, ReleasingAll
+from tests.sim.history import APART, FOR_GOOD, Acknowledging, Delivery, History, Outcome, ReleasingAll
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedRuntime, World
 
@@ -33,8 +33,6 @@ STORM = 12.0
 """Seconds."""
 CALM, LONGEST_CALM = 14.0, 150.0
 """Seconds: until then everything must have been given, and as a rule it has."""
-APART = 1.0
-"""The largest difference between two clocks (seconds)."""
 
 
 @dataclass(frozen=True)
@@ -345,13 +343,18 @@ class Storm:
     def _post(self) -> None:
         process = self.world.rng.choice(self.webs).process
         partition = self.world.rng.randint(1, self.queue.partitions)
+        # Shorter and longer than a write may take.
+        delay = self.world.rng.choice((0.0, 0.0, 0.001, 0.5, 4.0))
+        due = self.world.now + delay
 
         def done(position: Position | None) -> None:
             if position is not None:
                 self.history.acknowledged.add(position)
+                if delay:
+                    self.history.due[position] = due
 
         for _ in range(self.world.rng.choice((1, 1, 3))):
-            self.replicas.write(process, partition, "x", done)
+            self.replicas.write(process, partition, "x", done, delay)
 
     def _crash(self) -> None:
         self.world.rng.choice(self.webs).crash()

@@ -21,8 +21,10 @@ from queuey.service.claims.follow_ups import FollowUps, publish
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from tests.replacing import replace
+from tests.sim.history import APART
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
-from tests.sim.storm import APART, Setup, Storm, violations
+from tests.sim.storm import Setup, Storm, violations
+from tests.sim.world import Process
 
 HISTORIES = 1200
 MANY = int(os.environ.get("SIM_HISTORIES", "50000"))
@@ -99,6 +101,39 @@ class LateHorizon(ModelStore):
             process.soon(process.world.rng.choice((0.0, 2.9)), answer, life)
 
         return super().begin_read(queue, part, later)
+
+
+class NothingBehind(ModelStore):
+    """The horizon is the clock, though writes take a while."""
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """Gives every page the clock as its horizon, sampled before it was read."""
+        horizon = ids.seconds_to_ticks(self._process.clock())
+
+        def read(page: Page | None, error: Exception | None) -> None:
+            if page is not None:
+                page.horizon = horizon
+            done(page, error)
+
+        return super().begin_read(queue, part, read)
+
+
+class Early(ModelStore):
+    """A read up to now shows what is still to come, too."""
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """Reads with a clock that is ahead."""
+        process = self._process
+        ahead = Process(process.world, process.offset + 3.0)
+        horizon = ids.seconds_to_ticks(process.clock() - DELAY)
+
+        def read(page: Page | None, error: Exception | None) -> None:
+            if page is not None:
+                page.horizon = horizon
+            process.soon(0.0, lambda: done(page, error), life)
+
+        life = process.life
+        return ModelStore(self._replicas, ahead).begin_read(queue, part, read)
 
 
 def answering_first(
@@ -222,6 +257,8 @@ MUTATIONS = {
     ),
     "finality below the cursor": Mutation(("G5",), instead=lambda: replace(State.is_done, never_final)),
     "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon)),
+    "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind)),
+    "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
     "the end of all claims": Mutation(("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing)),
     "dead letters of a process that died": Mutation(
         ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue)
