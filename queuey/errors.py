@@ -22,6 +22,8 @@
     │   ├── ApplicationExists
     │   ├── OffsetConflict        compare-and-set failed; carries the present offsets
     │   ├── KeyInUse              a post with this idempotency key is being carried out
+    │   ├── NameTaken             a message with another body has the name
+    │   ├── NameChanged           somebody else is changing what a name stands for
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
     │   └── ClaimLost             messages were delivered again; carries the result of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
@@ -289,6 +291,34 @@ class KeyInUse(Conflict):
     def __str__(self) -> str:
         """Says what to do."""
         return f'A post with key "{self.key}" is being carried out. Send it again in {self.retry_after} s.'
+
+
+class NameTaken(Conflict):
+    """A message with this name is there and has another body. Nothing was stored.
+
+    Args:
+        name: The name.
+    """
+
+    code = "NameTaken"
+
+    def __str__(self) -> str:
+        """Says what to do."""
+        return f'"{self.args[0]}" names another message. Wait until that is done, or replace it with PUT.'
+
+
+class NameChanged(Conflict):
+    """What a name stands for is being changed by somebody else. Nothing was stored.
+
+    Args:
+        name: The name.
+    """
+
+    code = "NameChanged"
+
+    def __str__(self) -> str:
+        """Names it."""
+        return f'"{self.args[0]}" is being changed by others.'
 
 
 class ClaimsRefused(Conflict):

@@ -144,6 +144,28 @@ class PostResult(msgspec.Struct, frozen=True, gc=False):
     replayed: bool
 
 
+LONGEST_NAME = 255
+"""Characters of the name of a message."""
+
+
+class Named(msgspec.Struct, frozen=True):
+    """What a name stands for.
+
+    Attributes:
+        location: Where its message is, or was; None: it has none.
+        content: A hash of the message.
+        replaced: Where the value before was, if the claim log may not know yet that it is replaced.
+        busy: Seconds for which another caller may be writing a value; 0: nobody is.
+        state: What the store compares when the name is changed.
+    """
+
+    location: Location | None
+    content: bytes
+    replaced: Location | None
+    busy: float
+    state: object
+
+
 class Message(msgspec.Struct, gc=False):
     """A stored message. ``position`` is its place in the order of its partition; ``expires`` is in ticks."""
 

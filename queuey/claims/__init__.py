@@ -8,13 +8,14 @@ a :class:`State` is what all entries up to one say; an :class:`EntryDraft` decid
 from queuey.claims.drafts import EntryDraft, Poll, ReceiptStatus, Settlement
 from queuey.claims.entries import FORMAT, Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.receipts import ClaimReceipt, parse_receipt
-from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, LastDelivery, State
+from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, MOST_SUPERSEDED, LastDelivery, State
 from queuey.claims.timing import ClaimTiming
 
 __all__ = [
     "FORMAT",
     "MOST_ABOVE",
     "MOST_OUTSTANDING",
+    "MOST_SUPERSEDED",
     "ClaimReceipt",
     "ClaimTiming",
     "Entry",

@@ -23,7 +23,8 @@ MOST_IDS = 1000
 class ReceiptStatus(enum.Enum):
     """What became of a receipt.
 
-    ``DONE``: what was asked for. ``SUPERSEDED``: nothing, the message was delivered again since. ``FINAL``: nothing, it
+    ``DONE``: what was asked for. ``SUPERSEDED``: nothing, the message was delivered again since, or a newer value has
+    taken its name. ``FINAL``: nothing, it
     was acknowledged before, or is gone. ``REFUSED``: nothing, the partition has as many claims as it may have.
     """
 
@@ -77,6 +78,7 @@ class EntryDraft:
         "_renewals",
         "_sent",
         "_state",
+        "_superseded",
         "expired",
         "now",
         "size",
@@ -90,6 +92,7 @@ class EntryDraft:
         """Ids in it, about."""
         self._finals: dict[Position, None] = {}
         self._outs: dict[Position, str] = {}
+        self._superseded: dict[Position, None] = {}
         self._releases: dict[Position, None] = {}
         self._renewals: dict[Position, int] = {}
         self._claims: dict[Position, int] = {}
@@ -176,6 +179,8 @@ class EntryDraft:
 
     def _status(self, position: Position, number: int) -> ReceiptStatus:
         claim = self._state.outstanding.get(position)
+        if position in self._superseded or (number and position in self._state.superseded):
+            return ReceiptStatus.SUPERSEDED if number else ReceiptStatus.FINAL
         if claim is None:
             return (
                 ReceiptStatus.FINAL
@@ -185,6 +190,16 @@ class EntryDraft:
         if position in self._finals:
             return ReceiptStatus.FINAL
         return ReceiptStatus.DONE if number in {0, claim.number} else ReceiptStatus.SUPERSEDED
+
+    def supersede(self, positions: Iterable[Position]) -> None:
+        """Ends messages that were removed because a newer value has taken their name, claimed or not."""
+        for position in positions:
+            if not (self._state.is_done(position) or position in self._finals):
+                self._renewals.pop(position, None)
+                self._releases.pop(position, None)
+                # Also if it is not claimed: who has read it and is about to append a claim must be refused.
+                self._superseded[position] = None
+                self.size += 1
 
     # Deliveries
 
@@ -254,6 +269,7 @@ class EntryDraft:
             or position in self._renewals
             or position in self._releases
             or position in self._outs
+            or position in self._superseded
         )
 
     # The cursor
@@ -315,6 +331,7 @@ class EntryDraft:
             outs=[(position, target, outstanding[position].deliveries) for position, target in self._outs.items()],
             sent=self._sent,
             release_all=self._released_all,
+            superseded=list(self._superseded),
         )
 
 

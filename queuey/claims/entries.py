@@ -37,6 +37,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         outs: To become dead letters.
         sent: Those that have become dead letters.
         release_all: Every claim ends now.
+        superseded: Done, and those who had claimed them are told: a newer value has taken their name. They were
+            removed before; a process that has read them does not deliver them any more.
     """
 
     format: int = FORMAT
@@ -53,6 +55,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     outs: list[Out] = []
     sent: list[Position] = []
     release_all: bool = False
+    superseded: list[Position] = []
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -27,6 +27,10 @@ MOST_OUTSTANDING = 20_000
 """Messages of a partition that are claimed, or were and wait to be delivered again."""
 MOST_ABOVE = 20_000
 """Messages above the cursor that are remembered as done, before polls read more slowly."""
+MOST_SUPERSEDED = 20_000
+"""Messages of a partition whose last receipts are known to be superseded; as many as can be claimed at one moment."""
+SUPERSEDED_FOR = 86_400_000
+"""Milliseconds for which that is remembered at most: twice as long as the longest claim."""
 MOST_UNDELETED = 20_000
 """Messages that are to be deleted and may be there still."""
 
@@ -58,6 +62,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     above: list[Position]
     outbox: list[tuple[Position, tuple[str, int]]]
     undeleted: list[tuple[int, list[Position]]]
+    superseded: list[tuple[Position, int]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -74,6 +79,8 @@ class State:
         above: Those above the cursor that are done.
         outbox: Those that are to become dead letters, with the queue and the number of deliveries.
         undeleted: Those that are to be deleted, by the entry that says so.
+        superseded: Those that were claimed when a newer value took their name, oldest first, and when that was.
+        withdrawn: The last entry that superseded messages, of those applied since this is in memory; 0: none.
         snapshot: The newest snapshot that the log names; 0: none.
         released: How many claims were ended since this is in memory, before they expired.
     """
@@ -89,7 +96,9 @@ class State:
         "outstanding",
         "released",
         "snapshot",
+        "superseded",
         "undeleted",
+        "withdrawn",
     )
 
     def __init__(self) -> None:
@@ -99,6 +108,8 @@ class State:
         self.above: set[Position] = set()
         self.outbox: dict[Position, tuple[str, int]] = {}
         self.undeleted: dict[int, list[Position]] = {}
+        self.superseded: dict[Position, int] = {}
+        self.withdrawn = 0
         self.snapshot = 0
         self.released = 0
         self._above_heap: list[Position] = []
@@ -117,7 +128,9 @@ class State:
     def weight(self) -> int:
         """About how many bytes it takes in memory, with what a process keeps beside it."""
         undeleted = sum(map(len, self.undeleted.values())) if self.undeleted else 0
-        return _WEIGHT + _ID_WEIGHT * (len(self.outstanding) + len(self.above) + len(self.outbox) + undeleted)
+        return _WEIGHT + _ID_WEIGHT * (
+            len(self.outstanding) + len(self.above) + len(self.outbox) + len(self.superseded) + undeleted
+        )
 
     # Entries
 
@@ -134,6 +147,8 @@ class State:
             self._apply_tasks(number, entry)
         for position in entry.finals:
             self._finish(position)
+        if entry.superseded:
+            self._supersede(number, entry)
         for position in self.outstanding if entry.release_all else entry.releases:
             self._release(position)
         for expires, positions in entry.renewals:
@@ -173,6 +188,19 @@ class State:
         if position > self.cursor and position not in self.above:
             self.above.add(position)
             heappush(self._above_heap, position)
+
+    def _supersede(self, number: int, entry: Entry) -> None:
+        """Ends messages that are removed. Only those that were claimed are remembered: nobody else has a receipt."""
+        self.withdrawn = number
+        for position in entry.superseded:
+            if position in self.outstanding:
+                self._finish(position)
+                self.superseded[position] = entry.at
+        while self.superseded:
+            first = next(iter(self.superseded))
+            if len(self.superseded) <= MOST_SUPERSEDED and self.superseded[first] >= entry.at - SUPERSEDED_FOR:
+                return
+            del self.superseded[first]
 
     def _demand_deletion(self, number: int, positions: list[Position]) -> None:
         self.undeleted[number] = positions
@@ -275,6 +303,7 @@ class State:
                 sorted(self.above),
                 sorted(self.outbox.items()),
                 sorted(self.undeleted.items()),
+                list(self.superseded.items()),
             )
         )
 
@@ -298,6 +327,7 @@ class State:
         state.above = set(found.above)
         state.outbox = dict(found.outbox)
         state.undeleted = dict(found.undeleted)
+        state.superseded = dict(found.superseded)
         state._above_heap = found.above
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()

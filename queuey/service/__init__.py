@@ -16,6 +16,7 @@ from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, Size
 from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
 from queuey.service.messages import MessageUseCases
+from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases, Progress
 from queuey.service.queue_access import Check, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues
@@ -77,6 +78,7 @@ class Service:
         self.offsets = OffsetUseCases(store)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers)
+        self.names = NameUseCases(store, self.limits, self.metrics, self.stopping, self.claims)
 
     def statistics(self) -> dict[str, float]:
         """Returns what is counted besides requests and messages: of claims, reads, and the store unless it is away."""

@@ -28,10 +28,10 @@ def key_of(text: str, drafts: Sequence[Draft], items: Sequence[NewMessage], most
         most: Seconds for which a key is remembered at most.
     """
     longest = max((item.ttl + math.ceil(item.delay) for item in items), default=0)
-    return PostKey(text, _content(drafts), min(most, max(LEAST, longest)))
+    return PostKey(text, content_of(drafts), min(most, max(LEAST, longest)))
 
 
-def _content(drafts: Sequence[Draft]) -> bytes:
+def content_of(drafts: Sequence[Draft]) -> bytes:
     """Returns a hash of everything that a caller says about messages. Other versions must find the same."""
     said = []
     for draft in drafts:

@@ -1,10 +1,10 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` is eight small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
-:class:`KeyedPosts`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`, :class:`Ledger` and
-:class:`ClaimLogs`. Jobs and named messages are further contracts beside these; none of these needs to change for them,
-because a message is always named by ``(queue.qid, partition, position)`` and every read is bounded by a horizon the
-store reports.
+A :class:`Store` is nine small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+:class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`,
+:class:`Ledger` and :class:`ClaimLogs`. Jobs are a further contract beside these; none of these needs to change for
+them, because a message is always named by ``(queue.qid, partition, position)`` and every read is bounded by a horizon
+the store reports.
 
 Rules for every implementation:
 
@@ -29,6 +29,7 @@ from queuey.storage.contracts.catalogue import Applications, Catalogue
 from queuey.storage.contracts.claim_logs import ClaimLogs
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.messages import Messages
+from queuey.storage.contracts.names import Names
 from queuey.storage.contracts.progress import Ledger, Offsets
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = [
     "KeyedPosts",
     "Ledger",
     "Messages",
+    "Names",
     "Offsets",
     "Store",
 ]
@@ -51,7 +53,7 @@ IDENTITY = "identity of the store"
 """The work under which ledgers keep it."""
 
 
-class Store(Catalogue, Messages, KeyedPosts, Bulk, Applications, Offsets, Ledger, ClaimLogs):
+class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets, Ledger, ClaimLogs):
     """One backend, open."""
 
     name: str

@@ -19,13 +19,21 @@ from queuey import ids
 from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State
 from queuey.errors import ClaimsRefused, InvalidRequest, Outcome, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Message, Queue, Slice
+from queuey.messages import Location, Message, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service.claims.claiming import ClaimSearch, HandedOut
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.news import ClaimNews
 from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest, too_late
+from queuey.service.claims.requests import (
+    Kind,
+    LookRequest,
+    ReleaseAllRequest,
+    Request,
+    SettleRequest,
+    SupersedeRequest,
+    too_late,
+)
 from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.turns import Turns
@@ -155,7 +163,7 @@ class ClaimUseCases:
             ClaimsRefused: The queue's consistency level does not allow claims.
             InvalidRequest: The queue has no such partition.
         """
-        self._check(queue, partitions)
+        self.check(queue, partitions)
         order = self._order(queue, partitions)
         if waiter is not None and wait:
             waiter.expect([(queue, order, self._trigger)])
@@ -202,7 +210,13 @@ class ClaimUseCases:
         with closing(WaitingThread(self._watchers)) as thread:
             return thread.patiently(lambda: attempt(thread), wait, self._stopping, access.check_again)
 
-    def _check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
+    def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
+        """Makes sure that messages of a queue may be claimed, and that it has these partitions.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            InvalidRequest: The queue has no such partition.
+        """
         if (refusal := self._store.claims_refusal(queue)) is not None:
             raise ClaimsRefused(refusal)
         for number in partitions or ():
@@ -271,7 +285,7 @@ class ClaimUseCases:
         by_partition: defaultdict[int, list[ClaimReceipt]] = defaultdict(list)
         for receipt in receipts:
             by_partition[receipt.partition].append(receipt)
-        self._check(queue, list(by_partition))
+        self.check(queue, list(by_partition))
         if len(by_partition) == 1:
             [number] = by_partition
             return self._begin_one(queue, number, SettleRequest(queue, done, kind, receipts, ttl))
@@ -295,6 +309,25 @@ class ClaimUseCases:
 
         return self._begin_each(queue, list(by_partition), make, told)
 
+    # Names
+
+    def supersede(self, queue: Queue, location: Location) -> None:
+        """Ends a message that was removed because a newer value has taken its name.
+
+        Afterwards it is given to nobody, and receipts of those who have it are superseded. Waits for the end.
+        """
+        self.check(queue, [location[0]])
+        _wait(lambda done: self._begin_one(queue, location[0], SupersedeRequest(queue, done, [location[1]])))
+
+    def is_done(self, queue: Queue, location: Location) -> bool:
+        """Returns whether a message was acknowledged, or is done in another way. Waits for the answer."""
+        number, position = location
+        self.check(queue, [number])
+        found: bool = _wait(
+            lambda done: self._begin_one(queue, number, LookRequest(queue, done, lambda state: state.is_done(position)))
+        )
+        return found
+
     # Whole queues
 
     def release_all(self, access: QueueAccess) -> None:
@@ -303,7 +336,7 @@ class ClaimUseCases:
 
     def begin_release_all(self, queue: Queue, done: Done) -> Callable[[], Outcome]:
         """Starts to end every claim of a queue."""
-        self._check(queue)
+        self.check(queue)
         numbers = range(1, queue.partitions + 1)
         return self._begin_each(queue, numbers, lambda _number, each: ReleaseAllRequest(queue, each), done)
 
@@ -363,7 +396,7 @@ class ClaimUseCases:
             yield from (message for message in page if message.position not in view.above)
 
     def _views(self, queue: Queue) -> dict[int, _View]:
-        self._check(queue)
+        self.check(queue)
         views: dict[int, _View] = _wait(lambda done: self._begin_looks(queue, _View, done))
         return views
 
@@ -380,7 +413,7 @@ class ClaimUseCases:
 
     def _look(self, access: QueueAccess, look: Callable[[State], T]) -> dict[int, T]:
         def call(queue: Queue) -> dict[int, T]:
-            self._check(queue)
+            self.check(queue)
             found: dict[int, T] = _wait(lambda done: self._begin_looks(queue, look, done))
             return found
 

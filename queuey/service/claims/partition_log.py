@@ -54,6 +54,7 @@ from queuey.service.claims.requests import (
     Request,
     SentRequest,
     SettleRequest,
+    SupersedeRequest,
     too_late,
     too_many,
 )
@@ -255,7 +256,8 @@ class PartitionLog:
                 yield from self._snapshot(queue)
                 return
             self._give_up_late(taken)
-            if polls and not self._is_of_use(self.state, material):
+            stale = self.state is not state or self.state.withdrawn >= number
+            if polls and (stale or not self._is_of_use(self.state, material)):
                 material = None
 
     def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
@@ -339,6 +341,8 @@ class PartitionLog:
                 draft.release_all()
             elif isinstance(request, SentRequest):
                 draft.report_sent(request.positions)
+            elif isinstance(request, SupersedeRequest):
+                draft.supersede(request.positions)
         if material is None:
             return draft, 0
         draft.drop(material.gone)

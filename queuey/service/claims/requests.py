@@ -102,6 +102,21 @@ class ReleaseAllRequest(Request):
     __slots__ = ()
 
 
+class SupersedeRequest(Request):
+    """Ends messages that were removed because a newer value has taken their name."""
+
+    __slots__ = ("positions",)
+
+    def __init__(self, queue: Queue, done: Done, positions: Sequence[Position]) -> None:
+        super().__init__(queue, done)
+        self.positions = positions
+
+    @property
+    def weight(self) -> int:  # type: ignore[override]
+        """See the base class."""
+        return len(self.positions)
+
+
 class LookRequest(Request):
     """Reads a state that is at least as new as the request. The result is what ``look`` returns for it."""
 

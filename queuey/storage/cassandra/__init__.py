@@ -11,7 +11,8 @@ What promises what:
 * queues, whose rows no process uses longer than C: :mod:`.catalogue.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.lightweight_transactions`;
 * claim logs: :mod:`.claim_logs`;
-* posts with idempotency keys: :mod:`.keyed_posts`, by the rules of :mod:`.write.post_keys`;
+* posts with idempotency keys: :mod:`.keyed_posts`, by the rules of :mod:`.write.post_keys`; named messages:
+  :mod:`.names`, by the rules of :mod:`.write.names`;
 * what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
@@ -26,7 +27,7 @@ from uuid import uuid4
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.cassandra import claim_logs, keyed_posts, message_codec
+from queuey.storage.cassandra import claim_logs, keyed_posts, message_codec, names
 from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
@@ -45,6 +46,7 @@ from queuey.storage.cassandra.ids.clock import Clock, ClockCheck, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
 from queuey.storage.cassandra.keyed_posts import CassandraKeyedPosts
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
+from queuey.storage.cassandra.names import CassandraNames
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
 from queuey.storage.cassandra.read import bucket_index
 from queuey.storage.cassandra.read.arrivals import PolledArrivals
@@ -72,6 +74,7 @@ PREPARED = (
     bucket_index.SET_LOW_WATERMARK,
     *claim_logs.PREPARED,
     *keyed_posts.PREPARED,
+    *names.PREPARED,
 )
 """What is sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
 
@@ -85,6 +88,7 @@ class CassandraStore(
     CassandraCatalogue,
     CassandraBulk,
     CassandraKeyedPosts,
+    CassandraNames,
     CassandraApplications,
     CassandraOffsets,
     CassandraLedger,

@@ -22,6 +22,7 @@ from queuey.storage.sqlite.catalogue.queues import SqliteCatalogue
 from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.keyed_posts import SqliteKeyedPosts
+from queuey.storage.sqlite.names import SqliteNames
 from queuey.storage.sqlite.options import SqliteOptions
 from queuey.storage.sqlite.read.arrivals import CommittedArrivals
 from queuey.storage.sqlite.read.bulk import SqliteBulk
@@ -36,6 +37,7 @@ class SqliteStore(
     SqliteCatalogue,
     SqliteBulk,
     SqliteKeyedPosts,
+    SqliteNames,
     SqliteApplications,
     SqliteOffsets,
     SqliteLedger,

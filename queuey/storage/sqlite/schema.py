@@ -130,6 +130,18 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     PRIMARY KEY (qid, key)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS idempotency_keys_by_end ON idempotency_keys (expires);
+
+CREATE TABLE IF NOT EXISTS names (
+    qid INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,  -- a random number, another one for each value
+    content BLOB NOT NULL,     -- hash of the message
+    location BLOB NOT NULL,    -- msgpack of partition, ticks and low of the message
+    replaced BLOB NOT NULL,    -- the same of the one before, until the claim log knows that it is replaced
+    expires INTEGER NOT NULL,  -- ticks
+    PRIMARY KEY (qid, name)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS names_by_end ON names (expires);
 """
 """Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
 older versions of this program know nothing of them and can go on using the file."""

@@ -16,6 +16,7 @@ from queuey.web.responses import JSON, Environ, Response, encode
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.hello import HelloView
 from queuey.web.v1.messages import MessageViews
+from queuey.web.v1.names import NameViews
 from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
@@ -39,6 +40,7 @@ ASKING = {
     "v1.applications": {"GET"},
     "v1.application": {"GET"},
     "v1.ids": {"GET"},
+    "v1.named": {"GET"},
     "v1.claims": {"POST"},
     "v1.size": {"GET"},
     "v1.peek": {"GET"},
@@ -61,6 +63,7 @@ def routes(
 ) -> list[tuple[str, str, dict[str, Handler]]]:
     """Returns name, pattern and methods of every resource, in the order of matching: the queue itself first."""
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
+    names = NameViews(service, authorization)
     return [
         (
             "v1.queue",
@@ -92,6 +95,11 @@ def routes(
         ("v1.release", QUEUE + "/claims/release", {"POST": claims.release}),
         ("v1.size", QUEUE + "/size", {"GET": claims.size}),
         ("v1.peek", QUEUE + "/peek", {"GET": claims.peek}),
+        (
+            "v1.named",
+            QUEUE + "/named/{name}",
+            {"POST": names.create, "PUT": names.replace, "GET": names.fetch, "DELETE": names.delete},
+        ),
         ("v1.ids", QUEUE + "/{ids}", {"GET": messages.fetch, "PUT": messages.put, "DELETE": messages.delete}),
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from queuey import __version__
+from queuey.messages import LONGEST_NAME
 from queuey.service import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Content, Operation, Parameter, ResponseSpec
@@ -60,6 +61,12 @@ PATH_PARAMETERS = (
         place="path",
         about="Comma list of `<id>` (partition 1) or `<partition>:<id>`",
         schema=_pattern(f"{ID}(,{ID})*"),
+    ),
+    Parameter(
+        name="name",
+        place="path",
+        about="Name of a message",
+        schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME},
     ),
     Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
 )
@@ -284,6 +291,43 @@ MESSAGE_OPERATIONS = (
         errors=USUAL,
     ),
 )
+NAME_OPERATIONS = (
+    Operation(
+        method="POST",
+        path=QUEUE + "/named/{name}",
+        summary="Create named message",
+        about=f"201: stored. 200: the same message has the name. 409: another one has it. {KEPT_HEADERS}",
+        parameters=(TTL, ENCODING),
+        body={"*/*": {}},
+        success={201: ResponseSpec({JSON: schemas.Posted}), 200: ResponseSpec({JSON: schemas.Posted})},
+        errors=(*WITH_BODY, 409),
+    ),
+    Operation(
+        method="PUT",
+        path=QUEUE + "/named/{name}",
+        summary="Replace named message",
+        about=f"The message that has the name is removed; who had claimed it learns that at ack. {KEPT_HEADERS}",
+        parameters=(TTL, ENCODING),
+        body={"*/*": {}},
+        success=_ok(schemas.Posted),
+        errors=(*WITH_BODY, 409),
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/named/{name}",
+        summary="Get named message",
+        parameters=(_query("raw", "The bytes as they were posted", BOOLEAN), STRICT),
+        success={200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
+        errors=(*USUAL, 409),
+    ),
+    Operation(
+        method="DELETE",
+        path=QUEUE + "/named/{name}",
+        summary="Delete named message",
+        success=_ok(schemas.Done),
+        errors=(*USUAL, 409),
+    ),
+)
 OFFSET_OPERATIONS = (
     _asked_by_post(QUEUE + "/lag", "Count what lies behind cursors", schemas.Cursors, schemas.LagRead),
     Operation(
@@ -400,6 +444,7 @@ DOCUMENT_OPERATION = Operation(
 OPERATIONS = (
     *QUEUE_OPERATIONS,
     *MESSAGE_OPERATIONS,
+    *NAME_OPERATIONS,
     *OFFSET_OPERATIONS,
     *CLAIM_OPERATIONS,
     *HELLO_OPERATIONS,

@@ -30,7 +30,7 @@ the states above.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -89,6 +89,10 @@ class MadeIds(msgspec.Struct, frozen=True):
 # What a post asks to be done, and what it is sent back, or has thrown into it.
 
 
+class Look(NamedTuple):
+    """Sent back: the row that stands there, None: none does."""
+
+
 class MakeIds(NamedTuple):
     """Make ids, now. Sent back: :class:`MadeIds`."""
 
@@ -122,11 +126,13 @@ class TimeLeft(NamedTuple):
     ids: PostedIds
 
 
-Step = MakeIds | Swap | Write | Remove | TimeLeft
-Steps = Generator[Step, Any, PostResult]
+T = TypeVar("T")
+R = TypeVar("R", bound=KeyRow)
+Step = Look | MakeIds | Swap | Write | Remove | TimeLeft
+Steps = Generator[Step, Any, T]
 
 
-def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps:
+def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps[PostResult]:
     """Yields the steps of a post and returns its result.
 
     Raises:
@@ -145,14 +151,14 @@ def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps:
                 left: float = yield TimeLeft(seen.ids)
                 if left > 0:
                     raise KeyInUse(key.text, max(1, round(left + 0.5)))
-                seen = yield Swap(seen, _abandoned(seen, new_version()))
+                seen = yield Swap(seen, abandoned(seen, new_version()))
                 continue
-            yield from _removed(seen.ids)
+            yield from removed(seen.ids)
         made: MadeIds = yield MakeIds()
         mine = KeyRow("pending", key.content, made.ids, new_version())
         there = yield Swap(seen, mine)
         if there == mine:
-            done = yield from _written(mine, made, new_version)
+            done = yield from written(mine, made, new_version)
             if done.state == "done" and done.ids == mine.ids:
                 return PostResult(mine.ids.locations, replayed=False)
             there = done
@@ -160,22 +166,22 @@ def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps:
     raise KeyInUse(key.text)
 
 
-def _written(mine: KeyRow, made: MadeIds, new_version: Callable[[], int]) -> Generator[Step, Any, KeyRow]:
+def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
     """Writes the messages of a row that stands there and returns the row that does afterwards: done, or another's."""
     failure: StoreUnavailable | None = None
     try:
         yield Write(made)
     except StoreUnavailable as error:
         failure = error
-    row = _abandoned(mine, new_version()) if failure else _done(mine, new_version())
+    row = abandoned(mine, new_version()) if failure else _done(mine, new_version())
     try:
-        there: KeyRow | None = yield Swap(mine, row)
+        there: R | None = yield Swap(mine, row)
     except StoreUnavailable as error:
         raise _in_doubt(failure or error) from error
     if there == row and failure is None:
         return row
     if there is None:
-        raise _in_doubt(failure or StoreUnavailable("its idempotency key expired while the post was carried out"))
+        raise _in_doubt(failure or StoreUnavailable("what stands for it expired while it was carried out"))
     # From here on no process can make these ids done.
     outcome: Outcome = yield Remove(mine.ids, unseen=True)
     if failure is not None and there == row:
@@ -183,17 +189,19 @@ def _written(mine: KeyRow, made: MadeIds, new_version: Callable[[], int]) -> Gen
     return there
 
 
-def _removed(ids: PostedIds) -> Generator[Step, Any, None]:
+def removed(ids: PostedIds) -> Steps[None]:
+    """Removes messages that nobody can make done any more."""
     outcome: Outcome = yield Remove(ids, unseen=False)
     if outcome != "none":
-        raise StoreUnavailable("what an earlier post with this key left could not be removed yet", outcome="unknown")
+        raise StoreUnavailable("what an earlier post left could not be removed yet", outcome="unknown")
 
 
-def _abandoned(row: KeyRow, version: int) -> KeyRow:
+def abandoned(row: R, version: int) -> R:
+    """Returns a row that nobody can make done any more."""
     return msgspec.structs.replace(row, state="abandoned", version=version)
 
 
-def _done(row: KeyRow, version: int) -> KeyRow:
+def _done(row: R, version: int) -> R:
     return msgspec.structs.replace(row, state="done", version=version)
 
 

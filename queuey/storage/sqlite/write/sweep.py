@@ -44,8 +44,11 @@ _REMOVE_LOG = (
     "DELETE FROM {0} WHERE (queue_partition, number) IN "
     "(SELECT queue_partition, number FROM {0} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 100)"
 )
-_OLD_KEYS = "SELECT qid, key, expires FROM idempotency_keys WHERE expires <= ? ORDER BY expires LIMIT 500"
-_KEYS_OF_QUEUE = "SELECT qid, key, expires FROM idempotency_keys WHERE qid = ? LIMIT 500"
+_KEYED = (("idempotency_keys", "key"), ("names", "name"))
+"""Tables whose rows expire, and the column that tells those of a queue apart."""
+_OLD_KEYS = "SELECT qid, {1}, expires FROM {0} WHERE expires <= ? ORDER BY expires LIMIT 500"
+_KEYS_OF_QUEUE = "SELECT qid, {1}, expires FROM {0} WHERE qid = ? LIMIT 500"
+_FORGET_KEYS = "DELETE FROM {0} WHERE (qid, {1}, expires) = (?, ?, ?)"
 _SHORT, _LONG = 0.004, 0.012
 """Seconds."""
 _MOST_ROWS = 20_000
@@ -154,9 +157,10 @@ class Sweep:
         yield from self._forget_keys(_OLD_KEYS, self._db.clock())
 
     def _forget_keys(self, query: str, value: int) -> Iterator[float]:
-        """Removes idempotency keys, those that a query finds again and again."""
-        while found := self._rows(query, value):
-            yield self._perform(partial(_forget_keys, found))
+        """Removes idempotency keys and names, those that a query finds again and again."""
+        for table in _KEYED:
+            while found := self._rows(query.format(*table), value):
+                yield self._perform(partial(_forget_keys, _FORGET_KEYS.format(*table), found))
 
     def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
         """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
@@ -208,9 +212,9 @@ def _forget_entries(entries: list[tuple[str, int, int]], transaction: Transactio
     return 0
 
 
-def _forget_keys(keys: list[tuple[int, str, int]], transaction: Transaction) -> int:
-    """Removes idempotency keys unless they have been used again since they were read."""
-    transaction.connection.executemany("DELETE FROM idempotency_keys WHERE (qid, key, expires) = (?, ?, ?)", keys)
+def _forget_keys(statement: str, keys: list[tuple[int, str, int]], transaction: Transaction) -> int:
+    """Removes idempotency keys or names unless they have been used again since they were read."""
+    transaction.connection.executemany(statement, keys)
     return 0
 
 

@@ -1,0 +1,116 @@
+"""Named messages in Cassandra: :mod:`.write.names` decides, :mod:`.write.step_run` carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Named, NewMessage, Queue
+from queuey.storage import items as items_of
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
+from queuey.storage.cassandra.claim_logs import AppendsInFlight
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
+from queuey.storage.cassandra.lightweight_transactions import new_number
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.read.arrivals import PolledArrivals
+from queuey.storage.cassandra.write import names
+from queuey.storage.cassandra.write.names import Found, NameRow
+from queuey.storage.cassandra.write.post_keys import PostedIds, Steps
+from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
+from queuey.storage.cassandra.write.step_run import RowTable, StepRun, StoreParts
+from queuey.storage.contracts.names import Names
+from queuey.storage.deadlines import Deadline
+
+_FIND = Statement("SELECT state, content, messages, version FROM names WHERE qid = ? AND name = ?")
+_SET = Statement(
+    "UPDATE names USING TTL ? SET state = ?, content = ?, messages = ?, version = ? "
+    "WHERE qid = ? AND name = ? IF version = ?",
+    idempotent=False,
+)
+PREPARED = (_FIND, _SET)
+"""What is sent from threads that must never wait."""
+
+MARGIN = 60
+"""Seconds for which a row outlives its values."""
+
+_Kept = tuple[PostedIds, PostedIds, bytes, int]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Kept).decode
+
+
+class CassandraNames(Names):
+    """The contract of named messages on Cassandra."""
+
+    _driver: Driver
+    _options: CassandraOptions
+    _clock: Clock
+    _watch: ClockWatch
+    _levels: ConsistencyLevels
+    _writer: ReservingWriter
+    _appends: AppendsInFlight
+    _arrivals: PolledArrivals
+    _deadline: Deadline
+    _rows: QueueCache
+
+    def find_named(self, queue: Queue, name: str) -> Named | None:
+        """See the contract."""
+        self._rows.current(queue)
+        found: Found = self._run(queue, name, names.find(name, new_number))
+        return None if found.row is None else _named(found)
+
+    def write_named(
+        self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
+    ) -> Named:
+        """See the contract."""
+        row = None if seen is None else _row_of(seen)
+        if item is None:
+            self._rows.current(queue)
+            cleared = names.clear(name, row or NameRow("done", b"", names.NOTHING, 0), new_number)
+            return _named(Found(self._run(queue, name, cleared)))
+        items = items_of.checked(queue, [item])
+        expires = self._clock.now() + item.ttl * TICKS_PER_SECOND
+        done = self._run(queue, name, names.write(name, row, content, expires, new_number), items)
+        self._arrivals.appended(queue, items)
+        return _named(Found(done))
+
+    def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
+        """See the contract."""
+        self._run(queue, name, names.settle(_row_of(seen), new_number))
+
+    def _run(self, queue: Queue, name: str, steps: Steps[Any], items: Sequence[NewMessage] = ()) -> Any:  # noqa: ANN401 - what the steps return
+        parts = StoreParts(self._driver, self._options, self._clock, self._watch, self._levels, self._writer)
+        return self._deadline.result(
+            lambda done: StepRun(parts).begin(queue, (_TABLE, name), steps, self._appends.begin(done), items=items),
+            "Cassandra did not change the name in time",
+        )
+
+
+def _row_of(seen: Named) -> NameRow:
+    assert isinstance(seen.state, NameRow)  # noqa: S101 - it was found here
+    return seen.state
+
+
+def _named(found: Found) -> Named:
+    location, content = found.value
+    return Named(location, content, found.replaced, found.busy, found.row)
+
+
+def _encoded(row: NameRow) -> bytes:
+    return _encode((row.ids, row.kept, row.kept_content, row.expires))
+
+
+def _decoded(state: Any, content: bytes, messages: bytes, version: int) -> NameRow:  # noqa: ANN401 - one of the states
+    ids, kept, kept_content, expires = _decode(messages)
+    return NameRow(state, content, ids, version, kept=kept, kept_content=kept_content, expires=expires)
+
+
+def _seconds(row: NameRow, now: int) -> int:
+    return max(0, row.expires - now) // TICKS_PER_SECOND + MARGIN
+
+
+_TABLE = RowTable(_FIND, _SET, _encoded, _decoded, _seconds)

@@ -1,0 +1,168 @@
+"""What writing a named message does, step by step: decisions only, no input or output.
+
+A name has one row, changed by compare-and-set. Its states are those of an idempotency key (:mod:`.post_keys`), and it
+remembers the value before as well (``kept``)::
+
+                   ┌──(its writer: written in time)──► done: ids are the value, kept is replaced
+    done ──► pending                                      └──(kept is done away with)──► done: nothing is kept
+    (or no row)    │  meanwhile kept is the value
+                   ├──(its writer: failed or late)───┐
+                   └──(any process, after W)─────────┴► abandoned ──(once ids are removed)──► done: kept is the value
+
+So whatever was written is named by the row from before it is written until it has been removed, wherever processes
+stop: the next one that looks at the name finds what is left to do. A value that is replaced stays in ``kept`` until
+:func:`settle`, which the caller asks for when the claim log knows that it is superseded. Before that the row takes no
+new value, so a row never has more than two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from queuey.errors import NameChanged, StoreUnavailable
+from queuey.messages import Location
+from queuey.storage.cassandra.write.post_keys import (
+    ROUNDS,
+    KeyRow,
+    Look,
+    MadeIds,
+    MakeIds,
+    PostedIds,
+    Remove,
+    Steps,
+    Swap,
+    TimeLeft,
+    abandoned,
+    removed,
+    written,
+)
+
+NOTHING = PostedIds(0, ())
+"""Stands for no message."""
+
+
+class NameRow(KeyRow, frozen=True):
+    """What stands for a name.
+
+    Attributes:
+        kept: The value before ``ids``, which counts unless the row is done.
+        kept_content: Its hash.
+        expires: When the row does (ticks): not before one of its values.
+    """
+
+    kept: PostedIds = NOTHING
+    kept_content: bytes = b""
+    expires: int = 0
+
+
+class Found(NamedTuple):
+    """What a name stands for now. ``busy``: seconds for which somebody else may be writing a value."""
+
+    row: NameRow | None
+    busy: float = 0.0
+
+    @property
+    def value(self) -> tuple[Location | None, bytes]:
+        """The value that counts, and its hash."""
+        row = self.row
+        if row is None:
+            return None, b""
+        return (location_of(row.ids), row.content) if row.state == "done" else (location_of(row.kept), row.kept_content)
+
+    @property
+    def replaced(self) -> Location | None:
+        """The value that is to be done away with."""
+        return location_of(self.row.kept) if self.row is not None and self.row.state == "done" else None
+
+
+def location_of(ids: PostedIds) -> Location | None:
+    """Returns where a message is; None: there is none."""
+    return ids.locations[0] if ids.runs else None
+
+
+def find(name: str, new_version: Callable[[], int]) -> Steps[Found]:
+    """Looks at a name. What a process has left half done, and nobody can confirm any more, is removed."""
+    row: NameRow | None = yield Look()
+    for _ in range(ROUNDS):
+        if row is None or row.state == "done":
+            return Found(row)
+        if row.state == "pending":
+            left: float = yield TimeLeft(row.ids)
+            if left > 0:
+                return Found(row, left)
+            row = yield Swap(row, abandoned(row, new_version()))
+            continue
+        yield from removed(row.ids)
+        row = yield Swap(row, _restored(row, new_version()))
+    raise NameChanged(name)
+
+
+def write(
+    name: str, seen: NameRow | None, content: bytes, expires: int, new_version: Callable[[], int]
+) -> Steps[NameRow]:
+    """Writes a new value. Ends when the one before is removed, too.
+
+    Args:
+        name: For errors.
+        seen: The row, done, with nothing kept.
+        content: Hash of the value.
+        expires: When it does (ticks).
+        new_version: Makes versions.
+
+    Raises:
+        NameChanged: The row is another one; nothing was written, or it was removed.
+        StoreUnavailable: It failed.
+    """
+    made: MadeIds = yield MakeIds()
+    before = _none_kept(seen, new_version())
+    mine = NameRow(
+        "pending",
+        content,
+        made.ids,
+        before.version,
+        kept=before.ids,
+        kept_content=before.content,
+        expires=max(expires, before.expires),
+    )
+    there: NameRow | None = yield Swap(seen, mine)
+    if there != mine:
+        raise NameChanged(name)
+    done = yield from written(mine, made, new_version)
+    if done.state != "done" or done.ids != mine.ids:
+        raise NameChanged(name)
+    yield from _without_kept(done)
+    return done
+
+
+def clear(name: str, seen: NameRow, new_version: Callable[[], int]) -> Steps[NameRow]:
+    """Removes the value of a name; otherwise as :func:`write`."""
+    mine = NameRow("done", b"", NOTHING, new_version(), kept=seen.ids, kept_content=seen.content, expires=seen.expires)
+    there: NameRow | None = yield Swap(seen, mine)
+    if there != mine:
+        raise NameChanged(name)
+    yield from _without_kept(mine)
+    return mine
+
+
+def settle(seen: NameRow, new_version: Callable[[], int]) -> Steps[None]:
+    """Forgets the value that was replaced; nothing is done if the row has changed."""
+    yield Swap(seen, replace(seen, kept=NOTHING, kept_content=b"", version=new_version()))
+
+
+def _none_kept(seen: NameRow | None, version: int) -> NameRow:
+    return NameRow("done", b"", NOTHING, version) if seen is None else replace(seen, version=version)
+
+
+def _without_kept(row: NameRow) -> Steps[None]:
+    if row.kept.runs:
+        outcome = yield Remove(row.kept, unseen=False)
+        if outcome != "none":
+            raise StoreUnavailable("the value that was replaced could not be removed yet", outcome="unknown")
+
+
+def _restored(row: NameRow, version: int) -> NameRow:
+    """Returns the row in which the value before counts again."""
+    return NameRow("done", row.kept_content, row.kept, version, expires=row.expires)

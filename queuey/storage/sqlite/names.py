@@ -1,0 +1,91 @@
+"""Named messages in the embedded store: a name and its message change in one transaction."""
+
+from __future__ import annotations
+
+import secrets
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from queuey.errors import NameChanged
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Location, Named, NewMessage, Queue
+from queuey.storage import items as items_of
+from queuey.storage.contracts.names import Names
+from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.write.transaction import Append, Transaction
+
+_FIND = "SELECT version, content, location, replaced, expires FROM names WHERE qid = ? AND name = ? AND expires > ?"
+_KEEP = (
+    "INSERT OR REPLACE INTO names (qid, name, version, content, location, replaced, expires) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_SETTLE = "UPDATE names SET replaced = ? WHERE qid = ? AND name = ? AND version = ?"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Location | None).decode
+_NOWHERE = _encode(None)
+
+
+class SqliteNames(Names):
+    """The contract of named messages on SQLite."""
+
+    _db: Database
+
+    def find_named(self, queue: Queue, name: str) -> Named | None:
+        """See the contract."""
+        with self._db.readers.reading() as connection:
+            self._db.verify(connection, queue)
+            found = _find(connection, queue, name, self._db.clock())
+        return None if found is None else found[0]
+
+    def write_named(
+        self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
+    ) -> Named:
+        """See the contract."""
+        if item is not None:
+            items_of.checked(queue, [item])
+        work = partial(_write, queue, name, item, content, seen)
+        return self._db.writer.perform(work, weight=0 if item is None else len(item.body))
+
+    def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
+        """See the contract."""
+        self._db.writer.perform(partial(_settle, queue, name, seen))
+
+
+def _find(connection: Connection, queue: Queue, name: str, now: int) -> tuple[Named, int] | None:
+    """Returns what a name stands for, and when its row expires."""
+    row: Any = connection.execute(_FIND, (queue.qid, name, now)).fetchone()
+    if row is None:
+        return None
+    version, content, location, replaced, expires = row
+    return Named(_decode(location), content, _decode(replaced), 0.0, version), expires
+
+
+def _write(
+    queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None, transaction: Transaction
+) -> Named:
+    transaction.verify(queue)
+    found = _find(transaction.connection, queue, name, transaction.now)
+    named, expires = found or (None, 0)
+    if (named and named.state) != (seen and seen.state):
+        raise NameChanged(name)
+    replaced = None if named is None else named.location
+    if replaced is not None:
+        transaction.remove([(queue.qid << 8 | replaced[0], replaced[1])])
+    location: Location | None = None
+    if item is not None:
+        [position] = transaction.append(Append(queue, [item]))
+        location = item.partition, position
+        expires = max(expires, position[0] + item.ttl * TICKS_PER_SECOND)
+    version = secrets.randbits(62)
+    values = (queue.qid, name, version, content, _encode(location), _encode(replaced), expires)
+    transaction.connection.execute(_KEEP, values)
+    return Named(location, content, replaced, 0.0, version)
+
+
+def _settle(queue: Queue, name: str, seen: Named, transaction: Transaction) -> None:
+    transaction.verify(queue)
+    transaction.connection.execute(_SETTLE, (_NOWHERE, queue.qid, name, seen.state))
