@@ -1,0 +1,247 @@
+"""Named messages as use cases, by two processes over one store."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from queuey.claims import ReceiptStatus
+from queuey.errors import ClaimsRefused, NameChanged, NameTaken, StoreBusy
+from queuey.ids import Position
+from queuey.messages import LONGEST_NAME, Queue, QueueSpec
+from queuey.service import Draft, QueueAccess, Service
+from queuey.service.names import NameUseCases
+from queuey.storage import Store
+from tests.backends import APP, Clock
+from tests.contract.samples import eventually, fresh_name, make_queue, new, say, shown_bodies
+from tests.interposed_store import InterposedStore
+
+
+def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess, NameUseCases]:
+    """A service on a store, a way to a queue, and what there is to do with its names."""
+    service = Service(store)
+    return service, service.enter(queue, lambda _queue: None), service.names
+
+
+def body_of(names: NameUseCases, access: QueueAccess, name: str = "n") -> str | bytes | None:
+    """The body of what a name stands for."""
+    message = names.fetch(access, name)
+    return None if message is None else message.body
+
+
+def claimed_bodies(service: Service, access: QueueAccess) -> list[str | bytes]:
+    """The bodies of what can be claimed, which is claimed."""
+    return sorted((one.message.body for one in service.claims.claim(access, limit=9, ttl=60)), key=str)
+
+
+def test_created_once(store: Store, other: Store) -> None:
+    """The same message under a name is stored once, anywhere; another one is refused as long as that is not done."""
+    queue = make_queue(store, partitions=4)
+    (one, access, names), (_, there, elsewhere) = enter(store, queue), enter(other, queue)
+    first = names.create(access, "n", Draft("a"))
+    assert first.stored
+    again = elsewhere.create(there, "n", Draft("a"))
+    assert (again.location, again.stored) == (first.location, False)
+    with pytest.raises(NameTaken):
+        elsewhere.create(there, "n", Draft("b"))
+    assert body_of(elsewhere, there) == "a"
+    assert claimed_bodies(one, access) == ["a"]
+    assert claimed_bodies(one, access) == []
+
+
+def test_newest_value_wins(store: Store, other: Store) -> None:
+    """A value takes the place of the one before, for readers by name, by time and for claims."""
+    queue = make_queue(store)
+    say(store, queue, "unnamed")
+    (_, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    for number, (way, those) in enumerate([(access, names), (there, elsewhere), (access, names)]):
+        assert those.replace(way, "n", Draft(f"v{number}")).stored
+        assert body_of(elsewhere, there) == f"v{number}"
+        assert eventually(lambda number=number: shown_bodies(store, queue) == ["unnamed", f"v{number}"])  # type: ignore[misc]
+    assert claimed_bodies(two, there) == ["unnamed", "v2"]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_holder_of_the_old_value(store: Store, other: Store, delete: bool) -> None:  # noqa: FBT001 - parametrized
+    """Who has claimed a value that was replaced or deleted is told at acknowledging, renewing and releasing it."""
+    queue = make_queue(store)
+    (one, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    names.create(access, "n", Draft("old"))
+    [held] = two.claims.claim(there, limit=9, ttl=60)
+    if delete:
+        elsewhere.delete(there, "n")
+        assert body_of(names, access) is None
+    else:
+        names.replace(access, "n", Draft("new"))
+    for service, way in ((one, access), (two, there)):
+        for settle in (
+            lambda receipts, way=way, service=service: service.claims.acknowledge(way, receipts),
+            lambda receipts, way=way, service=service: service.claims.renew(way, receipts, 60),
+            lambda receipts, way=way, service=service: service.claims.release(way, receipts),
+        ):
+            assert [each.status for each in settle([held.receipt])] == [ReceiptStatus.SUPERSEDED]
+    assert claimed_bodies(two, there) == ([] if delete else ["new"])
+
+
+def test_acknowledged(store: Store, other: Store) -> None:
+    """A name is free again once its message was acknowledged; who acknowledges that again is not told otherwise."""
+    queue = make_queue(store)
+    (one, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    names.create(access, "n", Draft("a"))
+    [held] = one.claims.claim(access, limit=9, ttl=60)
+    assert [each.status for each in one.claims.acknowledge(access, [held.receipt])] == [ReceiptStatus.DONE]
+    assert body_of(elsewhere, there) is None
+    assert elsewhere.create(there, "n", Draft("b")).stored
+    assert [each.status for each in two.claims.acknowledge(there, [held.receipt])] == [ReceiptStatus.FINAL]
+    assert body_of(names, access) == "b"
+    assert eventually(lambda: shown_bodies(store, queue) == ["b"])
+
+
+def test_free_in_other_ways(store: Store) -> None:
+    """A name is free, too, when its message was deleted by id or by name, or the queue was purged."""
+    queue = make_queue(store)
+    service, access, names = enter(store, queue)
+    created = names.create(access, "n", Draft("a"))
+    assert created.location is not None
+    store.delete(queue, [created.location])
+    assert body_of(names, access) is None
+    assert names.create(access, "n", Draft("b")).stored
+    for _ in range(2):
+        names.delete(access, "n")
+        assert names.create(access, "n", Draft("b")).stored
+    store.purge_queue(queue)
+    access = service.enter(store.queue(queue.application, queue.name, fresh=True), lambda _queue: None)
+    assert body_of(names, access) is None
+    assert names.create(access, "n", Draft("b")).stored
+    names.delete(access, "never used")
+
+
+@pytest.mark.needs("clock")
+def test_expired(store: Store, clock: Clock) -> None:
+    """A name is free once its message has expired."""
+    queue = make_queue(store)
+    _, access, names = enter(store, queue)
+    names.create(access, "n", Draft("a", ttl=60))
+    clock.advance(61)
+    assert body_of(names, access) is None
+    assert names.create(access, "n", Draft("b", ttl=60)).stored
+
+
+@pytest.mark.needs("clock")
+def test_dead_letter(store: Store, clock: Clock) -> None:
+    """A name is free once its message has become a dead letter."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, read_delay=0.0))
+    service, access, names = enter(store, queue)
+    names.create(access, "n", Draft("a"))
+    assert claimed_bodies(service, access) == ["a"]
+    clock.advance(120)
+    assert claimed_bodies(service, access) == []
+    assert body_of(names, access) is None
+    assert names.create(access, "n", Draft("b")).stored
+
+
+def test_any_name(store: Store) -> None:
+    """Names are compared character by character; those of another queue are others."""
+    queues = [make_queue(store, partitions=3) for _ in range(2)]
+    texts = ["a", "A", "é", "e\u0301", " ", "a b", "100%", "👾" * LONGEST_NAME, "x" * LONGEST_NAME, "\x00", "'"]
+    for queue in queues:
+        _, access, names = enter(store, queue)
+        for text in texts:
+            assert names.create(access, text, Draft(f"{queue.name} {text!r}")).stored
+        for text in texts:
+            assert body_of(names, access, text) == f"{queue.name} {text!r}"
+
+
+def test_broken_off(store: Store, other: Store) -> None:
+    """If a process stops once the value is written, the next look at the name does what it has left to do."""
+    queue = make_queue(store)
+    (_, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
+    names.create(access, "n", Draft("old"))
+    [held] = two.claims.claim(there, limit=9, ttl=60)
+    seen = store.find_named(queue, "n")
+    assert seen is not None
+    now = store.write_named(queue, "n", new("new"), b"hash", seen)
+    assert now.replaced == seen.location
+    assert body_of(elsewhere, there) == "new"
+    assert [each.status for each in two.claims.acknowledge(there, [held.receipt])] == [ReceiptStatus.SUPERSEDED]
+    settled = other.find_named(queue, "n")
+    assert settled is not None
+    assert settled.replaced is None
+
+
+def test_outdated(store: Store, other: Store) -> None:
+    """A value is written only in the place of what was seen; otherwise nothing is stored."""
+    queue = make_queue(store)
+    for seen in (None, other.write_named(queue, "n", new("a"), b"", None)):
+        if seen is not None:
+            current = store.write_named(queue, "n", new("b"), b"", seen)
+            store.settle_named(queue, "n", current)
+            store.settle_named(queue, "n", seen)
+            with pytest.raises(NameChanged):
+                other.write_named(queue, "n", None, b"", seen)
+        else:
+            other.write_named(queue, "m", new("a"), b"", None)
+        with pytest.raises(NameChanged):
+            store.write_named(queue, "n" if seen else "m", new("c"), b"", seen)
+    assert eventually(lambda: shown_bodies(store, queue) == ["a", "b"])
+
+
+def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
+    """A claim that has read a value just before it is replaced does not give it to its caller afterwards."""
+    queue = make_queue(store)
+    between = InterposedStore(other)
+    (_, access, names), (two, there, _) = enter(store, queue), enter(between.store, queue)
+    names.create(access, "n", Draft("old"))
+    say(store, queue, "unnamed")
+    two.claims.claim(there, limit=1, ttl=0)
+    once = [None]
+
+    def first() -> None:
+        if once:
+            once.clear()
+            names.replace(access, "n", Draft("new"))
+
+    between.before(Store.begin_append_entry, first)
+    assert "old" not in claimed_bodies(two, there)
+
+
+def test_all_at_once(store: Store, other: Store) -> None:
+    """Of values that are written at once in two processes one stays, and nobody is given any other."""
+    queue = make_queue(store)
+    ways = [enter(store, queue), enter(other, queue)]
+
+    def write(number: int) -> Position | None:
+        _, access, names = ways[number % 2]
+        try:
+            changed = names.replace(access, "n", Draft(f"v{number}"))
+        except StoreBusy:
+            return None
+        assert changed.location is not None
+        return changed.location[1]
+
+    with ThreadPoolExecutor(8) as pool:
+        done = [position for position in pool.map(write, range(24)) if position is not None]
+    assert done
+    service, access, names = ways[0]
+    current = names.fetch(access, "n")
+    assert current is not None
+    assert current.position in done
+    assert eventually(lambda: shown_bodies(store, queue) == [current.body])
+    assert claimed_bodies(service, access) == [current.body]
+
+
+def test_where_claims_are_refused(store: Store) -> None:
+    """A queue that cannot be claimed from has no names either."""
+    queue = make_queue(store)
+    between = InterposedStore(store)
+    between.instead(Store.claims_refusal, lambda _queue: "Choose another consistency level.")
+    _, access, names = enter(between.store, queue)
+    for call in (
+        lambda: names.create(access, "n", Draft("a")),
+        lambda: names.replace(access, "n", Draft("a")),
+        lambda: names.fetch(access, "n"),
+        lambda: names.delete(access, "n"),
+    ):
+        with pytest.raises(ClaimsRefused, match="Choose"):
+            call()  # type: ignore[no-untyped-call]
