@@ -21,7 +21,7 @@ Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 
 * ``send``: store new messages.
 * ``read``: read messages, and all that ``measure`` shows.
-* ``delete``: delete messages by id. With ``send`` it also overwrites them by id.
+* ``delete``: delete messages by id or name. With ``send`` it also overwrites them by id and replaces them by name.
 * ``claim``: record and forget the offsets of consumer groups, and see what ``measure`` shows. With ``read`` it also
   claims messages and acknowledges them; ``read`` with ``delete`` does so, too.
 * ``admin``: create, change, purge and delete queues, and see what ``measure`` shows.

@@ -25,7 +25,7 @@
     │   ├── NameTaken             a message with another body has the name
     │   ├── NameChanged           somebody else is changing what a name stands for
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
-    │   └── ClaimLost             messages were delivered again; carries the result of each receipt
+    │   └── ClaimLost             messages were delivered again, or replaced; carries the result of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
     ├── TooManyRequests           the application has its share of the process already
     │   ├── TooManyWaiters        too many long polls
@@ -328,7 +328,9 @@ class ClaimsRefused(Conflict):
 
 
 class ClaimLost(Conflict):
-    """Claims had expired, and their messages were delivered to other callers. The other receipts succeeded.
+    """Claims had expired, and their messages were delivered to other callers; or newer values have taken their names.
+
+    The other receipts succeeded.
 
     Args:
         results: The result of each receipt, in the order given, for the answer.
@@ -342,7 +344,10 @@ class ClaimLost(Conflict):
 
     def __str__(self) -> str:
         """Says what to do."""
-        return "Some claims had expired, and their messages were delivered again: see results. Skip these messages."
+        return (
+            "Some messages were delivered again, because their claims had expired, or were replaced under their name: "
+            "see results. Skip these."
+        )
 
 
 class QueueChanged(QueueyError):

@@ -31,6 +31,8 @@ from queuey.client.errors import (
     KeyInUse,
     KeyReused,
     MessageNotFound,
+    NameNotFound,
+    NameTaken,
     NotAllowed,
     NotAuthenticated,
     NotFound,
@@ -52,6 +54,7 @@ from queuey.client.errors import (
 )
 from queuey.client.http.attempts import AsyncTiming, Timing
 from queuey.client.http.retry import RetryPolicy
+from queuey.client.named import AsyncNamedMessages, NamedMessages
 from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.client.results import (
     ClaimCounts,
@@ -85,6 +88,7 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "AsyncJobQueue",
+    "AsyncNamedMessages",
     "AsyncTiming",
     "ClaimCounts",
     "ClaimLost",
@@ -109,7 +113,10 @@ __all__ = [
     "KeyReused",
     "Message",
     "MessageNotFound",
+    "NameNotFound",
     "NamePage",
+    "NameTaken",
+    "NamedMessages",
     "NotAllowed",
     "NotAuthenticated",
     "NotFound",

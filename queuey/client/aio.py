@@ -22,6 +22,7 @@ from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.http.attempts import AsyncTiming, Attempts, Notice, Patience
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice
+from queuey.client.named import AsyncNamedMessages
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
@@ -347,6 +348,10 @@ class AsyncClient:
     def job_queue(self, name: str) -> AsyncJobQueue:
         """Returns a queue as a job queue; see :meth:`Client.job_queue`. This asks the server nothing."""
         return AsyncJobQueue(name, self._run, self._keeper, self._policy, self._timing)
+
+    def named(self, queue: str) -> AsyncNamedMessages:
+        """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
+        return AsyncNamedMessages(queue, self._run)
 
     # -- consumer offsets
 

@@ -27,12 +27,14 @@
         │   ├── ApplicationNotFound
         │   ├── QueueNotFound
         │   ├── GroupNotFound
-        │   └── MessageNotFound
+        │   ├── MessageNotFound
+        │   └── NameNotFound             no message has the name
         ├── Conflict                 409
         │   ├── KeyInUse             a post with this idempotency key is being carried out
+        │   ├── NameTaken                another message has the name
         │   ├── QueueExists
         │   ├── OffsetConflict       current offsets, and which partitions were set nevertheless
-        │   └── ClaimLost            the message was delivered again; carries these receipts
+        │   └── ClaimLost            the message was delivered again, or replaced; carries these receipts
         └── ServerError              5xx and 429; outcome of a write, outcomes of a batch
             └── ServiceUnavailable   503
                 └── TooManyWaiters   too many long polls
@@ -341,6 +343,14 @@ class KeyInUse(Conflict):
     temporary = True
 
 
+class NameTaken(Conflict):
+    """Another message has the name. This one was not stored."""
+
+
+class NameNotFound(NotFound):
+    """No message has the name."""
+
+
 class ClaimLost(Conflict):
     """The claim had expired, and the message was delivered to another caller.
 
@@ -386,7 +396,9 @@ BY_CODE: dict[str, type[ApiError]] = {
     "InvalidApplicationName": ApplicationNotFound,
     "InvalidGroupName": GroupNotFound,
     "InvalidMessageID": MessageNotFound,
+    "InvalidName": NameNotFound,
     "InvalidQueueName": QueueNotFound,
+    "NameTaken": NameTaken,
     "OffsetConflict": OffsetConflict,
     "QueueExists": QueueExists,
     "TooManyWaiters": TooManyWaiters,

@@ -362,7 +362,8 @@ class Refused(msgspec.Struct, frozen=True):
 
     Attributes:
         receipt: The receipt.
-        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller.
+        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller, or
+            a newer message has its name.
     """
 
     receipt: str

@@ -23,6 +23,7 @@ from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.http.attempts import Attempts, Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice
+from queuey.client.named import NamedMessages
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
@@ -463,6 +464,10 @@ class Client:
     def job_queue(self, name: str) -> JobQueue:
         """Returns a queue as a job queue: each message is delivered to one worker. This sends no request."""
         return JobQueue(name, self._run, self._keeper, self._policy, self._timing)
+
+    def named(self, queue: str) -> NamedMessages:
+        """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
+        return NamedMessages(queue, self._run)
 
     # -- consumer offsets
 

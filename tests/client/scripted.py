@@ -10,7 +10,16 @@ from typing import Any
 
 import httpx2
 
-from queuey.client import AsyncClient, AsyncJob, AsyncJobQueue, AsyncTiming, Client, RetryPolicy, Timing
+from queuey.client import (
+    AsyncClient,
+    AsyncJob,
+    AsyncJobQueue,
+    AsyncNamedMessages,
+    AsyncTiming,
+    Client,
+    RetryPolicy,
+    Timing,
+)
 from queuey.client.calls.call import ANSWER_BYTES
 
 KEY = "s3cret-key-that-must-never-show"
@@ -171,7 +180,7 @@ class Blocking:
             result = value(*args, **options)
             if hasattr(result, "__anext__"):
                 return self._iterate(result)
-            if isinstance(result, AsyncJobQueue):
+            if isinstance(result, AsyncJobQueue | AsyncNamedMessages):
                 return Blocking(result, self._loop)
             return self._loop.run_until_complete(result)
 

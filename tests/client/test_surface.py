@@ -42,6 +42,7 @@ METHODS = [
     "job_queue",
     "lag",
     "name_page",
+    "named",
     "offsets",
     "purge_queue",
     "put",

@@ -1,4 +1,4 @@
-"""Calls about messages whose ids are known: get, get the raw bytes, delete."""
+"""Calls about messages whose ids or names are known: get, get the raw bytes, delete."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from queuey.client.calls.call import Call, HttpAnswer, MessageLocation, id_text, location_text, nothing, queue_segment
 from queuey.client.calls.read_calls import messages_of
+from queuey.client.calls.send_calls import named_path
 from queuey.client.errors import InvalidAnswer
 from queuey.client.results import Message, RawMessage, Receipt
 
@@ -33,6 +34,16 @@ def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
     """Fetches the bytes of one message."""
     path = f"{queue_segment(queue)}/{location_text(location)}"
     return Call("GET", path, _raw, params=(("raw", "true"),), repeatable=True)
+
+
+def get_named(queue: str, name: str) -> Call[list[Message]]:
+    """Fetches the message that has a name."""
+    return Call("GET", named_path(queue, name), messages_of, repeatable=True)
+
+
+def delete_named(queue: str, name: str) -> Call[None]:
+    """Deletes the message that has a name, whether or not there is one."""
+    return Call("DELETE", named_path(queue, name), nothing, repeatable=True)
 
 
 def _parts(locations: Iterable[MessageLocation]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypedDict
+from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, UnsetType, structs
@@ -28,6 +29,7 @@ from queuey.client.calls.call import (
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.results import Message, Receipt
+from queuey.messages import LONGEST_NAME
 
 BATCH_MESSAGES = 1000
 """The server's limit of messages in a batch."""
@@ -184,7 +186,7 @@ def send(queue: str, message: Outgoing, after: After | None = None, key: str | N
     Raises:
         InvalidArgument: The message, or the key, has no form that HTTP carries.
     """
-    headers, parse = _bare_headers(message), lambda answer: _receipts(answer, 1)[0]
+    headers, parse = _bare_headers(message), _receipt
     if headers is None:
         batcher = Batcher()
         batcher.add(message)
@@ -226,14 +228,46 @@ def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> 
         raise InvalidArgument("put needs the id of at least one message")
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("the id decides about partition and time; put takes no partition, key or delay")
+    headers, body = _single(message)
+    return Call("PUT", f"{queue_segment(queue)}/{segment}", nothing, headers=headers, content=body, repeatable=True)
+
+
+def write_named(method: str, queue: str, name: str, message: Outgoing) -> Call[Receipt]:
+    """Stores a message under a name: ``POST`` creates it, ``PUT`` replaces the one that is there.
+
+    Raises:
+        InvalidArgument: The name is none; or the message has a partition, key or delay, or what HTTP headers cannot
+            carry.
+    """
+    if message.partition is not None or message.key is not None or message.delay is not None:
+        raise InvalidArgument("the name decides about the partition; a named message has no partition, key or delay")
+    headers, body = _single(message)
+    return Call(method, named_path(queue, name), _receipt, headers=headers, content=body, repeatable=True)
+
+
+def named_path(queue: str, name: str) -> str:
+    """Returns the path of a named message.
+
+    Raises:
+        InvalidArgument: No message can have that name.
+    """
+    if not 0 < len(name) <= LONGEST_NAME or "/" in name or name in {".", ".."}:
+        rule = f'a name has 1 to {LONGEST_NAME} characters without "/", and is not "." or ".."'
+        raise InvalidArgument(f"no message can be named {name[:50]!r}: {rule}")
+    try:
+        return f"{queue_segment(queue)}/named/{quote(name, safe='')}"
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"no message can be named {name[:50]!r}: it has no UTF-8 form") from error
+
+
+def _single(message: Outgoing) -> tuple[dict[str, str], bytes]:
+    """Returns headers and body of a message that cannot travel in a batch."""
     headers = _headers(message, message.content_type or "")
     if headers is None:
-        raise InvalidArgument("put carries only content types and headers of printable ASCII")
-    if message.json is not UNSET:
-        body, headers["x-encoding"] = bytes(_json(message.json)), "json"
-    else:
-        body = _bytes(message.body)
-    return Call("PUT", f"{queue_segment(queue)}/{segment}", nothing, headers=headers, content=body, repeatable=True)
+        raise InvalidArgument("this carries only content types and headers of printable ASCII")
+    if message.json is UNSET:
+        return headers, _bytes(message.body)
+    return headers | {"x-encoding": "json"}, bytes(_json(message.json))
 
 
 def _bytes(body: str | bytes | UnsetType) -> bytes:
@@ -321,6 +355,10 @@ def _keyed(key: object) -> dict[str, str]:
 
 def _batch_headers(after: After | None) -> dict[str, str]:
     return {"content-type": "application/json", **_after(after)}
+
+
+def _receipt(answer: HttpAnswer) -> Receipt:
+    return _receipts(answer, 1)[0]
 
 
 def _receipts(answer: HttpAnswer, count: int) -> list[Receipt]:

@@ -372,7 +372,7 @@ class Renewal(Receipts):
 
 
 class Settlement(Struct, omit_defaults=True):
-    """The result of one receipt. ``superseded``: its claim had expired, and the message was delivered again."""
+    """The result of one receipt. ``superseded``: its message was delivered again, or replaced under its name."""
 
     receipt: str
     status: Literal["ok", "superseded"]

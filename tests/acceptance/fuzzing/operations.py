@@ -23,6 +23,7 @@ TIMEOUT = 30.0
 """Seconds: longer than any deadline of the service."""
 QUEUE = "fuzzed"
 GROUP = "g"
+NAME = "n"
 ID = "0123456789ab11e88000000000000001"
 
 
@@ -51,7 +52,7 @@ class Target:
         self._session.close()
 
     def renew(self) -> None:
-        """Sees to it that a queue, a message and a group exist, and forgets about everything else."""
+        """Sees to it that a queue, messages and a group exist, and forgets about everything else."""
         queue = f"/v1/{self._application}/{QUEUE}"
         offsets = {"partitions": {"1": {"offset": ID}}}
         headers = {"Authorization": self._credential}
@@ -59,10 +60,11 @@ class Target:
             ("POST", f"/v1/{self._application}", {"queue_name": QUEUE, "partitions": 200}),
             ("PUT", f"{queue}/{ID}", "x"),
             ("PUT", f"{queue}/offsets/{GROUP}", offsets),
+            ("PUT", f"{queue}/named/{NAME}", "x"),
         )
         for method, path, content in wanted:
             self._session.request(method, self._url + path, json=content, headers=headers, timeout=TIMEOUT)
-        self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "group": [GROUP]}
+        self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "group": [GROUP], "name": [NAME]}
 
     def cases(self, label: str) -> st.SearchStrategy[Case[Any]]:
         """Requests of one operation: as the document wants them, or wrong in query, headers or body."""
@@ -70,7 +72,7 @@ class Target:
         found: st.SearchStrategy[Case[Any]] = operation.as_strategy()
         if operation.query or operation.headers or operation.body:
             # A wrong path would be answered before anything else is looked at.
-            path = {"app": self._application, "queue": QUEUE, "ids": ID, "group": GROUP}
+            path = {"app": self._application, "queue": QUEUE, "ids": ID, "group": GROUP, "name": NAME}
             path = {name: value for name, value in path.items() if f"{{{name}}}" in operation.path}
             found |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)
         return found

@@ -27,7 +27,7 @@ TEXTS = [
 ]
 BREAKS = [b"a\r\nX-Injected: b", b"a\r\n b", b"a\rb", b"a\nX-Injected: b", b"a\r\n\r\nGET / HTTP/1.1\r\n\r\n"]
 VALUES = [*NUMBERS, *TEXTS, *BREAKS, ID, b"1:" + ID, b"*", b"true", b";", b"," * 2000]
-SEGMENTS = b"%2F %2f.. .. . %2e%2E %252e %c0%af %00 % %zz %FF _read _x offsets messages info # \0 \xff".split()
+SEGMENTS = b"%2F %2f.. .. . %2e%2E %252e %c0%af %00 % %zz %FF _read _x offsets messages named info # \0 \xff".split()
 SEGMENTS += [b"a b", b"", b"x" * 5000, b"x" * 140_000, ID, b"9" * 30 + b":" + ID]
 METHODS = [b"", b"get", b"HEAD", b"OPTIONS", b"CONNECT", b"TRACE", b"PATCH", b"PRI", b"P\0ST", b"G" * 9000, b"POST "]
 TARGETS = [
@@ -150,6 +150,10 @@ def good(rng: Random, queue: str, key: str) -> Request:
             (b"DELETE", base + b"/1:" + ID, b""),
             (b"PUT", base + b"/offsets/g", offsets),
             (b"GET", base + b"/offsets/g", b""),
+            (b"PUT", base + b"/named/n", b"body"),
+            (b"POST", base + b"/named/n", b"body"),
+            (b"GET", base + b"/named/n", b""),
+            (b"DELETE", base + b"/named/n", b""),
             (b"GET", base + b"/info", b""),
             (b"DELETE", base + b"/messages", b""),
             (b"POST", b"/v1/queuey/_read", several),

@@ -179,7 +179,7 @@ class Scene:
     def request(self, route: str, caller: Caller) -> Reply:
         """Makes a request as a row names it."""
         method, path = route.split(" ")
-        parts = {"app": self.names.owner, "queue": self.names.queue, "group": "g", "ids": ID}
+        parts = {"app": self.names.owner, "queue": self.names.queue, "group": "g", "ids": ID, "name": "n"}
         path = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
         if route.endswith("/_read"):
             return caller.send_json(method, path, {"queues": [{"queue_name": self.names.queue, "delay": 0}]})
@@ -211,7 +211,7 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
         assert reply.status == 200, place
         assert (reply.json["queues"][0]["status"] == "ok") == allowed, place
     elif allowed:
-        assert reply.status in {200, 201} or (reply.status == 404 and "{group}" in route), place
+        assert reply.status in {200, 201} or (reply.status == 404 and ("{group}" in route or "{name}" in route)), place
     else:
         without = 403 if row["original"] == "yes" else 401
         assert reply.status == {"expired": 401, "anonymous": without}.get(column, 403), place

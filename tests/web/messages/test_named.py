@@ -1,0 +1,111 @@
+"""Messages by name over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.storage import Store
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller
+
+
+@pytest.fixture
+def q(owner: Caller) -> str:
+    """A queue."""
+    owner.create("q", partitions=3)
+    return "q"
+
+
+def claim(caller: Caller) -> list[dict[str, Any]]:
+    """Claims messages."""
+    return caller("POST", "q/claims", b"", headers=None).messages
+
+
+def test_create_replace_get_delete(owner: Caller, q: str) -> None:
+    """POST creates once, PUT replaces, GET shows and DELETE removes; the holder of an old value gets 409 for it."""
+    at = f"{q}/named/n"
+    created = owner("POST", at, b"a", headers={"X-TTL": "600"})
+    assert created.status == 201
+    again = owner("POST", at, b"a", headers={"X-TTL": "600"})
+    assert (again.status, again.json) == (200, created.json)
+    taken = owner("POST", at, b"b")
+    assert (taken.status, list(taken.errors)) == (409, ["NameTaken"])
+    [held] = claim(owner)
+    replaced = owner("PUT", at, b'{"b": 1}', headers={"X-Encoding": "json"})
+    assert replaced.status == 200
+    [message] = owner("GET", at, b"").messages
+    assert message["message_id"] == replaced.json["messages"][0]["key"]
+    assert message["body"] == {"b": 1}
+    raw = owner("GET", at, b"", raw="1")
+    assert (raw.body, raw.headers["X-Message-Id"]) == (b'{"b": 1}', message["message_id"])
+    lost = owner.send_json("POST", f"{q}/claims/ack", {"receipts": [held["receipt"]]})
+    assert (lost.status, lost.json["results"][0]["status"]) == (409, "superseded")
+    [current] = claim(owner)
+    assert current["body"] == {"b": 1}
+    assert owner.send_json("POST", f"{q}/claims/ack", {"receipts": [current["receipt"]]}).status == 200
+    free = owner("GET", at, b"")
+    assert (free.status, list(free.errors)) == (404, ["InvalidName"])
+    assert owner("POST", at, b"c").status == 201
+    for _ in range(2):
+        assert owner("DELETE", at, b"").status == 200
+    assert owner("GET", at, b"").status == 404
+    assert claim(owner) == []
+
+
+def test_names(owner: Caller, q: str) -> None:
+    """A name is any text of 1 to 255 characters, percent-encoded; with a slash it is no resource."""
+    for name in ("x" * 255, "é👾", "a b%&?#", "named", "0" * 32, " "):
+        at = f"{q}/named/{quote(name, safe='')}"
+        assert owner("PUT", at, name.encode()).status == 200
+        assert owner("GET", at, b"").bodies == [name]
+    for method in ("POST", "PUT", "GET", "DELETE"):
+        long = owner(method, f"{q}/named/{'x' * 256}", b"x")
+        assert (long.status, long.errors) == (400, {"name": "Longer than maximum length 255"})
+        assert owner(method, f"{q}/named/a/b", b"x").status == 404
+        assert owner(method, "none/named/a", b"x").status == 404
+
+
+def test_bad_input(owner: Caller, q: str) -> None:
+    """An empty body, a bad header and an idempotency key are refused by the field's name, and nothing is stored."""
+    for method in ("POST", "PUT"):
+        assert list(owner(method, f"{q}/named/n", b"").errors) == ["body"]
+        assert list(owner(method, f"{q}/named/n", b"x", headers={"X-TTL": "0"}).errors) == ["ttl"]
+        assert list(owner(method, f"{q}/named/n", b"x", headers={"Idempotency-Key": "k"}).errors) == ["idempotency_key"]
+    assert owner("GET", f"{q}/named/n", b"").status == 404
+
+
+def test_who_may(owner: Caller, guest: Caller, anonymous: Caller) -> None:
+    """Storing needs the owner; a principal with its right reads or deletes by name; nobody else does anything."""
+    owner.create("q", principals="app:guest=read")
+    at = "q/named/n"
+    assert owner("PUT", at, b"a").status == 200
+    assert guest("GET", at, b"").bodies == ["a"]
+    for caller, methods in ((guest, ("POST", "PUT", "DELETE")), (anonymous, ("POST", "PUT", "DELETE", "GET"))):
+        for method in methods:
+            assert caller(method, at, b"x").status in {401, 403}
+
+
+def test_what_becomes_of_it(owner: Caller, between: InterposedStore, q: str) -> None:
+    """If the claim log cannot be written once the value is, the answer says that the outcome is unknown."""
+    assert owner("PUT", f"{q}/named/n", b"a").status == 200
+
+    def fail(*_args: object, **_named: object) -> None:
+        raise StoreUnavailable("no log")
+
+    def refuse(_queue: object, _partition: object, _entry: object, done: Any, **_named: object) -> None:  # noqa: ANN401
+        done(None, StoreUnavailable("no log"))
+
+    between.instead(Store.begin_append_entry, refuse)
+    failed = owner("PUT", f"{q}/named/n", b"b")
+    assert (failed.status, failed.json["outcome"]) == (503, "unknown")
+    between.passing(Store.begin_append_entry)
+    assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
+    between.instead(Store.write_named, fail)
+    failed = owner("PUT", f"{q}/named/n", b"c")
+    assert (failed.status, failed.json["outcome"]) == (503, "none")
+    between.passing(Store.write_named)
+    assert owner("GET", f"{q}/named/n", b"").bodies == ["b"]
