@@ -19,7 +19,7 @@ from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route
-    from queuey.client import Client
+    from queuey.client import Client, Receipt
 
 _STANDARD_INPUT = "-"
 
@@ -54,6 +54,8 @@ def send(
     delay: Annotated[str | None, typer.Option(help="Time for which range reads hide the messages.")] = None,
     content_type: Annotated[str | None, typer.Option(help="Kept with each message.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="<name>=<value>, kept with each message.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the message: one message at most has it.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the message that has the name.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create queues that do not exist.")] = False,
     partitions: Annotated[int, typer.Option(min=1, max=200, help="Partitions of queues that --create makes.")] = 1,
     skip: Annotated[int, typer.Option(min=0, help="Skip this many lines at the start of --from.")] = 0,
@@ -74,6 +76,11 @@ def send(
     }
     if create and queue_field is None:
         client.create_queue(queue, partitions=partitions if partitions > 1 else None)
+    if name is not None or replace:
+        if source is not None or name is None:
+            raise typer.BadParameter("--name goes with one message, and --replace with --name")
+        _send_named(client, queue, (name, replace), body, options, json=json)
+        return
     if source is None:
         _send_bodies(client, queue, body, options, json=json)
         return
@@ -175,10 +182,26 @@ def _send_bodies(client: Client, queue: str, body: list[str] | None, options: di
 
     bodies = [_standard_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
     for receipt in client.send_iter(queue, [Outgoing(text, **options) for text in bodies]):
-        if json:
-            output.emit(receipt)
-        else:
-            output.say(f"{receipt.id}  partition {receipt.partition}")
+        _show(receipt, json=json)
+
+
+def _send_named(
+    client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any], *, json: bool
+) -> None:
+    bodies = body or [_STANDARD_INPUT]
+    if len(bodies) > 1:
+        raise typer.BadParameter(f"--name goes with one message, and {len(bodies)} are given")
+    named, (text, replace) = client.named(queue), name
+    store = named.set if replace else named.create
+    content = _standard_input() if bodies[0] == _STANDARD_INPUT else bodies[0]
+    _show(store(text, content, **options), json=json)
+
+
+def _show(receipt: Receipt, *, json: bool) -> None:
+    if json:
+        output.emit(receipt)
+    else:
+        output.say(f"{receipt.id}  partition {receipt.partition}")
 
 
 def _standard_input() -> str | bytes:

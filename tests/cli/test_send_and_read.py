@@ -298,3 +298,16 @@ def test_recent_messages_are_found_by_the_clock(run: Run, client: Client, queue:
     before = f"{time.time() - 0.001:.6f}"
     client.send(queue, "x")
     assert run("read", queue, "--raw", "--since", before).out == b"x\n"
+
+
+def test_by_name(run: Run, client: Client, queue: str) -> None:
+    """A message is stored under a name once, and replaced if that is asked for; a name goes with one message."""
+    assert run("send", queue, "a", "--name", "n").code == 0
+    again = run("send", queue, "a", "--name", "n", "--json")
+    assert (again.code, len(again.json_lines)) == (0, 1)
+    taken = run("send", queue, "b", "--name", "n")
+    assert (taken.code, "names another message" in taken.err) == (1, True)
+    assert run("send", queue, "-", "--name", "n", "--replace", stdin=b"c").code == 0
+    assert bodies(client, queue) == ["c"]
+    for wrong in (("a", "b", "--name", "n"), ("a", "--replace"), ("--from", "-", "--name", "n")):
+        assert run("send", queue, *wrong).code == 2

@@ -57,13 +57,13 @@ class CassandraNames(Names):
     _deadline: Deadline
     _rows: QueueCache
 
-    def find_named(self, queue: Queue, name: str) -> Named | None:
+    def findnamed_of(self, queue: Queue, name: str) -> Named | None:
         """See the contract."""
         self._rows.current(queue)
         found: Found = self._run(queue, name, names.find(name, new_number))
-        return None if found.row is None else _named(found)
+        return None if found.row is None else named_of(found)
 
-    def write_named(
+    def writenamed_of(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
         """See the contract."""
@@ -71,14 +71,14 @@ class CassandraNames(Names):
         if item is None:
             self._rows.current(queue)
             cleared = names.clear(name, row or NameRow("done", b"", names.NOTHING, 0), new_number)
-            return _named(Found(self._run(queue, name, cleared)))
+            return named_of(Found(self._run(queue, name, cleared)))
         items = items_of.checked(queue, [item])
         expires = self._clock.now() + item.ttl * TICKS_PER_SECOND
         done = self._run(queue, name, names.write(name, row, content, expires, new_number), items)
         self._arrivals.appended(queue, items)
-        return _named(Found(done))
+        return named_of(Found(done))
 
-    def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
+    def settlenamed_of(self, queue: Queue, name: str, seen: Named) -> None:
         """See the contract."""
         self._run(queue, name, names.settle(_row_of(seen), new_number))
 
@@ -95,7 +95,8 @@ def _row_of(seen: Named) -> NameRow:
     return seen.state
 
 
-def _named(found: Found) -> Named:
+def named_of(found: Found) -> Named:
+    """Returns what a row says in the words of the contract."""
     location, content = found.value
     return Named(location, content, found.replaced, found.busy, found.row)
 

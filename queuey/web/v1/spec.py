@@ -368,8 +368,7 @@ def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN4
         method="POST",
         path=f"{QUEUE}/claims/{what}",
         summary=summary,
-        about="409: some messages were delivered again, or replaced under their names; `results` says which. All others are "
-        "done.",
+        about="409: some messages were delivered again, or replaced; `results` says which. All others are done.",
         body={JSON: body},
         success=_ok(schemas.Settled),
         errors=(*WITH_BODY, 409),

@@ -244,4 +244,4 @@ def test_where_claims_are_refused(store: Store) -> None:
         lambda: names.delete(access, "n"),
     ):
         with pytest.raises(ClaimsRefused, match="Choose"):
-            call()  # type: ignore[no-untyped-call]
+            call()

@@ -1,0 +1,375 @@
+"""Every history of changes of one name beside a claim: a small world, explored state by state.
+
+The changes are the product's own: :func:`change` of the use cases on the steps of the Cassandra store, and the claim
+log is a :class:`State` that entries of an :class:`EntryDraft` lead to. The world has the name's row, the messages that are
+there, the log, one caller who claims and acknowledges, and processes that fail or stop at any point. A state that was
+reached before is not gone through again.
+
+At first the name stands for message 1. When everybody has ended, somebody looks at the name, undisturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any, Literal, NamedTuple
+
+from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, State, decode_entry, encode_entry
+from queuey.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import Message
+from queuey.service.names import Changed, Delete, Find, IsUsed, Pause, Settle, Supersede, Write, change, finish
+from queuey.storage.cassandra.names import named_of
+from queuey.storage.cassandra.write import names, post_keys
+from queuey.storage.cassandra.write.names import Found, NameRow
+from queuey.storage.cassandra.write.post_keys import IdRun, Look, MadeIds, MakeIds, PostedIds, Remove, Swap, TimeLeft
+
+Kind = Literal["PUT", "POST", "DELETE", "look"]
+Taken = Literal[
+    "",
+    "version not compared",
+    "not in the log",
+    "not removed",
+    "free too early",
+    "read before, given after",
+    "settled at once",
+]
+"""Which mechanism is taken out."""
+MOST_PAUSES = 1
+MOST_LOOKS = 2
+MOST_IDS = 2
+"""Of one process: two that hinder each other for ever would never come to an end."""
+
+
+class Failed(NamedTuple):
+    """An answer that is an error."""
+
+    outcome: Outcome
+
+
+class Process(NamedTuple):
+    """A change: the answers to its steps so far, and its end."""
+
+    number: int
+    kind: Kind
+    answers: tuple[Any, ...] = ()
+    looks: int = 0
+    end: Any = None
+    """Changed, the outcome of a failure, the code of a refusal, ``crashed``; None: it goes on."""
+
+
+class Claimer(NamedTuple):
+    """Somebody who claims once and acknowledges once: what was read, up to which entry, and what became of it."""
+
+    read: tuple[int, ...] | None = None
+    known: int = 0
+    given: tuple[tuple[int, int], ...] | None = None
+    acknowledged: tuple[int, ...] | None = None
+
+
+class World(NamedTuple):
+    """Everything there is."""
+
+    processes: tuple[Process, ...]
+    row: NameRow | None
+    there: frozenset[int]
+    removed: frozenset[int] = frozenset()
+    log: tuple[bytes, ...] = ()
+    claimer: Claimer = Claimer()
+    gone: frozenset[int] = frozenset()
+    """What was removed when a change had ended well."""
+    wrong: str = ""
+    faults: int = 0
+    crashes: int = 0
+
+
+def explore(
+    kinds: tuple[Kind, ...], *, faults: int, crashes: int, taken: Taken = "", claims: bool = True
+) -> tuple[int, list[str]]:
+    """Goes through every history of some changes at once, a claim and its acknowledgement if there are ``claims``.
+
+    Returns:
+        How many states there are, and what is wrong in one of them: the search ends there.
+    """
+    row = NameRow("done", b"old", _ids(1), 1)
+    processes = tuple(Process(n, kind) for n, kind in enumerate(kinds, 1))
+    claimer = Claimer() if claims else Claimer(given=())
+    first = World(processes, row, frozenset({1}), claimer=claimer, faults=faults, crashes=crashes)
+    seen, todo = {first}, [first]
+    wrong: list[str] = []
+    while todo and not wrong:
+        world = todo.pop()
+        if world.wrong:
+            wrong.append(world.wrong)
+        if all(process.end is not None for process in world.processes):
+            if len(world.processes) > len(kinds):
+                wrong += list(_complaints(world))
+            last = (*world.processes, Process(len(kinds) + 1, "look"))
+            futures: Iterator[World] = iter(
+                [world._replace(processes=last, faults=0, crashes=0)] if len(last) == len(kinds) + 1 else []
+            )
+        else:
+            futures = _futures(world, taken, undisturbed=len(world.processes) > len(kinds))
+        for future in futures:
+            if future not in seen:
+                seen.add(future)
+                todo.append(future)
+    return len(seen), wrong
+
+
+def _complaints(world: World) -> Iterator[str]:
+    """Says what is wrong when everybody has ended, the last one undisturbed."""
+    *before, look = world.processes
+    if not isinstance(look.end, Changed):
+        yield f"nobody could look at the name: {look.end}"
+        return
+    current = None if look.end.location is None else look.end.location[1][0]
+    if world.there != ({current} - {None}):
+        yield f"the name stands for {current}, and {set(world.there)} is there"
+    done = [one for one in before if isinstance(one.end, Changed) and one.end.stored]
+    if current == 1 and done:
+        yield f"{done} was answered, and the name stands for what it did before"
+    if any(one.end == "none" and _is_of(one, current) for one in before):
+        yield f"{current} is there, and was answered with outcome none"
+    state = _state(world.log)
+    given = [
+        (number, id_) for number, id_ in world.claimer.given or () if id_ not in (world.claimer.acknowledged or ())
+    ]
+    for number, id_ in given:
+        [settled] = EntryDraft(state, 0, ClaimTiming()).acknowledge([ClaimReceipt(1, *_position(id_), number)])
+        if id_ != current and settled.status is not ReceiptStatus.SUPERSEDED and id_ in _replaced(world):
+            yield f"who has {id_} is told {settled.status} at acknowledging it, and {current} is there"
+
+
+def _replaced(world: World) -> set[int]:
+    """Returns the values that were confirmed and replaced: a caller who held one is to be told."""
+    confirmed = {one.end.location[1][0] for one in world.processes if isinstance(one.end, Changed) and one.end.location}
+    return (confirmed | {1}) & world.removed
+
+
+def _futures(world: World, taken: Taken, *, undisturbed: bool) -> Iterator[World]:
+    for process in world.processes:
+        if process.end is not None:
+            continue
+        if world.crashes:
+            yield _with(world, process._replace(answers=(), looks=0, end="crashed"))._replace(crashes=world.crashes - 1)
+        step = _step(process)
+        for after, answer in _answers(world, process, step, taken):
+            looks = process.looks + isinstance(step, Look)
+            yield _settled(after, process._replace(answers=(*process.answers, answer), looks=looks))
+    if not undisturbed:
+        yield from _claims(world, taken)
+
+
+# The claim
+
+
+def _claims(world: World, taken: Taken) -> Iterator[World]:
+    claimer, state = world.claimer, _state(world.log)
+    if claimer.given is None and claimer.read is None:
+        fresh = tuple(sorted(id_ for id_ in world.there if not state.is_known(_position(id_))))
+        yield world._replace(claimer=Claimer(fresh, len(world.log)))
+    elif claimer.given is None and claimer.read is not None:
+        if claimer.known < len(world.log):
+            # Refused: another entry came before. What was read is of use only if nothing was withdrawn since.
+            stale = state.withdrawn > claimer.known and taken != "read before, given after"
+            yield world._replace(claimer=Claimer(None) if stale else Claimer(claimer.read, len(world.log)))
+            return
+        draft = EntryDraft(state, 0, ClaimTiming())
+        poll = Poll(9, 60, 1 << 20)
+        draft.deliver([poll], [], [Message(id_, 0, 1, 0, "x") for id_ in claimer.read])
+        given = tuple((len(world.log) + 1, message.ticks) for message in poll.given)
+        log = (*world.log, encode_entry(draft.entry(0))) if given else world.log
+        late = [id_ for _, id_ in given if id_ in world.gone]
+        wrong = f"{late} was given after its replacement had been answered" if late else ""
+        yield world._replace(claimer=Claimer(given=given), log=log, wrong=wrong)
+    elif claimer.given and claimer.acknowledged is None:
+        draft = EntryDraft(state, 0, ClaimTiming())
+        settled = draft.acknowledge([ClaimReceipt(1, *_position(id_), number) for number, id_ in claimer.given])
+        done = tuple(one.receipt.ticks for one in settled if one.status is ReceiptStatus.DONE)
+        log = (*world.log, encode_entry(draft.entry(0))) if draft.changes else world.log
+        yield world._replace(claimer=claimer._replace(acknowledged=done), log=log)
+
+
+_states: dict[tuple[bytes, ...], State] = {}
+
+
+def _state(log: tuple[bytes, ...]) -> State:
+    """Returns the state after all entries; nobody changes it."""
+    if log not in _states:
+        state = State()
+        for number, body in enumerate(log, 1):
+            state.apply(number, decode_entry(body))
+        _states[log] = state
+    return _states[log]
+
+
+# The changes
+
+
+def _whole(process: Process, content: bytes) -> Generator[Any, Any, Changed]:
+    """The steps of a use case, with those of the store in the place of its calls."""
+    versions = iter(range(process.number * 100, process.number * 100 + 100))
+
+    def new_version() -> int:
+        return next(versions)
+
+    if process.kind == "look":
+        return (yield from _look(new_version))
+    steps = change("n", content, free_only=process.kind == "POST", clear=process.kind == "DELETE")
+    answer: Any = None
+    error: Exception | None = None
+    while True:
+        try:
+            step = steps.throw(error) if error is not None else steps.send(answer)
+        except StopIteration as ended:
+            changed: Changed = ended.value
+            return changed
+        answer = error = None
+        try:
+            answer = yield from _done(step, process, content, new_version)
+        except Exception as failure:  # noqa: BLE001 - the use case decides what it means
+            error = failure
+
+
+def _done(step: Any, process: Process, content: bytes, new_version: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
+    match step:
+        case Find():
+            found: Found = yield from names.find("n", new_version)
+            return None if found.row is None else named_of(found)
+        case Write(seen) if process.kind == "DELETE":
+            assert seen is not None
+            return named_of(Found((yield from names.clear("n", seen.state, new_version))))
+        case Write(seen):
+            row = None if seen is None else seen.state
+            return named_of(Found((yield from names.write("n", row, content, 0, new_version))))
+        case Settle(seen):
+            try:
+                yield from names.settle(seen.state, new_version)
+            except StoreUnavailable:
+                return None
+        case _:
+            return (yield step)
+    return None
+
+
+def _look(new_version: Any) -> Generator[Any, Any, Changed]:  # noqa: ANN401
+    found: Found = yield from names.find("n", new_version)
+    if found.row is None:
+        return Changed(None, stored=False)
+    named = named_of(found)
+    for step in finish(named):
+        yield from _done(step, Process(0, "look"), b"", new_version)
+    return Changed(named.location, stored=False)
+
+
+def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
+    steps = _whole(process, b"new" if process.kind == "POST" else b"%d" % process.number)
+    step = next(steps)
+    for answer in process.answers:
+        failed = isinstance(answer, Failed)
+        step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if failed else steps.send(answer)
+    return step
+
+
+def _settled(world: World, process: Process) -> World:
+    try:
+        _step(process)
+    except StopIteration as ended:
+        end = ended.value
+        after = _with(world, process._replace(answers=(), looks=0, end=end))
+        return after._replace(gone=world.gone | world.removed) if end.stored or process.kind == "DELETE" else after
+    except StoreUnavailable as error:
+        return _with(world, process._replace(answers=(), looks=0, end=error.outcome))
+    except QueueyError as error:
+        return _with(world, process._replace(answers=(), looks=0, end=error.code))
+    return _with(world, process)
+
+
+def _with(world: World, process: Process) -> World:
+    return world._replace(processes=tuple(process if one.number == process.number else one for one in world.processes))
+
+
+Answers = Iterator[tuple[World, Any]]
+
+
+def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers:  # noqa: ANN401, C901, PLR0912 - a case for each step
+    """Yields what a step may do and be answered."""
+    faulty = world._replace(faults=world.faults - 1) if world.faults else None
+    match step:
+        case Look():
+            if process.looks < MOST_LOOKS:
+                yield world, world.row
+        case MakeIds():
+            number = process.number * 10 + sum(isinstance(one, MadeIds) for one in process.answers)
+            if number < process.number * 10 + MOST_IDS:
+                yield world, MadeIds(_ids(number))
+        case Swap(seen, row):
+            for after in _swapped(world, seen, row, taken):
+                yield after, after.row
+                if faulty:
+                    yield after._replace(faults=faulty.faults), Failed("unknown")
+            if faulty:
+                yield faulty, Failed("none")
+        case post_keys.Write(made):
+            landed = world if made.ids.made in world.removed else world._replace(there=world.there | {made.ids.made})
+            yield landed, None
+            if faulty:
+                yield faulty, Failed("none")
+                yield landed._replace(faults=faulty.faults), Failed("unknown")
+        case Remove(ids, _):
+            old = taken == "not removed" and not _is_of(process, ids.made)
+            yield (world if old else _removed(world, ids.made)), "none"
+            if faulty:
+                yield faulty, "unknown"
+        case TimeLeft():
+            yield world, 0
+            if process.kind != "look" and sum(one is Pause for one in process.answers) < MOST_PAUSES:
+                yield world, 1
+        case Pause():
+            yield world, Pause
+        case IsUsed((_, position)):
+            state = _state(world.log)
+            early = taken == "free too early" and position in state.outstanding
+            yield world, position[0] in world.there and not state.is_done(position) and not early
+        case Delete((_, position)):
+            yield (world if taken == "not removed" else _removed(world, position[0])), None
+        case Supersede((_, position)):
+            yield _superseded(world, position, process, taken), None
+            if faulty:
+                yield faulty, Failed("none")
+
+
+def _swapped(world: World, seen: Any, row: Any, taken: Taken) -> Iterator[World]:  # noqa: ANN401 - rows
+    expected = None if seen is None else seen.version
+    present = None if world.row is None else world.row.version
+    if taken == "version not compared" or present == expected:
+        if taken == "settled at once" and row.state == "done":
+            row = NameRow("done", row.content, row.ids, row.version)
+        yield world._replace(row=row)
+    else:
+        yield world
+
+
+def _removed(world: World, id_: int) -> World:
+    return world._replace(there=world.there - {id_}, removed=world.removed | {id_})
+
+
+def _superseded(world: World, position: Position, process: Process, taken: Taken) -> World:
+    draft = EntryDraft(_state(world.log), 0, ClaimTiming())
+    draft.supersede([position])
+    if not draft.changes or taken == "not in the log":
+        return world
+    wrong = f"{position[0]} was replaced by POST and was not done" if process.kind == "POST" else ""
+    return world._replace(log=(*world.log, encode_entry(draft.entry(0))), wrong=wrong)
+
+
+def _ids(number: int) -> PostedIds:
+    return PostedIds(number, (IdRun(1, 0, 0, number, 0, 1),))
+
+
+def _position(number: int) -> Position:
+    return number, 0
+
+
+def _is_of(process: Process, number: int | None) -> bool:
+    return number is not None and number // 10 == process.number

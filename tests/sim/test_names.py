@@ -1,0 +1,49 @@
+"""Changes of one name: every history of two of them beside a claim, whatever fails and wherever they stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.names import Kind, Taken, explore
+
+
+@pytest.mark.parametrize("kind", ["PUT", "POST", "DELETE"])
+@pytest.mark.parametrize(("faults", "crashes"), [(0, 1), (1, 0)])
+def test_every_history(kind: Kind, faults: int, crashes: int) -> None:
+    """Whatever fails or stops: a look at the name leaves one value, and who holds another one is told."""
+    states, wrong = explore((kind,), faults=faults, crashes=crashes)
+    assert wrong == []
+    assert states > 50
+
+
+def test_every_history_of_two() -> None:
+    """Of two changes at once each comes before or after the other, and none is lost."""
+    states, wrong = explore(("PUT", "PUT"), faults=0, crashes=0, claims=False)
+    assert wrong == []
+    assert states > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("PUT", "PUT"), ("PUT", "DELETE"), ("PUT", "POST"), ("DELETE", "POST")])
+def test_every_history_of_two_with_a_crash(kinds: tuple[Kind, ...]) -> None:
+    """The same if one of them stops anywhere."""
+    states, wrong = explore(kinds, faults=0, crashes=1, claims=False)
+    assert wrong == []
+    assert states > 1000
+
+
+@pytest.mark.parametrize(
+    ("taken", "kinds"),
+    [
+        ("version not compared", ("PUT", "PUT")),
+        ("not in the log", ("PUT",)),
+        ("not removed", ("PUT",)),
+        ("free too early", ("POST",)),
+        ("read before, given after", ("PUT",)),
+        ("settled at once", ("PUT",)),
+    ],
+)
+def test_without_a_mechanism(taken: Taken, kinds: tuple[Kind, ...]) -> None:
+    """Without any of its mechanisms some history ends badly."""
+    _, wrong = explore(kinds, faults=0, crashes=1, taken=taken, claims=len(kinds) == 1)
+    assert wrong
