@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.client import ConnectionLost, InvalidArgument, Outgoing, Receipt
+from queuey.client import Conflict, ConnectionLost, InvalidArgument, NameTaken, Outgoing, Receipt
 from queuey.client.calls.send_calls import Batcher
 from tests.client.conftest import Connect
 from tests.client.scripted import Script, broken, message_id, ok, receipts
@@ -212,3 +212,52 @@ def test_put_refuses_what_it_cannot_carry(connect: Connect, places: Any, options
     with pytest.raises(InvalidArgument):
         connect(script).put("q", places, "x", **options)
     assert script.requests == []
+
+
+def test_a_name_stands_for_the_newest_value(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
+    """A message is created once, replaced, fetched and deleted by its name; who had claimed it before learns that."""
+    named, jobs = queuey.named(queue), queuey.job_queue(queue)
+    first = named.create("a % b", "a", ttl=600, headers={"by": "ann"})
+    assert named.create("a % b", "a", ttl=600, headers={"by": "ann"}) == first
+    with pytest.raises(NameTaken, match="a % b"):
+        named.create("a % b", "b")
+    [claimed] = jobs.receive()
+    second = named.set("a % b", json={"b": [1]})
+    message = named.get("a % b")
+    assert (message.id, message.body, message.partition) == (second.id, {"b": [1]}, second.partition)
+    assert [(refused.receipt, refused.status) for refused in jobs.ack(claimed)] == [(claimed.receipt, "superseded")]
+    [claimed] = jobs.receive()
+    assert claimed.message.id == second.id
+    jobs.ack(claimed)
+    assert named.get("a % b") is None
+    named.set("a % b", b"\xff")
+    named.delete("a % b")
+    named.delete("a % b")
+    assert named.get("a % b") is None
+    assert jobs.receive() == []
+
+
+def test_names_and_messages_that_cannot_be(connect: Connect) -> None:
+    """A name that would be another resource, or what a named message cannot have, is refused unsent."""
+    script = Script()
+    named = connect(script).named("q")
+    for name in ("", ".", "..", "a/b", "x" * 256, "\ud800"):
+        for call in (lambda n: named.set(n, "x"), lambda n: named.create(n, "x"), named.get, named.delete):
+            with pytest.raises(InvalidArgument, match="named"):
+                call(name)
+    for options in ({"partition": 1}, {"key": "k"}, {"delay": 1}, {"headers": {"a": "é"}}):
+        with pytest.raises(InvalidArgument):
+            named.set("n", "x", **options)
+    assert script.requests == []
+
+
+def test_repeated_after_a_lost_answer(connect: Connect) -> None:
+    """A call whose answer was lost is sent again; a conflict is not."""
+    script = Script(broken, receipts(), broken, ok(messages=[]), ok(status=409, error_msg={"NameTaken": "x"}))
+    named = connect(script).named("q")
+    assert named.set("n", "x").id == message_id(1)
+    named.delete("n")
+    with pytest.raises(Conflict):
+        named.create("n", "x")
+    assert [request.method for request in script.requests] == ["PUT", "PUT", "DELETE", "DELETE", "POST"]
+    assert script.requests[0].url.raw_path == b"/v1/acme/q/named/n"

@@ -1,9 +1,9 @@
 """Every history of changes of one name beside a claim: a small world, explored state by state.
 
 The changes are the product's own: :func:`change` of the use cases on the steps of the Cassandra store, and the claim
-log is a :class:`State` that entries of an :class:`EntryDraft` lead to. The world has the name's row, the messages that are
-there, the log, one caller who claims and acknowledges, and processes that fail or stop at any point. A state that was
-reached before is not gone through again.
+log is a :class:`State` that entries of an :class:`EntryDraft` lead to. The world has the name's row, the messages that
+are there, the log, one caller who claims and acknowledges, and processes that fail or stop at any point. A state that
+was reached before is not gone through again.
 
 At first the name stands for message 1. When everybody has ended, somebody looks at the name, undisturbed.
 """
@@ -18,7 +18,7 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Message
 from queuey.service.names import Changed, Delete, Find, IsUsed, Pause, Settle, Supersede, Write, change, finish
-from queuey.storage.cassandra.names import named_of
+from queuey.storage.cassandra.names import named_of, row_of
 from queuey.storage.cassandra.write import names, post_keys
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import IdRun, Look, MadeIds, MakeIds, PostedIds, Remove, Swap, TimeLeft
@@ -238,13 +238,13 @@ def _done(step: Any, process: Process, content: bytes, new_version: Any) -> Gene
             return None if found.row is None else named_of(found)
         case Write(seen) if process.kind == "DELETE":
             assert seen is not None
-            return named_of(Found((yield from names.clear("n", seen.state, new_version))))
+            return named_of(Found((yield from names.clear("n", row_of(seen), new_version))))
         case Write(seen):
-            row = None if seen is None else seen.state
+            row = None if seen is None else row_of(seen)
             return named_of(Found((yield from names.write("n", row, content, 0, new_version))))
         case Settle(seen):
             try:
-                yield from names.settle(seen.state, new_version)
+                yield from names.settle(row_of(seen), new_version)
             except StoreUnavailable:
                 return None
         case _:

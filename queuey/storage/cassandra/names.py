@@ -57,17 +57,17 @@ class CassandraNames(Names):
     _deadline: Deadline
     _rows: QueueCache
 
-    def findnamed_of(self, queue: Queue, name: str) -> Named | None:
+    def find_named(self, queue: Queue, name: str) -> Named | None:
         """See the contract."""
         self._rows.current(queue)
         found: Found = self._run(queue, name, names.find(name, new_number))
         return None if found.row is None else named_of(found)
 
-    def writenamed_of(
+    def write_named(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, seen: Named | None
     ) -> Named:
         """See the contract."""
-        row = None if seen is None else _row_of(seen)
+        row = None if seen is None else row_of(seen)
         if item is None:
             self._rows.current(queue)
             cleared = names.clear(name, row or NameRow("done", b"", names.NOTHING, 0), new_number)
@@ -78,9 +78,9 @@ class CassandraNames(Names):
         self._arrivals.appended(queue, items)
         return named_of(Found(done))
 
-    def settlenamed_of(self, queue: Queue, name: str, seen: Named) -> None:
+    def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         """See the contract."""
-        self._run(queue, name, names.settle(_row_of(seen), new_number))
+        self._run(queue, name, names.settle(row_of(seen), new_number))
 
     def _run(self, queue: Queue, name: str, steps: Steps[Any], items: Sequence[NewMessage] = ()) -> Any:  # noqa: ANN401 - what the steps return
         parts = StoreParts(self._driver, self._options, self._clock, self._watch, self._levels, self._writer)
@@ -90,7 +90,8 @@ class CassandraNames(Names):
         )
 
 
-def _row_of(seen: Named) -> NameRow:
+def row_of(seen: Named) -> NameRow:
+    """Returns the row that was seen."""
     assert isinstance(seen.state, NameRow)  # noqa: S101 - it was found here
     return seen.state
 

@@ -75,12 +75,10 @@ def test_holder_of_the_old_value(store: Store, other: Store, delete: bool) -> No
     else:
         names.replace(access, "n", Draft("new"))
     for service, way in ((one, access), (two, there)):
-        for settle in (
-            lambda receipts, way=way, service=service: service.claims.acknowledge(way, receipts),
-            lambda receipts, way=way, service=service: service.claims.renew(way, receipts, 60),
-            lambda receipts, way=way, service=service: service.claims.release(way, receipts),
-        ):
-            assert [each.status for each in settle([held.receipt])] == [ReceiptStatus.SUPERSEDED]
+        receipts = [held.receipt]
+        settled = service.claims.acknowledge(way, receipts) + service.claims.renew(way, receipts, 60)
+        settled += service.claims.release(way, receipts)
+        assert [each.status for each in settled] == [ReceiptStatus.SUPERSEDED] * 3
     assert claimed_bodies(two, there) == ([] if delete else ["new"])
 
 

@@ -13,6 +13,7 @@ from queuey import ids
 from queuey.claims import (
     MOST_ABOVE,
     MOST_OUTSTANDING,
+    MOST_SUPERSEDED,
     ClaimReceipt,
     ClaimTiming,
     Entry,
@@ -318,6 +319,49 @@ def test_bounds() -> None:
     apply(state, draft)
     assert (state.above, state.outstanding) == (set(), {})
     assert state.weight == State().weight
+
+
+def test_superseded() -> None:
+    """Who has claimed a message that was replaced is told, in the same entry and later; who has not, has nothing."""
+    state = State()
+    first = claim(state, 1, 2, 3)
+    draft = EntryDraft(state, NOW, TIMING)
+    [kept] = draft.acknowledge([receipt(2, first)])
+    draft.renew([receipt(1, first)], 60)
+    draft.supersede([at(1), at(2), at(4)])
+    [told] = draft.acknowledge([receipt(1, first)])
+    poll = Poll(10, 30, 1000)
+    draft.deliver([poll], [], [message(4), message(5)])
+    assert (kept.status, told.status) == (ReceiptStatus.DONE, ReceiptStatus.SUPERSEDED)
+    assert [one.position for one in poll.given] == [at(5)]
+    apply(state, draft)
+    assert list(state.superseded) == [at(1)]
+    assert state.withdrawn == state.number
+    for which in (state, State.decode(state.encode())):
+        for what in ("acknowledge", "renew", "release"):
+            assert settle(which, what, receipt(1, first)) == [ReceiptStatus.SUPERSEDED]
+        assert settle(which, "acknowledge", receipt(1), receipt(2, first)) == [ReceiptStatus.FINAL, ReceiptStatus.FINAL]
+    again = EntryDraft(state, NOW, TIMING)
+    again.supersede([at(1), at(2)])
+    assert not again.changes
+
+
+def test_how_long_superseded_ones_are_remembered() -> None:
+    """The newest are kept, as many as can be claimed at once, for a day after that at most."""
+    state = State()
+    for first in range(0, MOST_SUPERSEDED + 1000, 1000):
+        numbers = range(first + 1, first + 1001)
+        claim(state, *numbers)
+        draft = EntryDraft(state, NOW, TIMING)
+        draft.supersede([at(number) for number in numbers])
+        apply(state, draft)
+    assert list(state.superseded) == [at(number) for number in range(1001, MOST_SUPERSEDED + 1001)]
+    number = claim(state, 50_000)
+    draft = EntryDraft(state, NOW + 86_400_001, TIMING)
+    draft.supersede([at(50_000)])
+    apply(state, draft)
+    assert list(state.superseded) == [at(50_000)]
+    assert settle(state, "acknowledge", receipt(50_000, number)) == [ReceiptStatus.SUPERSEDED]
 
 
 def test_a_stuck_message_costs_itself() -> None:
