@@ -152,6 +152,21 @@ def test_old_idempotency_keys(swept: Swept) -> None:
     assert [swept.store.append_once(queue, [], key).replayed for key in keys[:2]] == [False, True]
 
 
+def test_old_names(swept: Swept) -> None:
+    """Names whose messages have expired leave the file, and those of purged queues; others stay."""
+    queue, neighbour = make_queue(swept.store), make_queue(swept.store)
+    for number in range(4):
+        swept.store.write_named(queue, str(number), new(ttl=60 + number), b"", None)
+    swept.store.write_named(neighbour, "kept", new(ttl=600), b"", None)
+    swept.clock.advance(61)
+    swept.store.sweep()
+    assert swept.rows("names") == 3
+    swept.store.purge_queue(queue)
+    swept.store.sweep()
+    assert swept.rows("names") == 1
+    assert swept.store.find_named(neighbour, "kept") is not None
+
+
 def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:
     """Messages of one batch whose ends fall into two windows of expiry are all readable, counted and removed."""
     store = swept.store
