@@ -25,7 +25,7 @@ class Names(ABC):
         """Returns what a name stands for; None: it was not used, or long ago.
 
         Raises:
-            NameChanged: It is being changed all the time.
+            StoreBusy: It is being changed all the time.
         """
 
     @abstractmethod

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from queuey.errors import NameChanged, StoreUnavailable
+from queuey.errors import NameChanged, StoreBusy, StoreUnavailable
 from queuey.messages import Location
 from queuey.storage.cassandra.write.post_keys import (
     ROUNDS,
@@ -97,7 +97,7 @@ def find(name: str, new_version: Callable[[], int]) -> Steps[Found]:
             continue
         yield from removed(row.ids)
         row = yield Swap(row, _restored(row, new_version()))
-    raise NameChanged(name)
+    raise StoreBusy(f'Others change what "{name}" stands for all the time.')
 
 
 def write(
