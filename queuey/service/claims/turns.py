@@ -62,6 +62,7 @@ class Turns:
             turn = self._turns.get(qid)
             if turn is None or len(turn.order) != partitions:
                 turn = self._begin(qid, partitions)
+            self._turns.move_to_end(qid)
             if now >= turn.ends or refused(turn.order[0]) > turn.began:
                 self._next(turn, now, refused)
             return turn.order

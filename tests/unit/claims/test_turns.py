@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.service.claims.turns import AVOIDED, LONGEST, ROUND, SHORTEST, Turns
+from queuey.service.claims.turns import AVOIDED, LONGEST, QUEUES, ROUND, SHORTEST, Turns
 
 QUEUE = 7
 
@@ -117,3 +117,14 @@ def test_queues_do_not_share_turns() -> None:
     known.order(QUEUE + 1, 8, never)
     known.passed(QUEUE + 1, head)
     assert known.order(QUEUE, 8, never)[0] == head
+
+
+def test_what_is_used_is_remembered() -> None:
+    """Of very many queues those are forgotten that were not claimed from for longest."""
+    clock = Clock()
+    known = turns(clock, first=0.5)
+    clock.now += ROUND
+    first = known.order(QUEUE, 4, never)
+    for qid in range(QUEUES):
+        known.order(1000 + qid, 4, never)
+        assert known.order(QUEUE, 4, never) is first
