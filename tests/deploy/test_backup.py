@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import CassandraCluster, CassandraNode, start_cassandra
+from deploy.local import CassandraOptions as NodeOptions
 from deploy.local.cassandra import NODETOOL
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import cassandra
@@ -59,7 +60,7 @@ def operator(node: CassandraNode, directory: Path, text: str) -> str:
 def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
     """A new cluster, restored from the snapshot, has the queues, messages and keys of before it, none from after."""
     backup, restore = commands()
-    with start_cassandra(1) as old:
+    with start_cassandra(1, NodeOptions(nodetool=True)) as old:
         target = keyspace(old)
         with closing(cassandra.open_store(target.url, options=OPTIONS)) as store:
             store.create_application("app")
@@ -71,7 +72,7 @@ def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
             store.create_queue("app", "late", QueueSpec())
         assert "There are no snapshots" in old.nodes[0].nodetool("listsnapshots")
         tokens = re.findall(r"^Token\s+: (-?\d+)$", (tmp_path / f"{tag}.tokens").read_text(), re.MULTILINE)
-    with start_cassandra(1) as new:
+    with start_cassandra(1, NodeOptions(nodetool=True)) as new:
         target = keyspace(new)
         assert sorted(tokens) == sorted(
             re.findall(r"^Token\s+: (-?\d+)$", new.nodes[0].nodetool("info", "--tokens"), re.MULTILINE)

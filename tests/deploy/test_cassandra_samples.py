@@ -79,7 +79,9 @@ def node(servers: ExitStack, tls: Path) -> Iterator[CassandraCluster]:
     """One node with both samples at the end of its cassandra.yaml, which says otherwise before."""
     own = f"{LINES.read_text()}\n{credentials(tls)}"
     # What is said of TLS here only tells the starter how to ask the node whether it is up.
-    with start_cassandra(1, CassandraOptions(tls=Tls(tls / "node.pem"), rewrite=behind(own))) as running:
+    with start_cassandra(
+        1, CassandraOptions(tls=Tls(tls / "node.pem"), restarts=False, rewrite=behind(own))
+    ) as running:
         yield running
 
 
@@ -264,7 +266,7 @@ def test_nodes_encrypt_among_themselves(servers: ExitStack, tmp_path: Path) -> N
     """Three nodes with the samples form a cluster over TLS, which lets in nobody without a certificate of its own."""
     block = claim(deploy.local.cassandra.ports(3))
     own = f"{LINES.read_text()}\n{credentials(tmp_path, *(block.address(index) for index in range(3)))}"
-    setup = CassandraOptions(tls=Tls(tmp_path / "node.pem"), rewrite=behind(own))
+    setup = CassandraOptions(tls=Tls(tmp_path / "node.pem"), nodetool=True, rewrite=behind(own))
     with start_cassandra(3, setup, block=block) as cluster:
         first = cluster.nodes[0]
         assert first.nodetool("status").count("\nUN ") == 3

@@ -9,8 +9,8 @@ Fixtures for one test that breaks things; afterwards whatever was killed or paus
 
 * ``cassandra_nodes``: the shared three as a :class:`deploy.local.CassandraCluster`. ``cluster.nodes[i]`` has
   ``address``, ``pid``, ``alive``, ``kill()`` (SIGKILL), ``stop()`` (SIGTERM), ``pause()`` and ``resume()``, ``start()``
-  (on the data it left, until it answers CQL), ``nodetool("flush")``, ``log_tail()``. ``cluster.wait_until_settled()``
-  waits until all nodes see each other.
+  (on the data it left, until it answers CQL), ``log_tail()``, and ``nodetool("flush")`` where its options say so.
+  ``cluster.wait_until_settled()`` waits until all nodes see each other.
 * ``zookeeper_nodes``: the shared three as a :class:`deploy.local.ZooKeeperEnsemble`; further ``cluster.leader`` and a
   node's ``mode``.
 
@@ -223,7 +223,7 @@ def cassandra(servers: contextlib.ExitStack) -> Cassandra:
     if way is Way.DOCKER:
         host, port = servers.enter_context(containers.cassandra(CASSANDRA_IMAGE))
         return CassandraAddresses([host], port)
-    return servers.enter_context(start_cassandra(1))
+    return servers.enter_context(start_cassandra(1, CassandraOptions(restarts=False)))
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ THRESHOLD = 1000
 def strict_store(servers: object) -> Iterator[CassandraStore]:
     """A store on a node that refuses reads over a thousand dead rows, with one application."""
     limits = {"tombstone_warn_threshold": THRESHOLD // 2, "tombstone_failure_threshold": THRESHOLD}
-    with start_cassandra(1, CassandraOptions(settings=limits)) as cluster:
+    with start_cassandra(1, CassandraOptions(settings=limits, restarts=False)) as cluster:
         store = open_store(keyspaces.make(cluster), options=StoreOptions(row_age=0.1, reap_interval=None))
         assert store.ready(60)
         store.create_application("acme")

@@ -156,3 +156,13 @@ def test_log_settings_are_well_formed() -> None:
     text = logback.render(Path("/tmp/a & b/system.log"), ["some.logger"])
     assert "<file>/tmp/a &amp; b/system.log</file>" in text
     assert '<logger name="some.logger" level="WARN"/>' in text
+
+
+def test_what_a_quick_node_does_without() -> None:
+    """A quick node has beans and a schema that outlives a kill where they are asked for; one that is not has both."""
+    assert cassandra.WITHOUT_FLUSH not in cassandra.speed(CassandraOptions())
+    assert cassandra.WITHOUT_FLUSH in cassandra.speed(CassandraOptions(restarts=False))
+    assert cassandra.WITHOUT_BEANS in cassandra.speed(CassandraOptions())
+    assert cassandra.WITHOUT_BEANS not in cassandra.speed(CassandraOptions(nodetool=True))
+    well = cassandra.speed(CassandraOptions(quick_start=False, restarts=False))
+    assert not {cassandra.WITHOUT_BEANS, cassandra.WITHOUT_FLUSH} & {*well}
