@@ -8,7 +8,12 @@ longest first, then the files that share nothing, one by one, to whichever proce
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +22,8 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 LANES = {
-    "spark": r"tests/spark/(?!unit/|faults/)",
-    "cassandra": r"tests/cassandra/|tests/.*\[.*\bcassandra\b",
+    "spark": r"tests/spark/(?!unit/|faults/test_(writing|killed))",
+    "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver)|deploy/test_parts)",
     "three nodes": r"tests/faults/(?!(claiming/)?test_two)|tests/acceptance/test_(local_servers|serve_cassandra)",
     "groups for long": r"tests/qdo/faults/test_faults_long",
     "spark faults": r"tests/spark/faults/",
@@ -40,6 +45,35 @@ def lane_of(nodeid: str) -> str:
         if pattern.match(nodeid):
             return lane
     return nodeid.partition("::")[0]
+
+
+@contextlib.contextmanager
+def first_alone(done: Path, worker: str, seconds: float = 300.0) -> Iterator[None]:
+    """Lets the first process do something before the others do it.
+
+    Args:
+        done: A file that is not there, and will be when the first one has ended, however it ends.
+        worker: Which process this is; ``gw0`` is the first.
+        seconds: The others wait no longer than that.
+    """
+    until = time.monotonic() + seconds
+    while worker != "gw0" and not done.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        done.touch()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Has one process compile the tests of a new checkout, where all of them would do so at once."""
+    worker, here = getattr(session.config, "workerinput", None), Path(__file__)
+    compiled = sys.dont_write_bytecode or any(here.parent.glob(f"__pycache__/test_{here.stem}.*.pyc"))
+    if worker is None or compiled:
+        return (yield)
+    with first_alone(Path(session.config.option.basetemp).parent / "collected", worker["workerid"]):
+        return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)

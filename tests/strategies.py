@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import uuid
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import Position
 
+ON_STORES = settings(max_examples=20 if settings().derandomize else settings().max_examples)
+"""For tests whose every example is a queue on a store: in ``make test`` a third of what others have."""
 CORNER_TICKS = (
     0,
     1,

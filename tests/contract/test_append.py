@@ -62,6 +62,7 @@ def test_nothing_to_append(store: Store) -> None:
     assert shown(store, queue) == []
 
 
+@strategies.ON_STORES
 @given(st.lists(st.tuples(strategies.bodies(), st.integers(1, 3)), max_size=40))
 def test_batches_keep_their_order(store: Store, batch: list[tuple[str | bytes, int]]) -> None:
     """Positions come in the order of the items; within each partition they ascend, and reading gives that order."""

@@ -47,6 +47,7 @@ def test_examples(store: Store, other: Store, body: str | bytes) -> None:
             assert type(found.body) is type(body)
 
 
+@strategies.ON_STORES
 @given(st.lists(strategies.bodies(), min_size=1, max_size=10))
 def test_any_bodies(store: Store, given_bodies: list[str | bytes]) -> None:
     """Whatever bodies are stored side by side, each comes back."""
@@ -84,6 +85,7 @@ METAS = st.builds(
 )
 
 
+@strategies.ON_STORES
 @given(st.lists(st.none() | METAS, min_size=1, max_size=8))
 def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
     """Content type, headers in their order, and the JSON mark come back; nothing is the same as an empty one."""
@@ -93,6 +95,7 @@ def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
         assert [message.meta or Meta() for message in messages] == [meta or Meta() for meta in metas]
 
 
+@strategies.ON_STORES
 @given(METAS)
 def test_meta_of_a_put(store: Store, meta: Meta) -> None:
     """A message put at an id has its meta, and another put takes it away again."""

@@ -224,6 +224,7 @@ class TestFetch:
         asked = [(1, position) for position in reversed(found)]
         assert bodies(store.fetch(queue, asked)) == [str(n) for n in reversed(range(1000))]
 
+    @strategies.ON_STORES
     @given(st.sets(strategies.positions(), min_size=1, max_size=10))
     def test_any_id(self, store: Store, locations: set[Position]) -> None:
         """Every position is found again exactly, and its neighbours are not mistaken for it."""

@@ -10,6 +10,7 @@ from msgspec import structs
 from queuey import ids
 from queuey.messages import Slice
 from queuey.storage import Store
+from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
     bodies,
@@ -114,6 +115,7 @@ def test_due_behind_a_batch_of_others(store: Store, clock: Clock) -> None:
     assert found[-1] == "last"
 
 
+@strategies.ON_STORES
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.lists(st.integers(0, 20), max_size=12))
 def test_delays_of_a_few_ticks(store: Store, clock: Clock, first: list[int], second: list[int]) -> None:
     """Delays that differ by single ticks give different ids, all of which come up."""

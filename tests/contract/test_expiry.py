@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.messages import MAX_TTL, Slice
 from queuey.storage import Store
+from tests import strategies
 from tests.backends import Clock
 from tests.contract.samples import (
     bodies,
@@ -68,6 +69,7 @@ def test_expires_says_when(store: Store, clock: Clock) -> None:
         assert abs(message.expires - clock.ticks - ttl * ids.TICKS_PER_SECOND) <= ids.TICKS_PER_SECOND
 
 
+@strategies.ON_STORES
 @given(
     st.lists(st.tuples(st.sampled_from([1, 2, 5, 60, 61, 3600, MAX_TTL]), st.integers(1, 5)), max_size=20), st.data()
 )

@@ -60,7 +60,7 @@ def test_cassandra(tmp_path: Path, record_property: Record, cassandra_nodes: Cas
 
     span = Span(deadline=1.0, delay=2.5)
     store = store_on(cassandra_nodes, span, difference=0.5, row_age=1.0)
-    check_result = Experiment(tmp_path, store, seed=1, slowness=2.0).run(cassandra_acts(span), limits=LIMITS, rest=0.7)
+    check_result = Experiment(tmp_path, store, seed=1, slowness=4.0).run(cassandra_acts(span), limits=LIMITS, rest=0.7)
     record_property(PROPERTY, str(check_result.counts))
     assert check_result.violations == [], explain(check_result)
     least = {"acknowledged": 1000, "refused": 8, "unknown": 8, "none_late": 1, "shown": 3000, "during_faults": 50}

@@ -204,7 +204,7 @@ def cut_twice(directory: Path, centres: Centres, url: str) -> CheckResult:
     store = store_between(centres, url, span, difference=1.0, row_age=1.0)
     acts: list[Act] = [(Step("cut", "link", 3.0 * span.delay),), (Step("cut", "link", 0.3),)]
     limits = Limits(bound=20.0, grace=2.0, calm=1.5)
-    check_result = Experiment(directory, store, seed=1, slowness=2.0).run(acts, limits=limits, rest=0.5)
+    check_result = Experiment(directory, store, seed=1, slowness=4.0).run(acts, limits=limits, rest=0.5)
     assert check_result.violations == [], explain(check_result)
     least = {"acknowledged": 400, "shown": 1000, "during_faults": 200}
     assert vacuous(check_result.counts, least) == [], explain(check_result)

@@ -15,6 +15,8 @@ from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
 from tests.servers.served import free_port
 
 QUEUE, PARTITIONS, CALLERS = "orders", 3, 4
+REST = 0.03
+"""Seconds between a caller's posts, about as long as a post: some are always under way, and services can start."""
 Receipts = dict[str, tuple[int, str]]
 
 
@@ -26,6 +28,7 @@ def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
             messages = [Outgoing(body, partition=n % PARTITIONS + 1) for n, body in enumerate(bodies)]
             for body, receipt in zip(bodies, client.send_many(QUEUE, messages), strict=True):
                 stored[body] = receipt.partition, receipt.id
+            time.sleep(REST)
 
 
 def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:

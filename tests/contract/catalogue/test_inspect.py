@@ -37,6 +37,7 @@ def test_small_queues_are_counted(store: Store, other: Store) -> None:
         ]
 
 
+@strategies.ON_STORES
 @given(st.sets(strategies.positions(), max_size=12))
 def test_ends_are_counted(store: Store, places: set[Position]) -> None:
     """Messages at any ids are counted, up to the first and the last id there is."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.messages import Principal, Queue, QueueSpec
 from queuey.storage import Store
+from tests import strategies
 from tests.backends import APP
 from tests.contract.samples import make_queue
 
@@ -71,7 +72,7 @@ def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4) | st.sampled_from(NAMES),
     st.integers(1, 30),
 )
-@settings(max_examples=100)
+@strategies.ON_STORES
 def test_listing_is_sorted(store: Store, start: str, limit: int) -> None:
     """A page is the sorted names from ``start`` on, inclusive, whether ``start`` is a queue or not."""
     for name in NAMES:

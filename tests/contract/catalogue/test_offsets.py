@@ -39,6 +39,7 @@ def test_recorded_and_read(store: Store, other: Store) -> None:
         assert all(abs(offset.updated - ids.ticks_to_seconds(ids.now_ticks())) < 60 for offset in found)
 
 
+@strategies.ON_STORES
 @given(st.dictionaries(st.integers(1, 200), strategies.positions(), min_size=1, max_size=10))
 def test_any_positions(store: Store, changes: dict[int, Position]) -> None:
     """Every position can be an offset."""

@@ -57,6 +57,7 @@ def test_neighbours_of_bounds(store: Store, five: tuple[Queue, list[Position]]) 
     assert bodies(read_one(store, queue, until).messages) == ["b", "c"]
 
 
+@strategies.ON_STORES
 @given(st.sets(strategies.positions().map(lambda place: (min(place[0], PAST), place[1])), max_size=20), st.data())
 def test_any_bounds(store: Store, places: set[Position], data: st.DataObject) -> None:
     """For any messages and any bounds, a slice is what its definition says, in order."""
@@ -209,6 +210,7 @@ def check_chain(store: Store, queue: Queue, part: Slice, sizes: Iterator[int], e
     assert seen == expected
 
 
+@strategies.ON_STORES
 @given(
     st.lists(st.sampled_from(["put", "append", "gap"]), max_size=40),
     st.lists(st.integers(1, 9), min_size=1, max_size=10),

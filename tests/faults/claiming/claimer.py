@@ -18,7 +18,7 @@ from tests.sim.history import Acknowledging, Delivery, History, Outcome
 
 TTLS = (2.0, 4.0)
 """Seconds of claims."""
-REST = 0.5
+REST = 0.8
 """Seconds at most between what a client is done with and its next claim: the machine is to have time for others."""
 HASTY = 0.05
 """Share of requests that are given up early."""

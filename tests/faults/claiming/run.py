@@ -24,8 +24,8 @@ from tests.servers.served import Served
 from tests.sim.history import History
 
 QUEUE = "jobs"
-POSTERS, CLAIMERS = 3, 8
-POSTED = Style(sizes=(1, 1, 5, 20), delayed=0.05, pace=0.25)
+POSTERS, CLAIMERS = 3, 6
+POSTED = Style(sizes=(1, 1, 5, 10), delayed=0.05, pace=0.4)
 DRAIN_SECONDS = 120.0
 """A failure waits so long for the queue to be empty."""
 
