@@ -438,4 +438,4 @@ def test_how_long_entries_are() -> None:
 @given(st.floats(0.001, 43_200), st.floats(0, 5))
 def test_answers_leave_time(ttl: float, margin: float) -> None:
     """Whoever is told of a claim in time has some of it left: the margin, or half of a short one."""
-    assert ttl - ClaimTiming(margin).answer_within(ttl) == pytest.approx(min(margin, ttl / 2))
+    assert ttl - ClaimTiming(margin).answer_within(ttl) == pytest.approx(min(margin, ttl / 2), abs=1e-9)
