@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -26,8 +26,9 @@ class Counted(InterposedStore):
         super().__init__(store)
         self.asked: Counter[str] = Counter()
         self.instead(Store.begin_read, self._begin_read)
+        self.instead(Store.read, self._read)
         self.instead(Store.begin_append_entry, self._begin_append_entry)
-        for method in (Store.read, Store.read_log, Store.begin_read_log, Store.fetch):
+        for method in (Store.read_log, Store.begin_read_log, Store.fetch):
             self.before(method, partial(self._count, method.__name__))
 
     def _count(self, what: str) -> None:
@@ -39,7 +40,16 @@ class Counted(InterposedStore):
             done(page, error)
 
         self.asked["reads"] += 1
-        return self._store.begin_read(queue, part, ended)
+        begun = self._store.begin_read(queue, part, ended)
+        self.asked["reads"] -= not begun
+        return begun
+
+    def _read(self, queue: Queue, parts: Sequence[Slice]) -> list[Page]:
+        """Is asked where a read could not be begun, on a busy machine."""
+        pages = self._store.read(queue, parts)
+        self.asked["reads"] += len(parts)
+        self.asked["messages read"] += sum(len(page.messages) for page in pages)
+        return pages
 
     def _begin_append_entry(
         self,
