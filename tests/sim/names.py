@@ -76,7 +76,9 @@ class World(NamedTuple):
     log: tuple[bytes, ...] = ()
     claimer: Claimer = Claimer()
     gone: frozenset[int] = frozenset()
-    """What was removed when a change had ended well."""
+    """Values that were removed when a change had ended well."""
+    confirmed: frozenset[int] = frozenset({1})
+    """Messages that were values. Others may be given while their change is under way, as with every failed post."""
     wrong: str = ""
     faults: int = 0
     crashes: int = 0
@@ -140,10 +142,9 @@ def _complaints(world: World) -> Iterator[str]:
             yield f"who has {id_} is told {settled.status} at acknowledging it, and {current} is there"
 
 
-def _replaced(world: World) -> set[int]:
+def _replaced(world: World) -> frozenset[int]:
     """Returns the values that were confirmed and replaced: a caller who held one is to be told."""
-    confirmed = {one.end.location[1][0] for one in world.processes if isinstance(one.end, Changed) and one.end.location}
-    return (confirmed | {1}) & world.removed
+    return world.confirmed & world.removed
 
 
 def _futures(world: World, taken: Taken, *, undisturbed: bool) -> Iterator[World]:
@@ -277,12 +278,21 @@ def _settled(world: World, process: Process) -> World:
     except StopIteration as ended:
         end = ended.value
         after = _with(world, process._replace(answers=(), looks=0, end=end))
-        return after._replace(gone=world.gone | world.removed) if end.stored or process.kind == "DELETE" else after
+        return (
+            after._replace(gone=world.gone | ((world.removed & world.confirmed) - _being_replaced(world)))
+            if end.stored or process.kind == "DELETE"
+            else after
+        )
     except StoreUnavailable as error:
         return _with(world, process._replace(answers=(), looks=0, end=error.outcome))
     except QueueyError as error:
         return _with(world, process._replace(answers=(), looks=0, end=error.code))
     return _with(world, process)
+
+
+def _being_replaced(world: World) -> set[int]:
+    """Returns the value that another change, which goes on, is doing away with."""
+    return set() if world.row is None else {world.row.kept.made}
 
 
 def _with(world: World, process: Process) -> World:
@@ -345,7 +355,8 @@ def _swapped(world: World, seen: Any, row: Any, taken: Taken) -> Iterator[World]
     if taken == "version not compared" or present == expected:
         if taken == "settled at once" and row.state == "done":
             row = NameRow("done", row.content, row.ids, row.version)
-        yield world._replace(row=row)
+        confirmed = {row.ids.made} if row.state == "done" and row.ids.runs else set()
+        yield world._replace(row=row, confirmed=world.confirmed | confirmed)
     else:
         yield world
 
@@ -359,7 +370,9 @@ def _superseded(world: World, position: Position, process: Process, taken: Taken
     draft.supersede([position])
     if not draft.changes or taken == "not in the log":
         return world
-    wrong = f"{position[0]} was replaced by POST and was not done" if process.kind == "POST" else ""
+    # It may also finish what a PUT has begun; then the row names another value than its own.
+    own = process.kind == "POST" and world.row is not None and _is_of(process, world.row.ids.made)
+    wrong = f"{position[0]} was replaced by POST and was not done" if own else ""
     return world._replace(log=(*world.log, encode_entry(draft.entry(0))), wrong=wrong)
 
 
