@@ -16,7 +16,8 @@
     │   ├── ApplicationNotFound
     │   ├── QueueNotFound
     │   ├── GroupNotFound
-    │   └── KeyNotFound
+    │   ├── KeyNotFound
+    │   └── MoveNotFound
     ├── Conflict
     │   ├── QueueExists           re-created with other fields; carries the queue
     │   ├── ApplicationExists
@@ -24,11 +25,13 @@
     │   ├── KeyInUse              a post with this idempotency key is being carried out
     │   ├── NameTaken             a message with another body has the name
     │   ├── NameChanged           somebody else is changing what a name stands for
+    │   ├── MoveUnderWay          messages of the queue are being moved already
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
     │   └── ClaimLost             messages were delivered again, or replaced; carries the result of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
     ├── TooManyRequests           the application has its share of the process already
     │   ├── TooManyWaiters        too many long polls
+    │   ├── TooManyMoves          too many moves between queues are under way
     │   └── TooManyClaims         a partition has as many claims as it may have
     ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
     │   ├── StoreBusy             locked by another process for too long
@@ -210,6 +213,13 @@ class KeyNotFound(NotFound):
     form = "Key {name!r} does not exist. List those that do: queuey app keys APPLICATION"
 
 
+class MoveNotFound(NotFound):
+    """The application has no such move, or it ended more than 30 days ago."""
+
+    code = "InvalidMoveId"
+    form = "Move {name!r} does not exist. List those that do: queuey queue moves"
+
+
 class Conflict(QueueyError):
     """The request does not fit the present state."""
 
@@ -321,6 +331,27 @@ class NameChanged(Conflict):
         return f'"{self.args[0]}" is being changed by others.'
 
 
+class MoveUnderWay(Conflict):
+    """Messages of the queue are being moved already.
+
+    Args:
+        source: The queue.
+        target: Where its messages go.
+        move: The id of the move.
+    """
+
+    code = "MoveUnderWay"
+
+    def __init__(self, source: str, target: str, move: str) -> None:
+        super().__init__(source, target, move)
+        self.move = move
+
+    def __str__(self) -> str:
+        """Names the move and says what to do."""
+        source, target, move = self.args
+        return f"Queue {source!r} is being moved to {target!r}. Wait until that has ended, or cancel it: move {move}"
+
+
 class ClaimsRefused(Conflict):
     """Messages of the queue cannot be claimed at its consistency level; the text names one at which they can."""
 
@@ -370,6 +401,13 @@ class TooManyWaiters(TooManyRequests):
     """All places for long polls are taken."""
 
     code = "TooManyWaiters"
+
+
+class TooManyMoves(TooManyRequests):
+    """The application has as many moves under way as it may have, or all applications together have."""
+
+    code = "TooManyMoves"
+    retry_after = 5
 
 
 class TooManyClaims(TooManyRequests):

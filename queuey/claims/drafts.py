@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims.entries import Entry, Group
+from queuey.claims.entries import Entry, Group, MoveStep
 from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.claims.timing import ClaimTiming
@@ -71,6 +72,7 @@ class EntryDraft:
         "_claims",
         "_cursor",
         "_finals",
+        "_move",
         "_new",
         "_outs",
         "_released_all",
@@ -79,6 +81,7 @@ class EntryDraft:
         "_sent",
         "_state",
         "_superseded",
+        "_taken",
         "expired",
         "now",
         "size",
@@ -97,6 +100,8 @@ class EntryDraft:
         self._renewals: dict[Position, int] = {}
         self._claims: dict[Position, int] = {}
         self._sent: list[Position] = []
+        self._move: MoveStep | None = None
+        self._taken: frozenset[Position] = frozenset()
         self._cursor = state.cursor
         self._new = 0
         self._released_all = False
@@ -272,6 +277,46 @@ class EntryDraft:
             or position in self._superseded
         )
 
+    # Moves to another queue
+
+    def settle_chunk(self, move: int, chunk: int, last: Position | None) -> None:
+        """Notes what became of the chunk that a move has under way; nothing if that is another one.
+
+        Args:
+            move: The move's number.
+            chunk: The chunk's; 0: whichever it is.
+            last: Its last message in the target, where all of them are now; None: they stay here.
+        """
+        state = self._state.move
+        if state is None or state.number != move or not state.chunk or chunk not in {0, state.chunk}:
+            return
+        self.size += len(state.taken)
+        if last is None:
+            self._move = MoveStep(move, returned=state.chunk)
+        else:
+            self._move = MoveStep(move, moved=state.chunk, last=last)
+
+    def may_take(self, move: int) -> bool:
+        """Returns whether a move may take messages, or end: it has not ended, and has no chunk under way."""
+        state = self._state.move
+        if state is None or state.number < move:
+            return state is None or not state.chunk
+        return state.number == move and not state.ended and (not state.chunk or self._move is not None)
+
+    def take(self, move: int, messages: Iterable[Position]) -> list[Position]:
+        """Takes messages for a move, if they are not claimed and not done; returns those that it has taken."""
+        taken = [place for place in messages if self._may_again(place) or self._is_new(place)]
+        if taken:
+            self._move = replace(self._move or MoveStep(move), taken=taken)
+            self._taken = frozenset(taken)
+            self.size += len(taken)
+        return taken
+
+    def end_move(self, move: int) -> None:
+        """Has a move take no more."""
+        self._move = replace(self._move or MoveStep(move), ended=True)
+        self.size += 1
+
     # The cursor
 
     def advance(self, bound: Position, seen: Iterable[Position]) -> int:
@@ -298,7 +343,12 @@ class EntryDraft:
         return passed
 
     def _is_delivered(self, position: Position) -> bool:
-        return position in self._claims or position in self._finals or position in self._renewals
+        return (
+            position in self._claims
+            or position in self._finals
+            or position in self._renewals
+            or position in self._taken
+        )
 
     # The entry
 
@@ -332,6 +382,7 @@ class EntryDraft:
             sent=self._sent,
             release_all=self._released_all,
             superseded=list(self._superseded),
+            move=self._move,
         )
 
 

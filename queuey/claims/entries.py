@@ -19,6 +19,29 @@ class UnknownFormat(ValueError):
     """An entry or a snapshot that this program cannot read."""
 
 
+class MoveStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What an entry says of a move of the partition's messages to another queue.
+
+    The messages that one entry takes are a **chunk**, named by the entry's number. Of a partition, one chunk at most is
+    under way: taken, and neither moved nor returned.
+
+    Attributes:
+        move: Its number; that of a later move of the same queue is higher.
+        taken: The chunk of this entry: done for consumers of this queue.
+        moved: The chunk whose messages are in the target, and deleted here; 0: none.
+        last: The last of them in the target.
+        returned: The chunk whose messages stay here after all: they can be delivered again; 0: none.
+        ended: This move takes no more of this partition.
+    """
+
+    move: int
+    taken: list[Position] = []
+    moved: int = 0
+    last: Position = FIRST
+    returned: int = 0
+    ended: bool = False
+
+
 class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One change of a partition's state. :meth:`State.apply` says what each field does.
 
@@ -39,6 +62,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         release_all: Every claim ends now.
         superseded: Done, and those who had claimed them are told: a newer value has taken their name. They were
             removed before; a process that has read them does not deliver them any more.
+        move: What is done for a move to another queue.
     """
 
     format: int = FORMAT
@@ -56,6 +80,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     sent: list[Position] = []
     release_all: bool = False
     superseded: list[Position] = []
+    move: MoveStep | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

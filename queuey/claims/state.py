@@ -10,6 +10,8 @@ States of a message::
                           released / expired ─────────────────┘
                                 └── renewals
 
+A message that a move takes is done, too; one that it returns is released.
+
 Done is: remembered in ``above``, or at or below the cursor and not outstanding. Nothing leads away from there.
 """
 
@@ -20,7 +22,7 @@ from math import inf
 
 import msgspec
 
-from queuey.claims.entries import FORMAT, Entry, UnknownFormat, format_of
+from queuey.claims.entries import FORMAT, Entry, MoveStep, UnknownFormat, format_of
 from queuey.ids import FIRST, Position
 
 MOST_OUTSTANDING = 20_000
@@ -54,6 +56,26 @@ class LastDelivery(msgspec.Struct, gc=False):
     expires: int
 
 
+class MoveState(msgspec.Struct, array_like=True):
+    """How far the newest move of the partition's messages to another queue has come.
+
+    Attributes:
+        number: Of the move.
+        moved: Messages.
+        last: The last of them in the target.
+        chunk: The entry that took the chunk that is under way; 0: none is.
+        taken: Its messages, and how often each had been delivered.
+        ended: It takes no more.
+    """
+
+    number: int
+    moved: int = 0
+    last: Position = FIRST
+    chunk: int = 0
+    taken: list[tuple[Position, int]] = []
+    ended: bool = False
+
+
 class _Snapshot(msgspec.Struct, array_like=True):
     format: int
     number: int
@@ -63,6 +85,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     outbox: list[tuple[Position, tuple[str, int]]]
     undeleted: list[tuple[int, list[Position]]]
     superseded: list[tuple[Position, int]] = []
+    move: MoveState | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -81,6 +104,7 @@ class State:
         undeleted: Those that are to be deleted, by the entry that says so.
         superseded: Those that were claimed when a newer value took their name, oldest first, and when that was.
         withdrawn: The last entry that superseded messages, of those applied since this is in memory; 0: none.
+        move: The newest move of messages to another queue; None: there was none.
         snapshot: The newest snapshot that the log names; 0: none.
         released: How many claims were ended since this is in memory, before they expired.
     """
@@ -91,6 +115,7 @@ class State:
         "_expiries",
         "above",
         "cursor",
+        "move",
         "number",
         "outbox",
         "outstanding",
@@ -110,6 +135,7 @@ class State:
         self.undeleted: dict[int, list[Position]] = {}
         self.superseded: dict[Position, int] = {}
         self.withdrawn = 0
+        self.move: MoveState | None = None
         self.snapshot = 0
         self.released = 0
         self._above_heap: list[Position] = []
@@ -128,9 +154,9 @@ class State:
     def weight(self) -> int:
         """About how many bytes it takes in memory, with what a process keeps beside it."""
         undeleted = sum(map(len, self.undeleted.values())) if self.undeleted else 0
-        return _WEIGHT + _ID_WEIGHT * (
-            len(self.outstanding) + len(self.above) + len(self.outbox) + len(self.superseded) + undeleted
-        )
+        taken = 0 if self.move is None else len(self.move.taken)
+        noted = len(self.outbox) + len(self.superseded) + undeleted + taken
+        return _WEIGHT + _ID_WEIGHT * (len(self.outstanding) + len(self.above) + noted)
 
     # Entries
 
@@ -143,7 +169,7 @@ class State:
         if number != self.number + 1:
             raise ValueError(f"entry {number} does not follow entry {self.number}")
         self.number = number
-        if entry.outs or entry.sent or entry.deleted or entry.delete:
+        if entry.outs or entry.sent or entry.deleted or entry.delete or entry.move is not None:
             self._apply_tasks(number, entry)
         for position in entry.finals:
             self._finish(position)
@@ -162,6 +188,8 @@ class State:
 
     def _apply_tasks(self, number: int, entry: Entry) -> None:
         """Notes follow-up work that is to be done, and work that was done."""
+        if entry.move is not None:
+            self._apply_move(number, entry.move)
         for position, target, deliveries in entry.outs:
             self._finish(position)
             self.outbox[position] = target, deliveries
@@ -171,6 +199,28 @@ class State:
             self._demand_deletion(number, entry.finals)
         if entry.deleted:
             self.undeleted = {key: old for key, old in self.undeleted.items() if key > entry.deleted}
+
+    def _apply_move(self, number: int, step: MoveStep) -> None:
+        move = self.move
+        if move is None or move.number < step.move:
+            move = self.move = MoveState(step.move)
+        if move.chunk and move.chunk in {step.moved, step.returned}:
+            if step.moved:
+                move.moved += len(move.taken)
+                move.last = max(move.last, step.last)
+            else:
+                for position, deliveries in move.taken:
+                    self.above.discard(position)
+                    self.outstanding[position] = LastDelivery(number, deliveries, 0)
+                    self._ended.setdefault(position)
+            move.chunk, move.taken = 0, []
+        if step.taken:
+            claims = [(position, self.outstanding.get(position)) for position in step.taken]
+            move.taken = [(position, 0 if claim is None else claim.deliveries) for position, claim in claims]
+            move.chunk = number
+            for position in step.taken:
+                self._finish(position)
+        move.ended = move.ended or step.ended
 
     def _claim(self, positions: list[Position], expires: int) -> None:
         outstanding, number = self.outstanding, self.number
@@ -304,6 +354,7 @@ class State:
                 sorted(self.outbox.items()),
                 sorted(self.undeleted.items()),
                 list(self.superseded.items()),
+                self.move,
             )
         )
 
@@ -328,6 +379,7 @@ class State:
         state.outbox = dict(found.outbox)
         state.undeleted = dict(found.undeleted)
         state.superseded = dict(found.superseded)
+        state.move = found.move
         state._above_heap = found.above
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()

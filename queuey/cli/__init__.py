@@ -29,7 +29,7 @@ COMMANDS = {
     "claim": "Claim messages of a queue of jobs, or run a program for each.",
     "ack": "Say that claimed messages are done.",
     "release": "Give claimed messages back.",
-    "queue": "Create, list, update, delete and purge queues.",
+    "queue": "Create, list, update, delete and purge queues; move messages.",
     "offsets": "Show and set how far consumer groups have processed a queue.",
     "app": "Manage applications and their keys, on the store itself.",
     "pipeline": "Run jobs over whole queues on Spark: archive, replay, stats, audit, deadletter, pipe.",

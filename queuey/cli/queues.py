@@ -1,4 +1,4 @@
-"""``queuey queue``: create, list, update, delete and purge queues."""
+"""``queuey queue``: create, list, update, delete and purge queues, and move their messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import output
+from queuey.cli import moving, output
 from queuey.cli.output import Json, Yes
 from queuey.cli.service_options import connected
 from queuey.terminal import time_parsing
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from queuey.client import Client
     from queuey.client.results import Queue, QueueInfo
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create, list, update, delete and purge queues.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Create, list, update, delete and purge queues; move messages."
+)
 
 Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
 Partitions = Annotated[int | None, typer.Option(min=1, max=200, help="Number of partitions; can only grow.")]
@@ -172,6 +174,12 @@ def purge(client: Client, name: Name, yes: Yes = False, json: Json = False) -> N
     output.confirm(f"Remove all messages of {name}?", yes=yes)
     client.purge_queue(name)
     output.emit({"queue_name": name, "purged": True}) if json else output.say(f"{name} is empty.")
+
+
+app.command("move")(moving.move)
+app.command("moves")(moving.moves)
+app.command("follow-move")(moving.follow)
+app.command("cancel-move")(moving.cancel)
 
 
 def _show_queue(queue: Queue, *, json: bool) -> None:

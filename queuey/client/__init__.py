@@ -54,6 +54,7 @@ from queuey.client.errors import (
 )
 from queuey.client.http.attempts import AsyncTiming, Timing
 from queuey.client.http.retry import RetryPolicy
+from queuey.client.moving import AsyncMoving, Moving
 from queuey.client.named import AsyncNamedMessages, NamedMessages
 from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.client.results import (
@@ -63,6 +64,7 @@ from queuey.client.results import (
     GroupOffset,
     Hello,
     Message,
+    Move,
     NamePage,
     Offsets,
     Page,
@@ -88,6 +90,7 @@ __all__ = [
     "AsyncClient",
     "AsyncJob",
     "AsyncJobQueue",
+    "AsyncMoving",
     "AsyncNamedMessages",
     "AsyncTiming",
     "ClaimCounts",
@@ -113,6 +116,8 @@ __all__ = [
     "KeyReused",
     "Message",
     "MessageNotFound",
+    "Move",
+    "Moving",
     "NameNotFound",
     "NamePage",
     "NameTaken",

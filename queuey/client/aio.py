@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.client.calls import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
+from queuey.client.calls import (
+    message_calls,
+    move_calls,
+    offset_calls,
+    queue_calls,
+    read_calls,
+    send_calls,
+    service_calls,
+)
 from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
@@ -22,6 +30,7 @@ from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.http.attempts import AsyncTiming, Attempts, Notice, Patience
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice
+from queuey.client.moving import AsyncMoving
 from queuey.client.named import AsyncNamedMessages
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
@@ -29,6 +38,7 @@ from queuey.client.results import (
     GroupOffset,
     Hello,
     Message,
+    Move,
     NamePage,
     Offsets,
     Page,
@@ -352,6 +362,20 @@ class AsyncClient:
     def named(self, queue: str) -> AsyncNamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
         return AsyncNamedMessages(queue, self._run)
+
+    # -- moves between queues
+
+    async def move(self, source: str, target: str) -> AsyncMoving:
+        """Begins to move the messages that a queue has now to another one; see :meth:`Client.move`."""
+        return self.moving((await self._run(move_calls.begin(source, target))).id)
+
+    def moving(self, identifier: str) -> AsyncMoving:
+        """Returns a move by its id. This asks the server nothing."""
+        return AsyncMoving(identifier, self._run, self._timing)
+
+    async def moves(self) -> tuple[Move, ...]:
+        """Lists moves; see :meth:`Client.moves`."""
+        return await self._run(move_calls.moves())
 
     # -- consumer offsets
 

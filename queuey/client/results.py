@@ -411,3 +411,38 @@ class QueueSize(msgspec.Struct, frozen=True):
 
     size: int
     exact: bool
+
+
+class Move(msgspec.Struct, frozen=True):
+    """How a move of messages from one queue to another stands.
+
+    Example:
+        >>> _ = client.create_queue("old-orders")
+        >>> move = client.move("orders", "old-orders").wait()
+        >>> move.state, move.moved, move.left
+        ('done', 2, 0)
+
+    Attributes:
+        id: Names it.
+        source, target: The queues.
+        state: ``running``, ``cancelling``, ``done``, ``cancelled`` or ``failed``.
+        moved: Messages that have been moved.
+        total: About how many there were at the beginning; None: not known yet.
+        left: Messages that stay because they are claimed.
+        began: Seconds since 1970.
+        updated: When a message was last moved; None: never.
+        ended: When it ended; None: it has not.
+        error: Why it failed; None: it has not.
+    """
+
+    id: str = msgspec.field(name="move")
+    source: str = msgspec.field(name="from")
+    target: str = msgspec.field(name="to")
+    state: str
+    moved: int
+    total: int | None
+    left: int
+    began: float
+    updated: float | None
+    ended: float | None
+    error: str | None = None

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.client.calls import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
+from queuey.client.calls import (
+    message_calls,
+    move_calls,
+    offset_calls,
+    queue_calls,
+    read_calls,
+    send_calls,
+    service_calls,
+)
 from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
@@ -23,6 +31,7 @@ from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.http.attempts import Attempts, Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice
+from queuey.client.moving import Moving
 from queuey.client.named import NamedMessages
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
@@ -30,6 +39,7 @@ from queuey.client.results import (
     GroupOffset,
     Hello,
     Message,
+    Move,
     NamePage,
     Offsets,
     Page,
@@ -468,6 +478,26 @@ class Client:
     def named(self, queue: str) -> NamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""
         return NamedMessages(queue, self._run)
+
+    # -- moves between queues
+
+    def move(self, source: str, target: str) -> Moving:
+        """Begins to move the messages that a queue has now to another one, as a job of the service.
+
+        While it runs, the same call gives the same move.
+
+        Raises:
+            Conflict: The queue is being moved to another one, or cannot be claimed from.
+        """
+        return self.moving(self._run(move_calls.begin(source, target)).id)
+
+    def moving(self, identifier: str) -> Moving:
+        """Returns a move by its id. This asks the server nothing."""
+        return Moving(identifier, self._run, self._timing)
+
+    def moves(self) -> tuple[Move, ...]:
+        """Lists moves, the newest first: those under way, and the last ones that have ended."""
+        return self._run(move_calls.moves())
 
     # -- consumer offsets
 

@@ -16,6 +16,7 @@ from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, Size
 from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
 from queuey.service.messages import MessageUseCases
+from queuey.service.moves import MoveReport, MoveUseCases
 from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases, Progress
 from queuey.service.queue_access import Check, QueueAccess, find_queue
@@ -36,6 +37,8 @@ __all__ = [
     "Limits",
     "Location",
     "Mark",
+    "MoveReport",
+    "MoveUseCases",
     "Progress",
     "QueueAccess",
     "Range",
@@ -79,10 +82,15 @@ class Service:
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers)
         self.names = NameUseCases(store, self.limits, self.metrics, self.stopping, self.claims)
+        self.moves = MoveUseCases(store, self.claims, self.stopping)
 
     def statistics(self) -> dict[str, float]:
         """Returns what is counted besides requests and messages: of claims, reads, and the store unless it is away."""
-        found = {**self.claims.statistics(), "reads_waiting": float(self.reader.watchers.count(for_all=True))}
+        found = {
+            **self.claims.statistics(),
+            **self.moves.statistics(),
+            "reads_waiting": float(self.reader.watchers.count(for_all=True)),
+        }
         with suppress(StoreUnavailable):
             found |= self.store.statistics()
         return found

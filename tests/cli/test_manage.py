@@ -290,3 +290,23 @@ def test_help_stays_light(arguments: list[str]) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_move(run: Run, client: Client, queue: str) -> None:
+    """The command waits for the end and says what it has moved; a move is listed and cancelled by its id."""
+    target = client.create_queue(partitions=3).name
+    client.send_many(queue, ["a", "b", "c"], after=None)
+    client.job_queue(queue).receive(limit=1)
+    ended = run("queue", "move", queue, target)
+    assert ended.code == 0, ended
+    assert "is done: 2 messages moved, 1 left because they are claimed." in ended.text
+    move = ended.text.split()[1]
+    [first, *_] = run("queue", "moves", "--json").json_lines
+    assert (first["move"], first["moved"]) == (move, 2)
+    assert move in run("queue", "moves").text
+    assert run("queue", "follow-move", move, "--json").json["state"] == "done"
+    assert run("queue", "cancel-move", move).code == 0
+    begun = run("queue", "move", target, queue, "--detach", "--json")
+    assert (begun.code, begun.json["from"]) == (0, target)
+    client.moving(begun.json["move"]).wait(120)
+    assert run("queue", "move", queue, queue).code == 1

@@ -14,6 +14,7 @@ from queuey.client import (
     AsyncClient,
     AsyncJob,
     AsyncJobQueue,
+    AsyncMoving,
     AsyncNamedMessages,
     AsyncTiming,
     Client,
@@ -180,9 +181,11 @@ class Blocking:
             result = value(*args, **options)
             if hasattr(result, "__anext__"):
                 return self._iterate(result)
-            if isinstance(result, AsyncJobQueue | AsyncNamedMessages):
+            if asyncio.iscoroutine(result):
+                result = self._loop.run_until_complete(result)
+            if isinstance(result, AsyncJobQueue | AsyncMoving | AsyncNamedMessages):
                 return Blocking(result, self._loop)
-            return self._loop.run_until_complete(result)
+            return result
 
         return call
 

@@ -16,9 +16,11 @@ from queuey.client import (
     Client,
     Conflict,
     GroupNotFound,
+    InvalidArgument,
     InvalidRequest,
     Message,
     MessageNotFound,
+    Move,
     NotAllowed,
     NotAuthenticated,
     OffsetConflict,
@@ -376,3 +378,28 @@ def test_async_code_may_send_an_async_feed(app: Application) -> None:
     import asyncio  # noqa: PLC0415 - the event loop of this test alone
 
     assert asyncio.run(read_async(app)) == ["m0", "m1", "m2"]
+
+
+def test_a_move(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
+    """A move is begun, followed to its end, found again by its id and in the list."""
+    target = queuey.create_queue(partitions=3).name
+    queuey.send_many(queue, ["a", "b", "c"], after=None)
+    moving = queuey.move(queue, target)
+    seen: list[Move] = []
+    move = moving.wait(120, told=seen.append)
+    assert (move.state, move.moved, move.left, move.error) == ("done", 3, 0, None)
+    assert (move.source, move.target, move.id) == (queue, target, moving.id)
+    assert seen[-1] == move
+    assert queuey.moving(moving.id).show() == move
+    assert queuey.moving(moving.id).cancel() == move
+    assert queuey.moves()[0] == move
+    assert {message.body for message in queuey.read(target, partitions="*").messages} == {"a", "b", "c"}
+    queuey.delete_queue(target)
+
+
+def test_what_is_no_move(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
+    """Names and ids that cannot be are refused before anything is sent."""
+    with pytest.raises(InvalidArgument):
+        queuey.move(queue, "a/b")
+    with pytest.raises(InvalidArgument):
+        queuey.moving("x").show()

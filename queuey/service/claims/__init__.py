@@ -23,6 +23,7 @@ from queuey.messages import Location, Message, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service.claims.claiming import ClaimSearch, HandedOut
 from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimNews
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
@@ -326,6 +327,20 @@ class ClaimUseCases:
         found: bool = _wait(
             lambda done: self._begin_one(queue, number, LookRequest(queue, done, lambda state: state.is_done(position)))
         )
+        return found
+
+    # Moves to another queue
+
+    def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
+        """Notes what a move to another queue has done in a partition, and takes the next messages for it; waits.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims, so nothing more can be taken.
+            QueueChanged: ``queue`` is out of date.
+        """
+        if not (order.stop or order.give_back):
+            self.check(queue, [partition])
+        found: MoveTurn = _wait(lambda done: self._begin_one(queue, partition, MoveRequest(queue, done, order)))
         return found
 
     # Whole queues

@@ -45,16 +45,15 @@ from queuey.errors import (
     StoreUnavailable,
 )
 from queuey.ids import Position
-from queuey.messages import LogEntry, LogPage, Message, Queue, Slice
+from queuey.messages import Location, LogEntry, LogPage, Message, Queue, Slice
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
+from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import (
     LookRequest,
     PollRequest,
-    ReleaseAllRequest,
     Request,
     SentRequest,
     SettleRequest,
-    SupersedeRequest,
     too_late,
     too_many,
 )
@@ -228,6 +227,10 @@ class PartitionLog:
             polls = [request for request in taken if isinstance(request, PollRequest) and not request.answered]
             if polls and material is None:
                 material = yield from self._gather(queue, state, polls)
+            if isinstance(taken[0], MoveRequest):
+                expired = self._timing.expired(self._runtime.now())
+                fetch, read = partial(self._fetch, queue), partial(self._read, queue)
+                yield from taken[0].gather(state, expired, self._partition, fetch, read)
             self._take_more(taken, state.number)
             chosen = self._runtime.boottime()
             draft, passed = self._decide(queue, taken, polls, material)
@@ -292,7 +295,7 @@ class PartitionLog:
         step = max(1, room // self._limits.max_body)
         for at in range(0, len(ended), step):
             some = [(self._partition, position) for position in ended[at : at + step]]
-            messages = yield partial(self._runtime.block, partial(self._store.fetch, queue, some))
+            messages = yield self._fetch(queue, some)
             there = {message.position for message in messages}
             material.again += messages
             # One that is not seen above the horizon may be on its way.
@@ -306,6 +309,9 @@ class PartitionLog:
             read = partial(self._read, queue)
             material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read)
         return material
+
+    def _fetch(self, queue: Queue, places: Sequence[Location]) -> Call:
+        return partial(self._runtime.block, partial(self._store.fetch, queue, places))
 
     def _read(self, queue: Queue, part: Slice) -> Call:
         def begin(done: Done) -> None:
@@ -330,19 +336,11 @@ class PartitionLog:
         """Decides on the next entry; says how many messages its cursor passes."""
         draft = EntryDraft(self.state, self._runtime.now(), self._timing)
         for request in taken:
-            if isinstance(request, SettleRequest) and not request.answered:
-                if request.kind == "renew":
-                    request.settled = draft.renew(request.receipts, request.ttl)
-                elif request.kind == "release":
-                    request.settled = draft.release(request.receipts)
-                else:
-                    request.settled = draft.acknowledge(request.receipts)
-            elif isinstance(request, ReleaseAllRequest):
-                draft.release_all()
-            elif isinstance(request, SentRequest):
-                draft.report_sent(request.positions)
-            elif isinstance(request, SupersedeRequest):
-                draft.supersede(request.positions)
+            if not request.answered or not isinstance(request, SettleRequest):
+                request.edit(draft)
+        for turn in taken:
+            if isinstance(turn, MoveRequest):
+                return draft, conclude(draft, turn.chain)
         if material is None:
             return draft, 0
         draft.drop(material.gone)
@@ -379,10 +377,8 @@ class PartitionLog:
                     request.answer(None, too_many(self._partition))
                 else:
                     request.answer(request.settled)
-            elif isinstance(request, LookRequest):
-                request.answer(request.look(state))
             elif not isinstance(request, PollRequest):
-                request.answer(None)
+                request.answer(request.result(state))
 
     def _answer_poll(self, request: PollRequest, material: Material | None, end: Appended) -> None:
         poll, outstanding = request.poll, self.state.outstanding

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from queuey.claims import MOST_OUTSTANDING, ClaimReceipt, Poll, Settlement, State
+from queuey.claims import MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, Settlement, State
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims
 from queuey.ids import Position
 from queuey.messages import Queue
@@ -51,6 +51,13 @@ class Request:
         self._first.acquire(blocking=False)
         return "unknown" if self.sent else "none"
 
+    def edit(self, draft: EntryDraft) -> None:
+        """Adds to the next entry what the request asks for."""
+
+    def result(self, state: State) -> Any:  # noqa: ANN401, ARG002 - what it was asked for
+        """Returns the result, given the state after the entry."""
+        return None
+
     @property
     def answered(self) -> bool:
         """Whether the caller has its answer, or has given up."""
@@ -91,6 +98,15 @@ class SettleRequest(Request):
         """See the base class."""
         return len(self.receipts)
 
+    def edit(self, draft: EntryDraft) -> None:
+        """See the base class."""
+        if self.kind == "renew":
+            self.settled = draft.renew(self.receipts, self.ttl)
+        elif self.kind == "release":
+            self.settled = draft.release(self.receipts)
+        else:
+            self.settled = draft.acknowledge(self.receipts)
+
     def newest(self) -> int:
         """Returns the highest number of an entry that it speaks of."""
         return max((receipt.number for receipt in self.receipts), default=0)
@@ -100,6 +116,10 @@ class ReleaseAllRequest(Request):
     """Ends every claim of the partition."""
 
     __slots__ = ()
+
+    def edit(self, draft: EntryDraft) -> None:
+        """See the base class."""
+        draft.release_all()
 
 
 class SupersedeRequest(Request):
@@ -116,6 +136,10 @@ class SupersedeRequest(Request):
         """See the base class."""
         return len(self.positions)
 
+    def edit(self, draft: EntryDraft) -> None:
+        """See the base class."""
+        draft.supersede(self.positions)
+
 
 class LookRequest(Request):
     """Reads a state that is at least as new as the request. The result is what ``look`` returns for it."""
@@ -126,6 +150,10 @@ class LookRequest(Request):
         super().__init__(queue, done)
         self.look = look
 
+    def result(self, state: State) -> Any:  # noqa: ANN401 - what it was asked for
+        """See the base class."""
+        return self.look(state)
+
 
 class SentRequest(Request):
     """Notes that dead letters have been published."""
@@ -135,6 +163,10 @@ class SentRequest(Request):
     def __init__(self, queue: Queue, done: Done, positions: Sequence[Position]) -> None:
         super().__init__(queue, done)
         self.positions = positions
+
+    def edit(self, draft: EntryDraft) -> None:
+        """See the base class."""
+        draft.report_sent(self.positions)
 
 
 def too_late() -> StoreUnavailable:

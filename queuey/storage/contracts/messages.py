@@ -90,6 +90,9 @@ class Messages(ABC):
         after the limit. Partitions beyond the queue's give empty pages.
         """
 
+    exact_horizon = False
+    """Whether all that was acknowledged before a read lies below that read's horizon, without a read delay."""
+
     waits_for_network = False
     """Whether a read is mostly waiting, so that many of them at once are faster than one after the other."""
 

@@ -52,6 +52,8 @@ _FIRST_ABOVE = (
 class SqliteMessages(Scanning):
     """The messages and bulk contracts on SQLite."""
 
+    exact_horizon = True
+
     _db: Database
     _arrivals: CommittedArrivals
 

@@ -109,6 +109,7 @@ def open_service(settings: Settings) -> Opened:
         readers=readers,
         private=frozenset(settings.users),
     )
+    app.registry.service.moves.watch()
     return Opened(app, store, stopping.set)
 
 

@@ -16,6 +16,7 @@ from queuey.web.responses import JSON, Environ, Response, encode
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.hello import HelloView
 from queuey.web.v1.messages import MessageViews
+from queuey.web.v1.moves import MoveViews
 from queuey.web.v1.names import NameViews
 from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.queues import QueueViews
@@ -62,6 +63,7 @@ def routes(
     service: Service, authorization: Authorization, messages: MessageViews, ranges: RangeViews, claims: ClaimViews
 ) -> list[tuple[str, str, dict[str, Handler]]]:
     """Returns name, pattern and methods of every resource, in the order of matching: the queue itself first."""
+    moves = MoveViews(service, authorization)
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
     names = NameViews(service, authorization)
     return [
@@ -76,6 +78,8 @@ def routes(
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": queues.applications}),
         ("v1.application", APP, {"POST": queues.create, "GET": queues.list}),
         ("v1.read", APP + "/_read", {"POST": ranges.read_many}),
+        ("v1.moves", APP + "/_moves", {"POST": moves.begin, "GET": moves.list}),
+        ("v1.move", APP + "/_moves/{move}", {"GET": moves.show, "DELETE": moves.cancel}),
         ("v1.info", QUEUE + "/info", {"GET": queues.info}),
         ("v1.messages", QUEUE + "/messages", {"DELETE": queues.purge}),
         ("v1.lag", QUEUE + "/lag", {"POST": offsets.lag}),

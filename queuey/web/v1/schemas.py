@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from queuey.messages import MAX_DELIVERIES, MAX_TTL
 
@@ -405,6 +405,44 @@ class QueueSize(Done, kw_only=True):
 
     size: Count
     exact: Annotated[bool, Meta(description="counted; otherwise estimated")]
+
+
+class NewMove(Struct):
+    """Two queues of the application."""
+
+    source: str = field(name="from")
+    target: str = field(name="to")
+
+
+Seconds = Annotated[float, Meta(description="since 1970")]
+
+
+class ListedMove(Struct, kw_only=True):
+    """How a move stands."""
+
+    move: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    source: str = field(name="from")
+    target: str = field(name="to")
+    state: Literal["running", "cancelling", "done", "cancelled", "failed"]
+    moved: Annotated[int, Meta(ge=0, description="messages")]
+    total: Annotated[int, Meta(ge=0, description="about, at the beginning; null: not known yet")] | None
+    left: Annotated[int, Meta(ge=0, description="messages that stay because they are claimed")]
+    began: Seconds
+    updated: Annotated[float, Meta(description="when a message was last moved, seconds since 1970")] | None
+    ended: Seconds | None
+    error: Annotated[str, Meta(description="why it failed")] | None
+
+
+class Move(ListedMove, kw_only=True):
+    """How a move stands."""
+
+    status: Ok = "ok"
+
+
+class MoveList(Done, kw_only=True):
+    """Moves, the newest first: those under way, and the last ones that have ended."""
+
+    moves: list[ListedMove]
 
 
 class ConflictingOffset(Struct):

@@ -68,6 +68,7 @@ PATH_PARAMETERS = (
         about="Name of a message",
         schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME},
     ),
+    Parameter(name="move", place="path", about="Move", schema=_pattern("[^/]+")),
     Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
 )
 
@@ -422,6 +423,40 @@ CLAIM_OPERATIONS = (
         errors=(*USUAL, 409),
     ),
 )
+MOVE_OPERATIONS = (
+    Operation(
+        method="POST",
+        path=APP + "/_moves",
+        summary="Move messages to another queue",
+        about="Begins a job that moves what the queue has now. While it runs, the same request gives the same job. "
+        "409: the queue is being moved elsewhere, or its consistency level cannot be claimed from.",
+        body={JSON: schemas.NewMove},
+        success={202: ResponseSpec({JSON: schemas.Move}, {"Location": "Where to ask how it stands"})},
+        errors=(*WITH_BODY, 409),
+    ),
+    Operation(
+        method="GET",
+        path=APP + "/_moves",
+        summary="List moves",
+        success=_ok(schemas.MoveList),
+        errors=USUAL,
+    ),
+    Operation(
+        method="GET",
+        path=APP + "/_moves/{move}",
+        summary="Show move",
+        success=_ok(schemas.Move),
+        errors=USUAL,
+    ),
+    Operation(
+        method="DELETE",
+        path=APP + "/_moves/{move}",
+        summary="Cancel move",
+        about="What has been moved stays in the target. A move that has ended stays as it is.",
+        success=_ok(schemas.Move),
+        errors=USUAL,
+    ),
+)
 HELLO_OPERATIONS = tuple(
     Operation(
         method="GET",
@@ -447,6 +482,7 @@ OPERATIONS = (
     *NAME_OPERATIONS,
     *OFFSET_OPERATIONS,
     *CLAIM_OPERATIONS,
+    *MOVE_OPERATIONS,
     *HELLO_OPERATIONS,
     DOCUMENT_OPERATION,
 )

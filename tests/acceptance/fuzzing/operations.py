@@ -25,6 +25,7 @@ QUEUE = "fuzzed"
 GROUP = "g"
 NAME = "n"
 ID = "0123456789ab11e88000000000000001"
+MOVE = "01f1e5fcaf55cfbe"
 
 
 class Target:
@@ -64,7 +65,8 @@ class Target:
         )
         for method, path, content in wanted:
             self._session.request(method, self._url + path, json=content, headers=headers, timeout=TIMEOUT)
-        self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "group": [GROUP], "name": [NAME]}
+        self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "group": [GROUP]}
+        self._known |= {"name": [NAME], "move": [MOVE]}
 
     def cases(self, label: str) -> st.SearchStrategy[Case[Any]]:
         """Requests of one operation: as the document wants them, or wrong in query, headers or body."""
@@ -72,7 +74,7 @@ class Target:
         found: st.SearchStrategy[Case[Any]] = operation.as_strategy()
         if operation.query or operation.headers or operation.body:
             # A wrong path would be answered before anything else is looked at.
-            path = {"app": self._application, "queue": QUEUE, "ids": ID, "group": GROUP, "name": NAME}
+            path = {"app": self._application, "queue": QUEUE, "ids": ID, "group": GROUP, "name": NAME, "move": MOVE}
             path = {name: value for name, value in path.items() if f"{{{name}}}" in operation.path}
             found |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)
         return found
@@ -97,12 +99,12 @@ class Target:
 
     def _learn(self, response: Response) -> None:
         """Keeps what an answer names, for the paths of later requests."""
-        if response.status_code not in {200, 201} or "json" not in response.headers["content-type"][0]:
+        if response.status_code not in {200, 201, 202} or "json" not in response.headers["content-type"][0]:
             return
         answer: Any = response.json()
         if not isinstance(answer, dict):
             return
-        for field, name in (("queue_name", "queue"), ("group", "group")):
+        for field, name in (("queue_name", "queue"), ("group", "group"), ("move", "move")):
             if isinstance(answer.get(field), str):
                 self._known[name].append(answer[field])
         messages = [message for message in answer.get("messages", ()) if "key" in message]

@@ -1,0 +1,111 @@
+"""``queuey queue move`` and what shows, follows and cancels moves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.output import Json
+from queuey.cli.service_options import connected
+from queuey.terminal import time_parsing
+
+if TYPE_CHECKING:
+    from queuey.client import Client, Moving
+    from queuey.client.results import Move
+
+Identifier = Annotated[str, typer.Argument(help="Id of the move.", show_default=False)]
+_COLUMNS = ["move", "from", "to", "state", "moved", "of about", "left", "began"]
+
+
+@connected
+def move(
+    client: Client,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="Queue that is emptied.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="TO", help="Queue that gets the messages.", show_default=False)],
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+    json: Json = False,
+) -> None:
+    """Move the messages that a queue has now to another one. The service does it, also when this command ends."""
+    moving = client.move(source, target)
+    if detach:
+        _say(moving.show(), json=json)
+    else:
+        _follow(moving, json=json)
+
+
+@connected
+def follow(client: Client, move: Identifier, json: Json = False) -> None:
+    """Follow a move to its end."""
+    _follow(client.moving(move), json=json)
+
+
+@connected
+def cancel(client: Client, move: Identifier, json: Json = False) -> None:
+    """Cancel a move: what was moved stays in the target, the rest in the source."""
+    _say(client.moving(move).cancel(), json=json)
+
+
+@connected
+def moves(client: Client, json: Json = False) -> None:
+    """List moves, the newest first; with --json one a line."""
+    found = client.moves()
+    if json:
+        for one in found:
+            output.emit(one)
+        return
+    output.table(_COLUMNS, (_row(one) for one in found))
+
+
+def _follow(moving: Moving, *, json: bool) -> None:
+    try:
+        with _bar() as told:
+            found = moving.wait(told=told)
+    except KeyboardInterrupt:
+        output.note(f"Move {moving.id} goes on. Follow it: queuey queue follow-move {moving.id}")
+        output.note(f"Cancel it: queuey queue cancel-move {moving.id}")
+        raise
+    _say(found, json=json)
+    if found.state != "done":
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Move], object] | None]:
+    """Shows a bar on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def told(found: Move) -> None:
+            total = None if found.total is None else max(found.total, found.moved)
+            text = output.printable(f"{found.source} to {found.target}")
+            bar.update(task, description=text, completed=found.moved, total=total)
+
+        yield told
+
+
+def _say(found: Move, *, json: bool) -> None:
+    if json:
+        output.emit(found)
+        return
+    text = f"Move {found.id} from {found.source} to {found.target} is {found.state}"
+    output.say(f"{text}: {output.plural(found.moved, 'message')} moved, {found.left} left because they are claimed.")
+    if found.error:
+        output.note(found.error)
+
+
+def _row(found: Move) -> list[object]:
+    began = time_parsing.iso(found.began)
+    return [found.id, found.source, found.target, found.state, found.moved, found.total, found.left, began]

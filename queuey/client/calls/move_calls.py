@@ -1,0 +1,51 @@
+"""Calls about moves: begin one, see how it stands, cancel it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from queuey.client.calls.call import Call, HttpAnswer, decode, encode, queue_segment
+from queuey.client.errors import InvalidArgument
+from queuey.client.results import Move
+
+_JSON = {"content-type": "application/json"}
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+class _Moves(msgspec.Struct, frozen=True):
+    moves: tuple[Move, ...]
+
+
+def begin(source: str, target: str) -> Call[Move]:
+    """Begins a move. While it runs, the same call gives the same move."""
+    for name in (source, target):
+        queue_segment(name)
+    content = encode({"from": source, "to": target})
+    return Call("POST", "_moves", _move, headers=_JSON, content=content, repeatable=True)
+
+
+def show(move: str) -> Call[Move]:
+    """Asks how a move stands."""
+    return Call("GET", _path(move), _move, repeatable=True)
+
+
+def cancel(move: str) -> Call[Move]:
+    """Has a move end soon."""
+    return Call("DELETE", _path(move), _move, repeatable=True)
+
+
+def moves() -> Call[tuple[Move, ...]]:
+    """Lists moves, the newest first."""
+    return Call("GET", "_moves", lambda answer: decode(answer, _Moves).moves, repeatable=True)
+
+
+def _path(move: str) -> str:
+    if _ID.fullmatch(move) is None:
+        raise InvalidArgument(f"{move!r} is not the id of a move")
+    return f"_moves/{move}"
+
+
+def _move(answer: HttpAnswer) -> Move:
+    return decode(answer, Move)

@@ -1,0 +1,203 @@
+"""One turn of a move at a partition's log: notes what became of the last chunk, and takes the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from queuey import ids
+from queuey.claims import MOST_OUTSTANDING, EntryDraft, State
+from queuey.claims.drafts import MOST_IDS
+from queuey.ids import FIRST, LOW_MIN, Position
+from queuey.messages import Location, Message, Page, Queue, Slice
+from queuey.service.claims.requests import Request
+from queuey.service.claims.runtime import Done
+from queuey.service.claims.scans import MOST_PAGES, Chain, Read
+from queuey.service.claims.steps import Call
+
+CHUNK = MOST_IDS
+"""Messages of a chunk."""
+CHUNK_BYTES = 1 << 20
+"""Of a chunk's bodies, but for the last one's."""
+FETCHED = 32
+"""Messages that are fetched at once."""
+
+Fetch = Callable[[Sequence[Location]], Call]
+
+
+class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a move asks of a partition.
+
+    Attributes:
+        move: Its number.
+        below: It takes only messages below this.
+        exact: All that was acknowledged lies below the horizon of any read: there is nothing to wait for.
+        moved: A chunk whose messages are in the target, and deleted here; 0: none.
+        last: The last of them in the target.
+        give_back: The chunk that is under way stays here, and the move ends: its messages can never be in the target.
+        stop: Take no more.
+    """
+
+    move: int
+    below: Position
+    exact: bool = False
+    moved: int = 0
+    last: Position = FIRST
+    give_back: bool = False
+    stop: bool = False
+
+
+class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """How a move stands in a partition after its turn.
+
+    Attributes:
+        chunk: The chunk that is under way; 0: none is.
+        places: Where its messages are.
+        messages: These, if they were read just now; None: they were taken earlier.
+        moved: Messages that have been moved.
+        last: The last of them in the target.
+        ended: It is over in this partition.
+        left: Messages that stay because they are claimed.
+        blocked: Another move has left a chunk here.
+    """
+
+    chunk: int = 0
+    places: list[Position] = []
+    messages: list[Message] | None = None
+    moved: int = 0
+    last: Position = FIRST
+    ended: bool = False
+    left: int = 0
+    blocked: bool = False
+
+
+class MoveRequest(Request):
+    """Takes messages for a move. It is alone in its entry. The result is a :class:`MoveTurn`."""
+
+    __slots__ = ("_complete", "_found", "_gone", "_order", "chain")
+
+    weight = MOST_IDS
+
+    def __init__(self, queue: Queue, done: Done, order: MoveOrder) -> None:
+        super().__init__(queue, done)
+        self._order = order
+        self._found: list[Message] = []
+        self._gone: list[Position] = []
+        self._complete = False
+        self.chain = Chain()
+        """What the reads prove: they begin at the cursor, and go no further than the horizon."""
+
+    def gather(
+        self, state: State, expired: int, partition: int, fetch: Fetch, read: Read
+    ) -> Generator[Call, Any, None]:
+        """Reads messages that may be taken: below the horizon, so that none can be undone any more.
+
+        Args:
+            state: After the last entry.
+            expired: Claims with an expiry below this are over.
+            partition: Its number.
+            fetch: Begins to read messages by id.
+            read: Begins to read a slice.
+        """
+        self._found, self._gone, self._complete, self.chain = [], [], False, Chain()
+        if self._order.stop or self._order.give_back or not self._may_take(state):
+            return
+        fresh, bound, reached = yield from self._scan(state, partition, read)
+        ended = sorted(place for place in state.ended(expired, MOST_OUTSTANDING) if place < bound)
+        again, fetched = yield from self._fetch_again(ended, partition, fetch)
+        found = sorted(again + fresh, key=lambda message: message.position)
+        self._found = list(_limited(found))
+        self._complete = reached and fetched == len(ended) and len(self._found) == len(found)
+
+    def _may_take(self, state: State) -> bool:
+        move = state.move
+        if move is None or move.number < self._order.move:
+            return move is None or not move.chunk
+        return not move.ended and move.chunk in {0, self._order.moved}
+
+    def _scan(self, state: State, partition: int, read: Read) -> Generator[Call, Page, Any]:
+        """Reads from the cursor on; returns messages, the bound below which all is certain, and if that is the end."""
+        below = self._order.below
+        lower, horizon = ids.following(state.cursor), None
+        fresh: list[Message] = []
+        for _ in range(MOST_PAGES):
+            if lower >= below:
+                return fresh, below, True
+            page = yield read(Slice(partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True))
+            horizon = horizon or (page.horizon, LOW_MIN)
+            self.chain.seen += [message.position for message in page.messages]
+            fresh += [
+                message
+                for message in page.messages
+                if message.position < horizon and not state.is_known(message.position)
+            ]
+            lower = page.next or lower
+            self.chain.bound = min(horizon, lower)
+            if not page.more:
+                return fresh, min(horizon, below), self._order.exact or horizon >= below
+            if len(fresh) >= CHUNK or sum(len(message.body) for message in fresh) >= CHUNK_BYTES:
+                break
+        return fresh, self.chain.bound, False
+
+    def _fetch_again(self, places: list[Position], partition: int, fetch: Fetch) -> Generator[Call, Any, Any]:
+        """Reads messages whose claims have ended, as many as fit; returns them, and how many it has looked for."""
+        again: list[Message] = []
+        weight = at = 0
+        while at < len(places) and len(again) < CHUNK and weight < CHUNK_BYTES:
+            some = places[at : at + FETCHED]
+            messages = yield fetch([(partition, place) for place in some])
+            there = {message.position for message in messages}
+            again += messages
+            weight += sum(len(message.body) for message in messages)
+            self._gone += [place for place in some if place not in there]
+            at += len(some)
+        return again, at
+
+    def edit(self, draft: EntryDraft) -> None:
+        """See the base class."""
+        order = self._order
+        if order.give_back:
+            draft.settle_chunk(order.move, 0, None)
+        elif order.moved:
+            draft.settle_chunk(order.move, order.moved, order.last)
+        if not draft.may_take(order.move):
+            return
+        draft.drop(self._gone)
+        taken = draft.take(order.move, [message.position for message in self._found])
+        if order.stop or order.give_back or (self._complete and not taken):
+            draft.end_move(order.move)
+
+    def result(self, state: State) -> MoveTurn:
+        """See the base class."""
+        left = sum(place < self._order.below for place in state.outstanding)
+        move = state.move
+        if move is None or move.number < self._order.move:
+            return MoveTurn(left=left, blocked=bool(move and move.chunk))
+        if move.number > self._order.move:
+            return MoveTurn(left=left, ended=True)
+        places = [place for place, _ in move.taken]
+        have = {message.position: message for message in self._found}
+        messages = [have[place] for place in places if place in have]
+        return MoveTurn(
+            chunk=move.chunk,
+            places=places,
+            messages=messages if len(messages) == len(places) else None,
+            moved=move.moved,
+            last=move.last,
+            ended=move.ended and not move.chunk,
+            left=left,
+        )
+
+
+def _limited(messages: Sequence[Message]) -> list[Message]:
+    """Returns the first messages, as many as a chunk may have."""
+    found, weight = [], 0
+    for message in islice(messages, CHUNK):
+        if weight >= CHUNK_BYTES:
+            break
+        found.append(message)
+        weight += len(message.body)
+    return found

@@ -1,0 +1,149 @@
+"""Use cases of moves: all messages of a queue are moved to another one, as a job that goes on whatever process ends.
+
+``docs/architecture-claims.md`` says how it works.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from queuey.errors import InvalidRequest, MoveNotFound
+from queuey.service.claims import ClaimUseCases
+from queuey.service.moves.records import MoveRecords, Record, began
+from queuey.service.moves.runner import MoveRunner, MoveTiming
+from queuey.service.queue_access import QueueAccess
+from queuey.storage import Store
+
+__all__ = ["MoveReport", "MoveTiming", "MoveUseCases"]
+
+
+class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a move stands.
+
+    Attributes:
+        id: Names it.
+        state: ``running``, ``cancelling``, ``done``, ``cancelled`` or ``failed``.
+        moved: Messages.
+        total: About how many there were at the beginning; None: not known yet.
+        left: Messages that stay in the source because they are claimed.
+        began: Seconds since 1970.
+        updated: When a message was last moved; None: never.
+        ended: When it ended; None: it has not.
+        error: Why it failed; blank: it has not.
+    """
+
+    id: str
+    source: str
+    target: str
+    state: str
+    moved: int
+    total: int | None
+    left: int
+    began: float
+    updated: float | None
+    ended: float | None
+    error: str
+
+
+class MoveUseCases:
+    """Begins, shows and cancels moves.
+
+    Args:
+        store: Where the queues are.
+        claims: Of this process.
+        stopping: Set when the process ends.
+        timing: When things are done.
+    """
+
+    def __init__(
+        self, store: Store, claims: ClaimUseCases, stopping: threading.Event, *, timing: MoveTiming | None = None
+    ) -> None:
+        self._records = MoveRecords(store)
+        self._claims = claims
+        self._runner = MoveRunner(store, claims, self._records, stopping, timing=timing)
+
+    def statistics(self) -> dict[str, float]:
+        """Returns what this process does, by the names that the metrics have."""
+        return self._runner.statistics()
+
+    def watch(self) -> None:
+        """Looks for moves that have stopped elsewhere, from now on. Does not wait."""
+        self._runner.watch()
+
+    def begin(self, source: QueueAccess, target: QueueAccess) -> MoveReport:
+        """Begins to move all messages that the source has now, or finds the move that does so already.
+
+        Args:
+            source: The way to the queue that is emptied: its caller may read and delete.
+            target: The way to the queue that gets the messages: its caller may send.
+
+        Raises:
+            InvalidRequest: Both are the same queue.
+            ClaimsRefused: The source's consistency level does not allow claims.
+            MoveUnderWay: The source is being moved to another queue.
+            TooManyMoves: The application has as many moves as it may have.
+        """
+        if source.queue.uid == target.queue.uid:
+            raise InvalidRequest({"to": "Names the queue that the messages are in; choose another one"})
+        source.refresh()
+        target.refresh()
+        self._claims.check(source.queue)
+        move, _ = self._records.begin(source.queue, target.queue)
+        self._runner.watch(move)
+        return _report(self._records.find(move.application, move.id))
+
+    def show(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveReport:
+        """Shows how a move stands.
+
+        Args:
+            application: Whose queues they are.
+            name: The move's id.
+            may_see: Says whether the caller may know of a queue of this name.
+
+        Raises:
+            MoveNotFound: There is no such move that the caller may see.
+        """
+        return _report(self._find(application, name, may_see))
+
+    def list(self, application: str, may_see: Callable[[str], bool]) -> list[MoveReport]:
+        """Lists moves, the newest first: those under way, and the last ones that have ended."""
+        return [_report(record) for record in self._records.listed(application) if _is_seen(record, may_see)]
+
+    def cancel(self, application: str, name: str, may_see: Callable[[str], bool]) -> MoveReport:
+        """Has a move end soon: what it has moved stays where it is. One that is over stays as it is.
+
+        Raises:
+            MoveNotFound: There is no such move that the caller may see.
+        """
+        record = self._find(application, name, may_see)
+        return _report(self._records.cancel(record))
+
+    def _find(self, application: str, name: str, may_see: Callable[[str], bool]) -> Record:
+        record = self._records.find(application, name)
+        if not _is_seen(record, may_see):
+            raise MoveNotFound(name)
+        return record
+
+
+def _is_seen(record: Record, may_see: Callable[[str], bool]) -> bool:
+    return may_see(record.move.source) or may_see(record.move.target)
+
+
+def _report(record: Record) -> MoveReport:
+    move, progress = record.move, record.progress
+    return MoveReport(
+        id=move.id,
+        source=move.source,
+        target=move.target,
+        state=progress.state,
+        moved=progress.moved,
+        total=None if progress.total < 0 else progress.total,
+        left=progress.left,
+        began=began(move),
+        updated=progress.updated or None,
+        ended=progress.ended or None,
+        error=progress.error,
+    )

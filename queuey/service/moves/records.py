@@ -1,0 +1,256 @@
+"""The records of moves, in the ledger: which ones are under way, how far each has come, and the last ones.
+
+Each is changed by compare-and-set. A move has begun when it is among those that are under way; it leaves them when all
+logs say that it is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.errors import Conflict, MoveNotFound, MoveUnderWay, TooManyMoves
+from queuey.messages import Queue
+from queuey.storage import Store
+
+MOST_RUNNING = 10
+"""Moves of one application at a time."""
+MOST_OF_ALL = 100
+"""Moves of all applications at a time."""
+MOST_LISTED = 100
+"""Moves of an application that are listed, the last ones."""
+
+_ID = re.compile("[0-7][0-9a-f]{15}", re.ASCII)
+_DIRECTORY = "moves under way"
+_RECORD = "move"
+
+State = Literal["running", "cancelling", "done", "cancelled", "failed"]
+OVER = frozenset({"done", "cancelled", "failed"})
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """What is to be moved.
+
+    Attributes:
+        number: When it began (ticks); the numbers of later moves are higher.
+        source, source_qid: The queue and its messages.
+        partitions: Of the source.
+        target, target_qid: The queue that gets them.
+    """
+
+    number: int
+    application: str
+    source: str
+    source_qid: int
+    partitions: int
+    target: str
+    target_qid: int
+
+    @property
+    def id(self) -> str:
+        """Names it for callers."""
+        return f"{self.number:016x}"
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a move has come.
+
+    Attributes:
+        runner: The process at work on it; 0: none.
+        beat: Changes as long as it is at work.
+        moved: Messages.
+        total: About how many there were at the beginning; -1: not known yet.
+        left: Messages that stay because they are claimed.
+        updated: When a message was last moved (seconds since 1970); 0: never.
+        ended: When it ended; 0: it has not.
+        error: Why it failed.
+    """
+
+    state: State = "running"
+    runner: int = 0
+    beat: int = 0
+    moved: int = 0
+    total: int = -1
+    left: int = 0
+    updated: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """A move and its progress."""
+
+    move: Move
+    progress: Progress
+
+
+class _Directory(msgspec.Struct, frozen=True, array_like=True):
+    last: int = 0
+    moves: tuple[Move, ...] = ()
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Record).decode
+_decode_directory = msgspec.msgpack.Decoder(_Directory).decode
+_decode_numbers = msgspec.msgpack.Decoder(list[int]).decode
+
+
+class MoveRecords:
+    """The records of all moves of a store.
+
+    Args:
+        store: Has the ledger.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def begin(self, source: Queue, target: Queue) -> tuple[Move, bool]:
+        """Adds a move to those under way; finds the one that is under way between the same queues.
+
+        Returns:
+            The move, and whether it is new.
+
+        Raises:
+            MoveUnderWay: Another move from this source is under way, or this one is being cancelled.
+            TooManyMoves: The application has as many as it may have.
+        """
+        found: list[tuple[Move, bool]] = []
+
+        def add(directory: _Directory) -> _Directory:
+            found.clear()
+            moves = [move for move in directory.moves if move.source_qid != source.qid]
+            for move in directory.moves:
+                if move.source_qid != source.qid:
+                    continue
+                state = self._progress(move).state
+                if state == "running" and move.target_qid == target.qid:
+                    found.append((move, False))
+                    return directory
+                if state not in OVER:
+                    raise MoveUnderWay(source.name, move.target, move.id)
+            own = sum(move.application == source.application for move in moves)
+            if own >= MOST_RUNNING or len(moves) >= MOST_OF_ALL:
+                raise TooManyMoves(f"{own} moves of the application are under way. Wait until one has ended.")
+            number = max(directory.last + 1, self._store.now())
+            move = Move(number, source.application, source.name, source.qid, source.partitions, target.name, target.qid)
+            found.append((move, True))
+            return _Directory(number, (*moves, move))
+
+        self._change(add)
+        [(move, new)] = found
+        if new:
+            self._list(move)
+        return move, new
+
+    def under_way(self) -> Sequence[Move]:
+        """Returns the moves that have not ended, of all applications."""
+        return self._directory(self._store.entry(_DIRECTORY, 0)).moves
+
+    def leave(self, move: Move) -> None:
+        """Removes a move that is over from those under way."""
+        self._list(move)
+        self._change(lambda directory: replace(directory, moves=tuple(one for one in directory.moves if one != move)))
+
+    def raw(self, move: Move) -> bytes | None:
+        """Returns the record of a move as it is kept; None: no process has begun with it."""
+        return self._store.entry(_RECORD, move.number)
+
+    def save(self, move: Move, progress: Progress, expected: bytes | None) -> bytes:
+        """Replaces a record; returns the one that stands there then, which is another one if ``expected`` did not."""
+        try:
+            return self._store.enter(_RECORD, move.number, _encode(Record(move, progress)), expected=expected)
+        except Conflict:
+            return b""
+
+    def find(self, application: str, name: str) -> Record:
+        """Returns a move by its id.
+
+        Raises:
+            MoveNotFound: There is none, or it ended more than 30 days ago.
+        """
+        record = self._find(int(name, 16)) if _ID.fullmatch(name) else None
+        if record is None or record.move.application != application:
+            raise MoveNotFound(name)
+        return record
+
+    def listed(self, application: str) -> list[Record]:
+        """Returns an application's moves, the newest first: those under way, and the last ones that have ended."""
+        numbers = set(self._numbers(application)[1])
+        numbers |= {move.number for move in self.under_way() if move.application == application}
+        found = (self._find(number) for number in sorted(numbers, reverse=True)[:MOST_LISTED])
+        return [record for record in found if record is not None]
+
+    def cancel(self, record: Record) -> Record:
+        """Has a move end soon; nothing if it is over."""
+        move = record.move
+        while True:
+            raw = self.raw(move)
+            progress = Progress() if raw is None else _decode(raw).progress
+            if progress.state != "running":
+                return Record(move, progress)
+            there = self.save(move, replace(progress, state="cancelling"), raw)
+            if there and (progress := _decode(there).progress).state != "running":
+                return Record(move, progress)
+
+    def _find(self, number: int) -> Record | None:
+        raw = self._store.entry(_RECORD, number)
+        if raw is not None:
+            return _decode(raw)
+        return next((Record(move, Progress()) for move in self.under_way() if move.number == number), None)
+
+    def _progress(self, move: Move) -> Progress:
+        return progress_of(self.raw(move))
+
+    def _list(self, move: Move) -> None:
+        """Notes a move in the list of its application, if it is not there."""
+        while True:
+            raw, numbers = self._numbers(move.application)
+            if move.number in numbers:
+                return
+            new = _encode(sorted([*numbers, move.number], reverse=True)[:MOST_LISTED])
+            try:
+                if self._store.enter(_list_of(move.application), 0, new, expected=raw) == new:
+                    return
+            except Conflict:
+                continue
+
+    def _numbers(self, application: str) -> tuple[bytes | None, list[int]]:
+        raw = self._store.entry(_list_of(application), 0)
+        return raw, [] if raw is None else _decode_numbers(raw)
+
+    def _change(self, change: Callable[[_Directory], _Directory]) -> None:
+        while True:
+            raw = self._store.entry(_DIRECTORY, 0)
+            old = self._directory(raw)
+            new = change(old)
+            if new is old or new == old:
+                return
+            value = _encode(new)
+            try:
+                if self._store.enter(_DIRECTORY, 0, value, expected=raw) == value:
+                    return
+            except Conflict:
+                continue
+
+    def _directory(self, raw: bytes | None) -> _Directory:
+        return _Directory() if raw is None else _decode_directory(raw)
+
+
+def progress_of(raw: bytes | None) -> Progress:
+    """Returns the progress that a record has; None: that of a move that no process has begun with."""
+    return Progress() if raw is None else _decode(raw).progress
+
+
+def began(move: Move) -> float:
+    """Returns when a move began (seconds since 1970)."""
+    return ids.ticks_to_seconds(move.number)
+
+
+def _list_of(application: str) -> str:
+    return f"moves of {application}"

@@ -1,0 +1,236 @@
+"""Carries moves out, in one thread of the process, and takes over those that have stopped elsewhere.
+
+A process is at work on a move as long as it changes the move's record every second. One that sees a record stand still
+for some seconds goes on with that move. If the other one works after all, that does no harm: see
+:mod:`queuey.service.moves.partition_moves`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from secrets import randbits
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey.errors import QueueyError, StoreClosed
+from queuey.service.claims import ClaimUseCases
+from queuey.service.moves.active_move import ActiveMove
+from queuey.service.moves.records import OVER, Move, MoveRecords, Progress, State, progress_of
+from queuey.storage import Store
+
+MOST_HERE = 8
+"""Moves that one process works on at a time."""
+REST, LONGEST_REST = 0.25, 0.1
+"""How long a process rests after a chunk, for its other requests: in proportion to the time that it took; seconds."""
+
+logger = logging.getLogger(__name__)
+
+
+class MoveTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """When things are done, in seconds.
+
+    Attributes:
+        look: Between two looks for moves that have stopped elsewhere.
+        stale: A move whose record has not changed for so long is taken over.
+        beat: Between two changes of a record.
+    """
+
+    look: float = 2.0
+    stale: float = 5.0
+    beat: float = 1.0
+
+
+class _Work:
+    """A move in work, and its record as this process has written it."""
+
+    def __init__(self, active: ActiveMove, raw: bytes, now: float) -> None:
+        self.active = active
+        self.raw = raw
+        self.saved = now
+
+
+class MoveRunner:
+    """Works on moves.
+
+    Args:
+        store: Where the queues are.
+        claims: Of this process.
+        records: Of all moves.
+        stopping: Set when the process ends.
+        timing: When things are done.
+        clock: Seconds.
+        wall: Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        claims: ClaimUseCases,
+        records: MoveRecords,
+        stopping: threading.Event,
+        *,
+        timing: MoveTiming | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._claims = claims
+        self._records = records
+        self._stopping = stopping
+        self._timing = timing or MoveTiming()
+        self._clock = clock
+        self._wall = wall
+        self._token = randbits(63) | 1
+        self._woken = threading.Event()
+        self._lock = threading.Lock()
+        self._new: list[Move] = []
+        self._thread: threading.Thread | None = None
+        self._work: dict[int, _Work] = {}
+        self._seen: dict[int, tuple[bytes | None, float]] = {}
+        self._looked = -1e9
+        self._moved = 0
+
+    def statistics(self) -> dict[str, float]:
+        """Returns what this process does, by the names that the metrics have."""
+        return {"moves_running": len(self._work), "moves_messages_total": self._moved}
+
+    def watch(self, new: Move | None = None) -> None:
+        """Begins with a new move, and looks for moves that have stopped elsewhere from now on. Does not wait."""
+        with self._lock:
+            if new is not None:
+                self._new.append(new)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="queuey-moves", daemon=True)
+                self._thread.start()
+        self._woken.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._woken.clear()
+                self._look()
+                rest = self._go_on()
+            except StoreClosed:
+                return
+            except QueueyError as error:
+                logger.debug("moves wait: %s", error)
+                rest = self._timing.look
+            except Exception:
+                logger.exception("moves between queues have failed; they are tried again")
+                rest = self._timing.look
+            self._woken.wait(rest)
+        self._hand_back()
+
+    # Which moves to work on
+
+    def _look(self) -> None:
+        with self._lock:
+            new, self._new = self._new, []
+        for move in new:
+            if len(self._work) < MOST_HERE:
+                self._take_over(move, None)
+        now = self._clock()
+        if now - self._looked < self._timing.look:
+            return
+        self._looked = now
+        there = self._records.under_way()
+        self._seen = {move.number: self._seen[move.number] for move in there if move.number in self._seen}
+        for move in there:
+            if move.number not in self._work:
+                self._consider(move, now)
+
+    def _consider(self, move: Move, now: float) -> None:
+        """Takes a move over if no process works on it."""
+        raw = self._records.raw(move)
+        before, since = self._seen.get(move.number, (b"", now))
+        if before != raw:
+            self._seen[move.number] = raw, now
+            since = now
+        idle = raw is not None and progress_of(raw).runner == 0
+        if (idle or now - since >= self._timing.stale) and len(self._work) < MOST_HERE:
+            self._take_over(move, raw)
+
+    def _take_over(self, move: Move, raw: bytes | None) -> None:
+        before = progress_of(raw)
+        if before.state in OVER:
+            self._records.leave(move)
+            return
+        mine = replace(before, runner=self._token, beat=before.beat + 1)
+        there = self._records.save(move, mine, raw)
+        if not there or progress_of(there) != mine:
+            return
+        active = ActiveMove(move, mine, self._store, self._claims, self._clock)
+        if mine.total < 0:
+            active.estimate()
+        self._work[move.number] = _Work(active, there, self._clock())
+
+    # Work
+
+    def _go_on(self) -> float:
+        """Takes each move a chunk further; returns how many seconds to rest."""
+        began = self._clock()
+        due = began + self._timing.look
+        for work in list(self._work.values()):
+            if self._stopping.is_set():
+                break
+            active = work.active
+            if not active.over and active.due <= self._clock():
+                failed = active.progress.error
+                active.run()
+                if active.progress.error != failed:
+                    work.saved = -1e9
+            if active.over:
+                self._end(work)
+                continue
+            if self._clock() - work.saved >= self._timing.beat and not self._save(work, active.counted()):
+                del self._work[active.move.number]
+                continue
+            due = min(due, active.due)
+        now = self._clock()
+        return max(0.0, min(LONGEST_REST, REST * (now - began)) if due <= now else due - now)
+
+    def _save(self, work: _Work, progress: Progress) -> bool:
+        """Records how far a move has come; returns False if another process works on it now."""
+        active = work.active
+        moved = progress.moved - active.progress.moved
+        while True:
+            new = replace(progress, beat=active.progress.beat + 1)
+            if moved:
+                new = replace(new, updated=progress.ended or self._wall())
+            there = self._records.save(active.move, new, work.raw)
+            if not there:
+                return False
+            found = progress_of(there)
+            if found == new:
+                work.raw, work.saved = there, self._clock()
+                self._moved += moved
+                active.progress = new
+                return True
+            if found.runner != self._token or found.state != "cancelling":
+                return False
+            work.raw = there
+            active.progress = replace(active.progress, state="cancelling", beat=found.beat)
+            progress = replace(progress, state="cancelling" if progress.state == "running" else progress.state)
+
+    def _end(self, work: _Work) -> None:
+        """Records how a move has ended."""
+        counted = work.active.counted()
+        state: State = "cancelled" if counted.state == "cancelling" else "done"
+        if counted.error:
+            state = "failed"
+        over = replace(counted, state=state, ended=self._wall(), runner=0)
+        del self._work[work.active.move.number]
+        if self._save(work, over):
+            self._records.leave(work.active.move)
+
+    def _hand_back(self) -> None:
+        """Lets other processes go on at once."""
+        for work in self._work.values():
+            try:
+                self._save(work, replace(work.active.counted(), runner=0))
+            except QueueyError:
+                return

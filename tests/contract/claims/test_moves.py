@@ -1,0 +1,338 @@
+"""Moves between queues, on both stores: all that is there arrives once and in order, wherever a process stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from operator import methodcaller
+from typing import Any
+
+import pytest
+
+from queuey.errors import (
+    ClaimsRefused,
+    InvalidRequest,
+    MoveNotFound,
+    MoveUnderWay,
+    QueueNotFound,
+    StoreUnavailable,
+    TooManyMoves,
+)
+from queuey.messages import Message, Meta, Queue, QueueSpec
+from queuey.service import MoveReport, QueueAccess, Service
+from queuey.service.moves import MoveTiming, MoveUseCases
+from queuey.service.moves.active_move import ActiveMove
+from queuey.service.moves.records import MOST_RUNNING, Move, MoveRecords, Progress
+from queuey.storage import Store
+from tests.backends import APP
+from tests.contract.samples import eventually, make_queue, new, say, whole
+from tests.interposed_store import InterposedStore
+
+SOON = MoveTiming(look=0.1, stale=0.5, beat=0.1)
+ANYTHING: Callable[[str], bool] = bool
+
+
+class Mover:
+    """A process that carries moves out."""
+
+    def __init__(self, store: Store) -> None:
+        self.stopping = threading.Event()
+        self.service = Service(store, stopping=self.stopping)
+        self.moves = MoveUseCases(store, self.service.claims, self.stopping, timing=SOON)
+
+    def way(self, queue: Queue) -> QueueAccess:
+        """A way to a queue, for anybody."""
+        return self.service.enter(queue, lambda _queue: None)
+
+    def begin(self, source: Queue, target: Queue) -> MoveReport:
+        """Begins a move."""
+        return self.moves.begin(self.way(source), self.way(target))
+
+    def show(self, report: MoveReport) -> MoveReport:
+        """Shows how a move stands."""
+        return self.moves.show(APP, report.id, ANYTHING)
+
+    def ended(self, report: MoveReport) -> MoveReport:
+        """Waits until a move has ended."""
+        found: list[MoveReport] = []
+
+        def over() -> bool:
+            found[:] = [self.show(report)]
+            return found[0].ended is not None
+
+        eventually(over, 60)
+        return found[0]
+
+
+@pytest.fixture
+def mover(store: Store) -> Iterator[Mover]:
+    """A process."""
+    mover = Mover(store)
+    yield mover
+    mover.stopping.set()
+
+
+def bodies(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
+    """What lies in a partition now, in order."""
+    return [message.body for message in messages(store, queue, partition)]
+
+
+def messages(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
+    """The messages of a partition, in order."""
+    [page] = store.read(queue, [whole(partition)])
+    return page.messages
+
+
+def test_everything_arrives(store: Store, mover: Mover) -> None:
+    """Messages keep partition, order, body, content type, headers and the rest of their lives; the source is empty."""
+    source, target = make_queue(store, partitions=3), make_queue(store, partitions=3)
+    meta = Meta("application/json", (("colour", "blue"), ("x", "y")), json=True)
+    store.append(source, [new('{"a": 1}', meta=meta, ttl=500), new(b"\x00\xff", ttl=50_000)])
+    say(store, source, *(f"b{number}" for number in range(1500)), partition=3)
+    before = [messages(store, source, number) for number in (1, 2, 3)]
+    report = mover.ended(mover.begin(source, target))
+    assert (report.state, report.moved, report.left, report.error) == ("done", 1502, 0, "")
+    assert report.total is not None
+    assert report.updated is not None
+    for number, old in zip((1, 2, 3), before, strict=True):
+        found = messages(store, target, number)
+        assert [(one.body, one.meta) for one in found] == [(one.body, one.meta) for one in old]
+        assert all(abs(a.expires - b.expires) < 120e7 for a, b in zip(found, old, strict=True))
+        assert bodies(store, source, number) == []
+    assert mover.service.claims.claim(mover.way(source), limit=10, ttl=30) == []
+    assert len(mover.service.claims.claim(mover.way(target), limit=1000, ttl=30, partitions=[3])) == 1000
+    assert mover.service.claims.size(mover.way(source), 10).count == 0
+    assert mover.moves.list(APP, ANYTHING)[0] == report
+
+
+def test_what_stays(store: Store, mover: Mover) -> None:
+    """Claimed messages stay with their callers, acknowledged ones are done, and what comes later is not moved."""
+    source, target = make_queue(store), make_queue(store)
+    say(store, source, "acknowledged", "claimed", "released", "waiting")
+    way = mover.way(source)
+    held = mover.service.claims.claim(way, limit=3, ttl=600)
+    mover.service.claims.acknowledge(way, [held[0].receipt])
+    mover.service.claims.release(way, [held[2].receipt])
+    report = mover.ended(mover.begin(source, target))
+    assert (report.state, report.moved, report.left) == ("done", 2, 1)
+    assert bodies(store, target) == ["released", "waiting"]
+    say(store, source, "later")
+    mover.service.claims.release(way, [held[1].receipt])
+    assert [one.message.body for one in mover.service.claims.claim(way, limit=9, ttl=30)] == ["claimed", "later"]
+    assert bodies(store, source) == ["acknowledged", "claimed", "later"]
+
+
+def test_fewer_partitions(store: Store, mover: Mover) -> None:
+    """If the target has fewer partitions, the source's share them, each in its order."""
+    source, target = make_queue(store, partitions=3), make_queue(store, partitions=2)
+    for number in (1, 2, 3):
+        say(store, source, f"{number}a", f"{number}b", partition=number)
+    assert mover.ended(mover.begin(source, target)).moved == 6
+    found = bodies(store, target, 1)
+    assert [body for body in found if body in {"1a", "1b"}] == ["1a", "1b"]
+    assert [body for body in found if body in {"3a", "3b"}] == ["3a", "3b"]
+    assert bodies(store, target, 2) == ["2a", "2b"]
+
+
+def test_what_cannot_be(store: Store, mover: Mover) -> None:
+    """A queue is not moved to itself, to two queues at once, or without claims; the same move twice is one."""
+    source, target, third = make_queue(store), make_queue(store), make_queue(store)
+    with pytest.raises(InvalidRequest, match="another"):
+        mover.begin(source, source)
+    mover.stopping.set()
+    report = mover.begin(source, target)
+    assert mover.begin(source, target).id == report.id
+    with pytest.raises(MoveUnderWay, match=report.id):
+        mover.begin(source, third)
+    for name in ("0" * 16, "none", "f" * 16, ""):
+        with pytest.raises(MoveNotFound):
+            mover.moves.show(APP, name, ANYTHING)
+    with pytest.raises(MoveNotFound):
+        mover.moves.show("other", report.id, ANYTHING)
+    with pytest.raises(MoveNotFound):
+        mover.moves.cancel(APP, report.id, lambda _name: False)
+    assert mover.moves.list(APP, lambda _name: False) == []
+    for _ in range(MOST_RUNNING - 1):
+        mover.begin(make_queue(store), target)
+    with pytest.raises(TooManyMoves, match="10 moves"):
+        mover.begin(third, target)
+    assert len(mover.moves.list(APP, ANYTHING)) == MOST_RUNNING
+    weak, _ = store.create_queue(APP, "weak", QueueSpec(consistency="weak"))
+    if store.claims_refusal(weak) is not None:
+        with pytest.raises(ClaimsRefused):
+            mover.begin(weak, target)
+
+
+def test_cancelled(store: Store, mover: Mover) -> None:
+    """A move that is cancelled ends; what it has moved is in the target, all the rest in the source, once."""
+    source, target = make_queue(store), make_queue(store)
+    interposed = InterposedStore(store)
+    slow = Mover(interposed.store)
+    everything = [f"{number}" for number in range(2500)]
+    for at in range(0, 2500, 500):
+        say(store, source, *everything[at : at + 500])
+    reports: list[MoveReport] = []
+    real = store.append_once
+
+    def cancel(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of append_once
+        if not reports:
+            [report] = slow.moves.list(APP, ANYTHING)
+            reports.append(slow.moves.cancel(APP, report.id, ANYTHING))
+        # So that the record is read again before everything is moved.
+        time.sleep(2 * SOON.beat)
+        return real(*args, **kwargs)
+
+    interposed.instead(Store.append_once, cancel)
+    report = slow.ended(slow.begin(source, target))
+    slow.stopping.set()
+    assert reports[0].state == "cancelling"
+    assert (report.state, report.moved) == ("cancelled", len(messages(store, target)))
+    assert 0 < report.moved < 2500
+    assert bodies(store, target) + bodies(store, source) == everything
+    assert slow.moves.cancel(APP, report.id, ANYTHING) == report
+    assert mover.ended(mover.begin(source, target)).state == "done"
+    assert bodies(store, target) == everything
+
+
+@pytest.mark.parametrize("change", ["purge_queue", "delete_queue"])
+def test_the_target_goes(store: Store, mover: Mover, change: str) -> None:
+    """If the target is purged or deleted during a move, that fails, and what has not arrived is in the source still."""
+    source, target = make_queue(store), make_queue(store)
+    say(store, source, "a", "b", "c")
+    interposed = InterposedStore(store)
+    purging = Mover(interposed.store)
+    go = methodcaller(change, store.queue(APP, target.name, fresh=True))
+    interposed.before(Store.append_once, lambda: _once(interposed, lambda: go(store)))
+    report = purging.ended(purging.begin(source, target))
+    purging.stopping.set()
+    assert report.state == "failed"
+    assert target.name in report.error
+    given = mover.service.claims.claim(mover.way(source), limit=9, ttl=30)
+    assert [one.message.body for one in given] == ["a", "b", "c"]
+
+
+def _once(interposed: InterposedStore, call: Callable[[], object]) -> None:
+    interposed.passing(Store.append_once)
+    call()
+
+
+def test_the_source_goes(store: Store, mover: Mover) -> None:
+    """If the source is deleted during a move, that fails."""
+    source, target = make_queue(store), make_queue(store)
+    say(store, source, "a")
+    mover.stopping.set()
+    report = mover.begin(source, target)
+    store.delete_queue(source)
+    other = Mover(store)
+    other.moves.watch()
+    report = other.ended(report)
+    other.stopping.set()
+    assert report.state == "failed"
+    assert source.name in report.error
+    with pytest.raises(QueueNotFound):
+        store.queue(APP, source.name, fresh=True)
+    assert bodies(store, target) == []
+
+
+def test_another_process_goes_on(store: Store, other: Store) -> None:
+    """A process that finds a move that stands still goes on with it; one that ends hands its moves back."""
+    source, target = make_queue(store), make_queue(store)
+    everything = [f"{number}" for number in range(1500)]
+    for at in range(0, 1500, 500):
+        say(store, source, *everything[at : at + 500])
+    interposed = InterposedStore(store)
+    first, second = Mover(interposed.store), Mover(other)
+
+    def fail(*_args: object, **_named: object) -> None:
+        raise StoreUnavailable("away")
+
+    interposed.instead(Store.delete, fail)
+    report = first.begin(source, target)
+    eventually(lambda: len(messages(store, target)) == 1000, 60)
+    first.stopping.set()
+    second.moves.watch()
+    report = second.ended(report)
+    second.stopping.set()
+    assert (report.state, report.moved) == ("done", 1500)
+    assert bodies(store, target) == everything
+    assert bodies(store, source) == []
+
+
+class Killed(BaseException):
+    """Ends a process."""
+
+
+CHANGES = (Store.append_once, Store.delete, Store.begin_append_entry)
+"""The calls by which a move changes something."""
+
+
+def dies(store: Store, at: int) -> InterposedStore:
+    """A store whose user is killed before (even numbers) or after (odd ones) a change."""
+    interposed = InterposedStore(store)
+    count = [0]
+
+    def put(method: Callable[..., Any]) -> None:
+        real = getattr(store, method.__name__)
+
+        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - of any method
+            if count[0] > at:
+                raise StoreUnavailable("dead")
+            count[0] += 2
+            if count[0] - 2 == at:
+                count[0] = at + 1
+                raise Killed
+            found = real(*args, **kwargs)
+            if count[0] - 1 == at:
+                raise Killed
+            return found
+
+        interposed.instead(method, call)
+
+    for method in CHANGES[:2]:
+        put(method)
+    return interposed
+
+
+def carry_out(store: Store, move: Move) -> None:
+    """Works on a move until it is over, or the process is killed."""
+    active = ActiveMove(move, Progress(), store, Service(store).claims, time.monotonic)
+    while not active.over:
+        active.run()
+        time.sleep(min(0.05, max(0.0, active.due - time.monotonic())))
+
+
+@pytest.mark.needs("exact_horizon")
+def test_kills_at_every_step(store: Store, other: Store) -> None:
+    """Wherever the process stops, the next one goes on, and all messages are there once, in their order."""
+    records = MoveRecords(store)
+    everything = [f"{number}" for number in range(2100)]
+    for at in range(10):
+        source, target = make_queue(store), make_queue(store)
+        for first in range(0, 2100, 1000):
+            say(store, source, *everything[first : first + 1000])
+        move, new_one = records.begin(source, target)
+        assert new_one
+        with suppress(Killed):
+            carry_out(dies(store, at).store, move)
+        carry_out(other, move)
+        records.leave(move)
+        assert bodies(store, target) == everything, at
+        assert bodies(store, source) == []
+
+
+def test_two_at_once(store: Store, other: Store) -> None:
+    """Two processes that work on the same move do no harm to each other."""
+    source, target = make_queue(store, partitions=2), make_queue(store, partitions=2)
+    everything = [f"{number}" for number in range(3000)]
+    for first in range(0, 3000, 500):
+        say(store, source, *everything[first : first + 500], partition=2)
+    move, _ = MoveRecords(store).begin(source, target)
+    threads = [threading.Thread(target=carry_out, args=(each, move)) for each in (store, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert bodies(store, target, 2) == everything
+    assert bodies(store, source, 2) == []

@@ -1,0 +1,263 @@
+"""Every history of a move by several processes that stop anywhere, in one partition.
+
+The log's state, what is decided on it, and the steps of a process are the real ones. A step is atomic here, as an
+append to a log, a post under a key, or a delete is. Chunks have two messages, because more are too long.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, State
+from queuey.ids import Position
+from queuey.messages import Message, Page, Queue
+from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
+from queuey.service.claims.scans import conclude
+from queuey.service.moves.partition_moves import Ask, Delete, Fetch, Publish, Step, Steps, give_back, move_partition
+
+Event = Literal["cancel", "purge", "acknowledge", "release"]
+Taken = Literal["no key", "deleted first", "taken unasked", "no end", "two chunks", "not returned"]
+"""A mechanism that is taken out."""
+
+MOVE = 7
+PLACES: list[Position] = [(number, 0) for number in range(1, 5)]
+CLAIMED = PLACES[1]
+"""A message that a caller has claimed when the move begins."""
+_BODY = "x" * (CHUNK_BYTES // 2 + 1)
+_QUEUE = Queue(application="a", name="q", uid=1, qid=1)
+_LATER: Position = (1000, 0)
+_NOW = 1_000_000
+
+
+class World(NamedTuple):
+    """What is kept: the log's state, the messages of both queues, the keys, and what has happened."""
+
+    log: bytes
+    source: frozenset[Position]
+    target: tuple[Position, ...] = ()
+    keys: tuple[tuple[int, int], ...] = ()
+    acknowledged: frozenset[Position] = frozenset()
+    purged: frozenset[Position] | None = None
+    cancelled: bool = False
+    over: bool = False
+    event: Event | None = None
+
+
+class Process(NamedTuple):
+    """A process, by what its steps were given so far."""
+
+    given: tuple[Any, ...] = ()
+    returning: bool = False
+
+
+class Node(NamedTuple):
+    """A moment."""
+
+    world: World
+    processes: tuple[Process | None, ...]
+    crashes: int
+
+
+def explore(*, processes: int, crashes: int, event: Event | None, taken: Taken | None = None) -> tuple[int, list[str]]:
+    """Follows every history; returns how many moments there are, and how some of them end badly."""
+    state = State()
+    draft = EntryDraft(state, _NOW, ClaimTiming())
+    draft.renew([ClaimReceipt(1, *CLAIMED)], 1000.0)
+    state.apply(1, draft.entry(1))
+    world = World(state.encode(), frozenset(PLACES), event=event)
+    todo = [Node(world, (Process(),) * processes, crashes)]
+    seen: set[Any] = set()
+    wrong: list[str] = []
+    while todo and len(wrong) < 3:
+        node = todo.pop()
+        key = (node.world, tuple(_local(process, taken) for process in node.processes), node.crashes)
+        if key in seen:
+            continue
+        seen.add(key)
+        following = _following(node, taken)
+        todo += following
+        if not following:
+            wrong += _judge(node.world)
+    return len(seen), wrong
+
+
+def _following(node: Node, taken: Taken | None) -> list[Node]:
+    found = []
+    for at, process in enumerate(node.processes):
+        if process is None:
+            continue
+        world, after = _step(node.world, process, taken)
+        found.append(Node(world, _put(node.processes, at, after), node.crashes))
+        if node.crashes:
+            found.append(Node(node.world, _put(node.processes, at, None), node.crashes - 1))
+    if found and node.world.event is not None:
+        found.append(node._replace(world=_happen(node.world)))
+    if not found and not node.world.over:
+        # All have stopped, and nobody has recorded the end: another process goes on.
+        found.append(node._replace(processes=(Process(),)))
+    return found
+
+
+def _put(processes: tuple[Process | None, ...], at: int, process: Process | None) -> tuple[Process | None, ...]:
+    return (*processes[:at], process, *processes[at + 1 :])
+
+
+def _happen(world: World) -> World:
+    """The event happens."""
+    state = State.decode(world.log)
+    draft = EntryDraft(state, _NOW, ClaimTiming())
+    match world.event:
+        case "cancel":
+            return world._replace(cancelled=True, event=None)
+        case "purge":
+            return world._replace(purged=frozenset(world.target), target=(), event=None)
+        case "release":
+            draft.release([ClaimReceipt(1, *CLAIMED)])
+        case _:
+            [settled] = draft.acknowledge([ClaimReceipt(1, *PLACES[2])])
+            if settled.status.value == "done":
+                world = world._replace(acknowledged=frozenset(PLACES[2:3]))
+    state.apply(state.number + 1, draft.entry(1))
+    return world._replace(log=state.encode(), event=None)
+
+
+# A process
+
+
+def _steps(process: Process, taken: Taken | None) -> tuple[Step | None, MoveTurn | None]:
+    """Returns a process's next step, and the turn that it had last."""
+    if process.returning:
+        return (None if process.given else next(give_back())), None
+    steps: Steps = _deleting_first() if taken == "deleted first" else move_partition(lambda: False)
+    step: Step | None = next(steps)
+    turn = None
+    for given in process.given:
+        turn = given if isinstance(given, MoveTurn) else turn
+        try:
+            step = steps.send(given)
+        except StopIteration:
+            step = None
+    return step, turn
+
+
+def _deleting_first() -> Steps:
+    """The steps of a move in a wrong order."""
+    turn: MoveTurn = yield Ask()
+    while not turn.ended:
+        messages: list[Message] = yield Fetch(turn.places)
+        yield Delete(turn.places)
+        last = yield Publish(turn.chunk, messages, turn.last)
+        turn = yield Ask(moved=turn.chunk, last=last)
+
+
+def _local(process: Process | None, taken: Taken | None) -> object:
+    if process is None:
+        return None
+    step, turn = _steps(process, taken)
+    places = tuple(one.position for one in step.messages) if isinstance(step, Publish) else None
+    shown = step._replace(messages=[]) if isinstance(step, Publish) else step
+    mine = None if turn is None else (turn.chunk, tuple(turn.places), turn.last, turn.ended)
+    return process.returning, repr(shown), places, mine
+
+
+def _step(world: World, process: Process, taken: Taken | None) -> tuple[World, Process | None]:
+    """Does the next step of a process; returns what it is afterwards: None, it has ended."""
+    step, _ = _steps(process, taken)
+    result: Any = None
+    match step:
+        case None:
+            return world._replace(over=True), None
+        case Ask():
+            world, result = _ask(world, step, taken)
+        case Fetch(places):
+            result = [_message(place) for place in places if place in world.source]
+        case Publish():
+            if world.purged is not None:
+                return world, Process((), returning=True)
+            world, result = _publish(world, step, taken)
+        case Delete(places):
+            world = world._replace(source=world.source - set(places))
+    return world, process._replace(given=(*process.given, result))
+
+
+def _publish(world: World, step: Publish, taken: Taken | None) -> tuple[World, Position]:
+    known = dict(world.keys)
+    if not step.messages:
+        return world, step.after
+    if step.chunk in known and taken != "no key":
+        return world, (known[step.chunk], 0)
+    target = (*world.target, *(message.position for message in step.messages))
+    last = len(target)
+    return world._replace(target=target, keys=tuple(sorted({**known, step.chunk: last}.items()))), (last, 0)
+
+
+def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]:
+    """A turn at the log, with the real request, draft and state."""
+    state = State.decode(world.log)
+    move = state.move
+    if move is not None and (taken == "two chunks" or (taken == "no end" and move.ended)):
+        move.ended = move.ended and taken != "no end"
+        move.chunk, move.taken = (0, []) if taken == "two chunks" and not step.moved else (move.chunk, move.taken)
+    give = step.give_back and taken != "not returned"
+    stop = step.stop or step.give_back or world.cancelled
+    order = MoveOrder(move=MOVE, below=_LATER, exact=True, moved=step.moved, last=step.last, stop=stop, give_back=give)
+    request = MoveRequest(_QUEUE, lambda _value, _error: None, order)
+    expired = ClaimTiming().expired(_NOW)
+    _read_all(request.gather(state, expired, 1, lambda places: places, lambda part: part), world)  # type: ignore[arg-type, return-value]
+    draft = EntryDraft(state, _NOW, ClaimTiming())
+    request.edit(draft)
+    conclude(draft, request.chain)
+    if draft.changes:
+        before = state.encode()
+        state.apply(state.number + 1, draft.entry(1))
+        turn = request.result(state)
+        kept = before if taken == "taken unasked" and turn.chunk else state.encode()
+        return world._replace(log=kept), turn
+    return world, request.result(state)
+
+
+def _read_all(reads: Any, world: World) -> None:  # noqa: ANN401 - the steps of a request
+    """Gives a request what it reads."""
+    given: Any = None
+    try:
+        while True:
+            asked = reads.send(given)
+            if isinstance(asked, list):
+                given = [_message(place) for _, place in asked if place in world.source]
+            else:
+                there = sorted(place for place in world.source if asked.lower <= place < asked.upper)
+                size = 2
+                more = len(there) > size
+                messages = [_message(place) for place in there[:size]]
+                following = (there[size - 1][0], there[size - 1][1] + 1) if more else asked.upper
+                given = Page(messages, 2000, following, more)
+    except StopIteration:
+        return
+
+
+def _message(place: Position) -> Message:
+    return Message(*place, 1, 1 << 60, _BODY)
+
+
+# What must hold at the end
+
+
+def _judge(world: World) -> list[str]:
+    state = State.decode(world.log)
+    here = {place for place in world.source if not state.is_done(place)}
+    there = list(world.target)
+    wrong = []
+    for place in PLACES:
+        held = (place in here) + there.count(place)
+        gone = place in world.acknowledged or (world.purged is not None and place in world.purged)
+        if held != 1 and not (gone and held == 0) and not (world.purged is not None and place in world.purged):
+            wrong.append(f"{place} is there {held} times: {world}")
+        if place in world.acknowledged and held:
+            wrong.append(f"{place} was acknowledged, and is there: {world}")
+    if [place for place in there if place != CLAIMED] != sorted(place for place in there if place != CLAIMED):
+        wrong.append(f"the order is {there}")
+    if state.move is None or state.move.chunk or not state.move.ended:
+        wrong.append(f"the log says {state.move}")
+    if not world.cancelled and world.purged is None and here - {CLAIMED}:
+        wrong.append(f"{here} are left")
+    return wrong

@@ -1,0 +1,53 @@
+"""Messages that are moved to another queue over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.contract.samples import eventually
+from tests.web.caller import Caller
+
+
+def ended(caller: Caller, move: str) -> dict[str, Any]:
+    """Waits until a move is over."""
+    found: list[dict[str, Any]] = []
+
+    def over() -> bool:
+        found[:] = [caller("GET", f"_moves/{move}").json]
+        return found[0]["ended"] is not None
+
+    assert eventually(over, 60)
+    return found[0]
+
+
+def test_from_request_to_end(owner: Caller) -> None:
+    """A move is begun, shown while and after it runs, listed, and cannot be cancelled afterwards."""
+    for name in ("from", "to"):
+        owner.create(name, partitions=2)
+    for body in "abc":
+        owner.post("from", body, X_Partition="2")
+    reply = owner.send_json("POST", "_moves", {"from": "from", "to": "to"})
+    assert reply.status == 202
+    assert (reply.json["from"], reply.json["to"], reply.json["state"]) == ("from", "to", "running")
+    move = reply.json["move"]
+    assert reply.headers["Location"].endswith(f"/_moves/{move}")
+    end = ended(owner, move)
+    assert (end["state"], end["moved"], end["left"], end["total"]) == ("done", 3, 0, 3)
+    assert end["began"] <= end["updated"] <= end["ended"]
+    assert [message["body"] for message in owner.get("to", partitions=2).messages] == ["a", "b", "c"]
+    assert owner.get("from", partitions=2).messages == []
+    assert owner("GET", "_moves").json["moves"] == [{key: end[key] for key in end if key != "status"}]
+    assert owner("DELETE", f"_moves/{move}").json["state"] == "done"
+
+
+def test_what_is_refused(owner: Caller) -> None:
+    """What is missing or cannot be is named: queues, a queue to itself, a move that is none."""
+    owner.create("q")
+    assert owner.send_json("POST", "_moves", {}).json["error_msg"] == {"from": "Required", "to": "Required"}
+    assert owner.send_json("POST", "_moves", {"from": "q", "to": 5}).status == 400
+    assert owner.send_json("POST", "_moves", {"from": "q", "to": "q"}).json["error_msg"].keys() == {"to"}
+    assert owner.send_json("POST", "_moves", {"from": "q", "to": "gone"}).status == 404
+    for method in ("GET", "DELETE"):
+        reply = owner(method, "_moves/01f1e5fcaf55cfbe")
+        assert (reply.status, list(reply.json["error_msg"])) == (404, ["InvalidMoveId"])
+    assert owner("PUT", "_moves").status == 405
