@@ -71,7 +71,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert ended.returncode == 0, f"{page}:{block.line}\n{block.text}\n{ended.stdout}{ended.stderr}"

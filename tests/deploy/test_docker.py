@@ -161,7 +161,7 @@ def run_as_image(final: Stage, home: Path, programs: Path) -> None:
         assert healthy(check, programs, given)
         assert {path.name for path in (home / "queuey").iterdir()} >= {"profile.toml", "queuey.sqlite3"}
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
         assert not healthy(check, programs, given)
     finally:
         process.kill()
@@ -171,7 +171,7 @@ def run_as_image(final: Stage, home: Path, programs: Path) -> None:
 def healthy(check: list[str], programs: Path, variables: Mapping[str, str]) -> bool:
     """Runs the health check."""
     ended = subprocess.run(
-        check, executable=programs / check[0], env=variables, capture_output=True, timeout=30, check=False
+        check, executable=programs / check[0], env=variables, capture_output=True, timeout=300, check=False
     )
     return ended.returncode == 0
 
