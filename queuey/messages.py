@@ -20,6 +20,7 @@ MAX_TTL = 33_554_432
 TYPES = ("user", "public")
 CONSISTENCIES = ("weak", "strong", "very_strong")
 ON_ACK = ("keep", "delete")
+KINDS = ("plain", "dedup")
 MAX_DELIVERIES = 1000
 """Deliveries that a queue may limit claims to at most."""
 
@@ -44,6 +45,7 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_deliveries: int | None = None
     dead_letter: str | None = None
     on_ack: str | None = None
+    kind: str | None = None
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,8 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         max_deliveries: How often claims deliver a message before it becomes a dead letter; 0: endlessly.
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
         on_ack: ``keep``: an acknowledged message stays until its TTL, for range reads; or ``delete``.
+        kind: ``plain``; or ``dedup``: of messages with equal bodies that wait to be claimed one is delivered. It never
+            changes, nor do the partitions of a dedup queue.
         created: Seconds since 1970.
         version: The state of the catalogue that this row was read at; stores use it to notice stale rows.
     """
@@ -74,6 +78,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     dead_letter: str = ""
     on_ack: str = "keep"
+    kind: str = "plain"
     created: float = 0.0
     version: int = 0
 

@@ -5,6 +5,7 @@ a :class:`State` is what all entries up to one say; an :class:`EntryDraft` decid
 ``docs/architecture-claims.md`` has the whole picture.
 """
 
+from queuey.claims.covers import MOST_UNCONFIRMED, Copies, CoverDraft, digest_of, partition_of, sift
 from queuey.claims.drafts import EntryDraft, Poll, ReceiptStatus, Settlement
 from queuey.claims.entries import FORMAT, Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.receipts import ClaimReceipt, parse_receipt
@@ -16,8 +17,11 @@ __all__ = [
     "MOST_ABOVE",
     "MOST_OUTSTANDING",
     "MOST_SUPERSEDED",
+    "MOST_UNCONFIRMED",
     "ClaimReceipt",
     "ClaimTiming",
+    "Copies",
+    "CoverDraft",
     "Entry",
     "EntryDraft",
     "LastDelivery",
@@ -27,6 +31,9 @@ __all__ = [
     "State",
     "UnknownFormat",
     "decode_entry",
+    "digest_of",
     "encode_entry",
     "parse_receipt",
+    "partition_of",
+    "sift",
 ]

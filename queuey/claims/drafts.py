@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims.entries import Entry, Group, MoveStep
+from queuey.claims.covers import CoverDraft
+from queuey.claims.entries import FORMAT, WITH_COVERS, Entry, Group, MoveStep
 from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.claims.timing import ClaimTiming
@@ -66,10 +67,12 @@ class EntryDraft:
         state: The state after the last entry. It must not change while the draft is in use.
         now: The clock (milliseconds since 1970).
         timing: When claims are over.
+        covers: What is a duplicate, in a dedup queue.
     """
 
     __slots__ = (
         "_claims",
+        "_covers",
         "_cursor",
         "_finals",
         "_move",
@@ -87,8 +90,9 @@ class EntryDraft:
         "size",
     )
 
-    def __init__(self, state: State, now: int, timing: ClaimTiming) -> None:
+    def __init__(self, state: State, now: int, timing: ClaimTiming, covers: CoverDraft | None = None) -> None:
         self._state = state
+        self._covers = covers
         self.now = now
         self.expired = timing.expired(now)
         self.size = 0
@@ -214,6 +218,8 @@ class EntryDraft:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._finals[position] = None
                 self.size += 1
+                if self._covers is not None:
+                    self._covers.withdraw(position)
 
     def bury(self, positions: Iterable[Position], target: str) -> None:
         """Makes messages dead letters in the queue ``target``, if they are not claimed."""
@@ -250,16 +256,33 @@ class EntryDraft:
             first = at
             while at < len(there) and len(poll.given) < poll.limit and weight < poll.max_bytes:
                 if poll.ttl and self.size >= MOST_IDS:
-                    return
+                    break
                 message = there[at]
                 at += 1
+                if not self._is_first_copy(message):
+                    continue
                 weight += len(message.body)
                 poll.given.append(message)
                 if poll.ttl:
-                    self._claims[message.position] = expires
-                    self.size += 1
+                    self._claim(message, expires)
             if not poll.ttl:
                 at = first
+        if self._covers is not None:
+            self.size += self._covers.hold(MOST_IDS - self.size)
+
+    def _claim(self, message: Message, expires: int) -> None:
+        self._claims[message.position] = expires
+        self.size += 1
+        if self._covers is not None:
+            before = self._state.outstanding.get(message.position)
+            if before is None or not before.deliveries:
+                self._covers.deliver(message)
+
+    def _is_first_copy(self, message: Message) -> bool:
+        """Returns whether a message may be delivered: it was before, or it is no copy of one that was."""
+        if self._covers is None or message.position in self._state.outstanding:
+            return True
+        return not self._covers.is_duplicate(message)
 
     def _may_again(self, position: Position) -> bool:
         return self._state.has_ended(position, self.expired) and not self._is_touched(position)
@@ -319,28 +342,54 @@ class EntryDraft:
 
     # The cursor
 
-    def advance(self, bound: Position, seen: Iterable[Position]) -> int:
-        """Moves the cursor as far as it may.
+    def advance(self, bound: Position, seen: Collection[Position], *, delete: bool = False) -> int:
+        """Moves the cursor as far as it may. Duplicates that it passes are done.
 
         Args:
             bound: All messages above the cursor and below this are in ``seen``: reads that followed one another from
                 the cursor on have shown them, and ``bound`` is not above the horizon of the first of them.
             seen: Positions, ascending.
+            delete: Duplicates are to be deleted.
 
         Returns:
             How many of them it passes.
         """
         state, passed = self._state, 0
+        there = self._confirm(bound, seen)
         for position in seen:
             if position >= bound:
                 break
             if not (state.is_known(position) or self._is_delivered(position)):
-                bound = position
-                break
+                if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
+                    bound = position
+                    break
+                if delete:
+                    self._finals[position] = None
+                    self.size += 1
             passed += 1
         if bound > ids.FIRST:
             self._cursor = max(self._cursor, ids.preceding(bound))
         return passed
+
+    def _confirm(self, bound: Position, seen: Collection[Position]) -> Collection[Position]:
+        """Withdraws the covers of representatives that should be in ``seen`` and are not; returns what is there."""
+        if self._covers is None or bound == ids.FIRST:
+            return ()
+        there = {position for position in seen if position < bound}
+        for representative in self._state.covers.unconfirmed:
+            if (
+                representative < bound
+                and representative not in there
+                and representative in self._state.outstanding
+                and representative not in self._finals
+            ):
+                self._covers.withdraw(representative)
+        return there
+
+    def _is_done_copy(self, position: Position, there: Collection[Position]) -> bool:
+        """Returns whether a message is a copy of one that was delivered and is certainly there, or is done."""
+        first = None if self._covers is None else self._covers.hider(position)
+        return first is not None and (first in there or first in self._finals or self._state.is_known_for_good(first))
 
     def _is_delivered(self, position: Position) -> bool:
         return (
@@ -355,9 +404,22 @@ class EntryDraft:
     @property
     def changes(self) -> bool:
         """Whether a caller's answer depends on it, or more than the cursor changes."""
-        return bool(self.size or self._released_all)
+        return bool(self.size) or self._released_all or self.withdraws
 
-    def entry(self, token: int, *, delete: bool = False, deleted: int = 0, snapshot: int = 0) -> Entry:
+    @property
+    def withdraws(self) -> bool:
+        """Whether copies are to be delivered that were withheld before."""
+        return self._covers is not None and bool(self._covers.withdrawn)
+
+    def entry(
+        self,
+        token: int,
+        *,
+        delete: bool = False,
+        deleted: int = 0,
+        snapshot: int = 0,
+        stored: tuple[int, Position] | None = None,
+    ) -> Entry:
         """Returns the entry.
 
         Args:
@@ -365,9 +427,12 @@ class EntryDraft:
             delete: What is acknowledged is to be deleted.
             deleted: Deletions up to this entry are carried out.
             snapshot: The snapshot that it names.
+            stored: Which covers are in the store.
         """
         outstanding = self._state.outstanding
+        covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
         return Entry(
+            format=FORMAT if covers is None else WITH_COVERS,
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
@@ -383,6 +448,7 @@ class EntryDraft:
             release_all=self._released_all,
             superseded=list(self._superseded),
             move=self._move,
+            covers=covers,
         )
 
 

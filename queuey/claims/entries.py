@@ -8,11 +8,18 @@ from queuey.ids import FIRST, Position
 
 FORMAT = 1
 """Of entries and snapshots."""
+WITH_COVERS = 2
+"""The format of those that say something of covers."""
+FORMATS = (FORMAT, WITH_COVERS)
 Group = tuple[int, list[Position]]
 """When claims expire (milliseconds since 1970), and whose."""
 
 Out = tuple[Position, str, int]
 """A message that is to become a dead letter, the queue for it, and how often it was delivered."""
+
+
+CoverMade = tuple[bytes, Position, list[Position]]
+"""A digest, the message of which a copy was delivered first, and copies above ``Entry.until`` that are duplicates."""
 
 
 class UnknownFormat(ValueError):
@@ -42,11 +49,28 @@ class MoveStep(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True)
     ended: bool = False
 
 
+class CoverChanges(msgspec.Struct, frozen=True, array_like=True):
+    """What an entry says of covers (:mod:`queuey.claims.covers`).
+
+    Attributes:
+        made: Covers that its deliveries make.
+        until: Their bound (ticks).
+        withdrawn: Digests whose covers end now, because their representatives are gone.
+        stored: The covers are in the store that entries up to a number made, of representatives at or below a position,
+            except those that hold copies.
+    """
+
+    made: list[CoverMade] = []
+    until: int = 0
+    withdrawn: list[bytes] = []
+    stored: tuple[int, Position] | None = None
+
+
 class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One change of a partition's state. :meth:`State.apply` says what each field does.
 
     Attributes:
-        format: :data:`FORMAT`.
+        format: :data:`FORMAT`, or :data:`WITH_COVERS`.
         token: A random number of the writer, by which it recognizes its own entry.
         at: The writer's clock (milliseconds since 1970) when it decided; for people.
         cursor: The cursor from now on; never below the one before.
@@ -63,6 +87,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         superseded: Done, and those who had claimed them are told: a newer value has taken their name. They were
             removed before; a process that has read them does not deliver them any more.
         move: What is done for a move to another queue.
+        covers: What it says of copies, in a dedup queue.
     """
 
     format: int = FORMAT
@@ -81,6 +106,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     release_all: bool = False
     superseded: list[Position] = []
     move: MoveStep | None = None
+    covers: CoverChanges | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -103,8 +129,8 @@ def decode_entry(body: bytes) -> Entry:
         entry = _entries.decode(body)
     except msgspec.MsgspecError as error:
         raise UnknownFormat(f"an entry of format {format_of(body)} cannot be read: {error}") from error
-    if entry.format != FORMAT:
-        raise UnknownFormat(f"an entry has format {entry.format}; this program knows {FORMAT}")
+    if entry.format not in FORMATS:
+        raise UnknownFormat(f"an entry has format {entry.format}; this program knows {FORMATS[-1]}")
     return entry
 
 

@@ -22,7 +22,8 @@ from math import inf
 
 import msgspec
 
-from queuey.claims.entries import FORMAT, Entry, MoveStep, UnknownFormat, format_of
+from queuey.claims.covers import Covers, Encoded
+from queuey.claims.entries import FORMAT, FORMATS, WITH_COVERS, Entry, MoveStep, UnknownFormat, format_of
 from queuey.ids import FIRST, Position
 
 MOST_OUTSTANDING = 20_000
@@ -37,6 +38,7 @@ MOST_UNDELETED = 20_000
 """Messages that are to be deleted and may be there still."""
 
 _ID_WEIGHT = 250
+_COVER_WEIGHT = 500
 _WEIGHT = 5000
 _STALE = 100
 """Expiries that may be noted besides those of claims that live, whatever their number."""
@@ -76,7 +78,7 @@ class MoveState(msgspec.Struct, array_like=True):
     ended: bool = False
 
 
-class _Snapshot(msgspec.Struct, array_like=True):
+class _Snapshot(msgspec.Struct, array_like=True, omit_defaults=True):
     format: int
     number: int
     cursor: Position
@@ -86,6 +88,8 @@ class _Snapshot(msgspec.Struct, array_like=True):
     undeleted: list[tuple[int, list[Position]]]
     superseded: list[tuple[Position, int]] = []
     move: MoveState | None = None
+    covers: list[Encoded] = []
+    stored_until: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -106,6 +110,7 @@ class State:
         withdrawn: The last entry that superseded messages, of those applied since this is in memory; 0: none.
         move: The newest move of messages to another queue; None: there was none.
         snapshot: The newest snapshot that the log names; 0: none.
+        covers: What is a duplicate, in a dedup queue.
         released: How many claims were ended since this is in memory, before they expired.
     """
 
@@ -114,6 +119,7 @@ class State:
         "_ended",
         "_expiries",
         "above",
+        "covers",
         "cursor",
         "move",
         "number",
@@ -137,6 +143,7 @@ class State:
         self.withdrawn = 0
         self.move: MoveState | None = None
         self.snapshot = 0
+        self.covers = Covers()
         self.released = 0
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
@@ -150,13 +157,18 @@ class State:
         """Returns whether a message was delivered or is done: whether a scan is to pass over it."""
         return position <= self.cursor or position in self.outstanding or position in self.above
 
+    def is_known_for_good(self, position: Position) -> bool:
+        """Returns whether a message was there when the cursor passed it, or is done."""
+        return position <= self.cursor or position in self.above
+
     @property
     def weight(self) -> int:
         """About how many bytes it takes in memory, with what a process keeps beside it."""
         undeleted = sum(map(len, self.undeleted.values())) if self.undeleted else 0
         taken = 0 if self.move is None else len(self.move.taken)
         noted = len(self.outbox) + len(self.superseded) + undeleted + taken
-        return _WEIGHT + _ID_WEIGHT * (len(self.outstanding) + len(self.above) + noted)
+        known = len(self.outstanding) + len(self.above) + noted
+        return _WEIGHT + _ID_WEIGHT * known + _COVER_WEIGHT * self.covers.count
 
     # Entries
 
@@ -182,8 +194,7 @@ class State:
                 self._renew(position, expires)
         for expires, positions in entry.claims:
             self._claim(positions, expires)
-        if entry.cursor > self.cursor:
-            self._move(entry.cursor)
+        self._pass(number, entry)
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_tasks(self, number: int, entry: Entry) -> None:
@@ -280,11 +291,19 @@ class State:
         if len(self._expiries) > 2 * len(self.outstanding) + _STALE:
             self._index()
 
+    def _pass(self, number: int, entry: Entry) -> None:
+        """Notes copies, and what needs no memory any more because the cursor is above it."""
+        if entry.covers is not None:
+            self.covers.apply(number, entry.covers, self.cursor)
+        if entry.cursor > self.cursor:
+            self._move(entry.cursor)
+
     def _move(self, cursor: Position) -> None:
         self.cursor = cursor
         heap, above = self._above_heap, self.above
         while heap and heap[0] <= cursor:
             above.discard(heappop(heap))
+        self.covers.move(cursor)
 
     def _index(self) -> None:
         self._expiries = [(claim.expires, position) for position, claim in self.outstanding.items() if claim.expires]
@@ -344,9 +363,10 @@ class State:
         outstanding = sorted(
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
         )
+        covers = self.covers
         return _encoder.encode(
             _Snapshot(
-                FORMAT,
+                WITH_COVERS if covers.by_digest or covers.stored_until else FORMAT,
                 self.number,
                 self.cursor,
                 outstanding,
@@ -355,6 +375,8 @@ class State:
                 sorted(self.undeleted.items()),
                 list(self.superseded.items()),
                 self.move,
+                covers.encode(),
+                covers.stored_until,
             )
         )
 
@@ -369,8 +391,8 @@ class State:
             found = _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
-        if found.format != FORMAT:
-            raise UnknownFormat(f"a snapshot has format {found.format}; this program knows {FORMAT}")
+        if found.format not in FORMATS:
+            raise UnknownFormat(f"a snapshot has format {found.format}; this program knows {FORMATS[-1]}")
         state = cls()
         state.number = state.snapshot = found.number
         state.cursor = found.cursor
@@ -380,6 +402,7 @@ class State:
         state.undeleted = dict(found.undeleted)
         state.superseded = dict(found.superseded)
         state.move = found.move
+        state.covers = Covers.decode(found.covers, found.stored_until, found.cursor, found.number)
         state._above_heap = found.above
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()

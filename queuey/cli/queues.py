@@ -34,10 +34,13 @@ MaxDeliveries = Annotated[
 ]
 DeadLetter = Annotated[str | None, typer.Option(help="Queue of dead letters, else the queue's name and .dead.")]
 OnAck = Annotated[str | None, typer.Option(help="keep acknowledged messages for reads by time, or delete them.")]
+Kind = Annotated[
+    str | None, typer.Option(help="plain, or dedup: of messages with equal bodies that wait one is delivered.")
+]
 
 _RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "dead_letter", "on_ack")
 _DETAILS = ["queue", "partitions", "type", "consistency", "ttl", "read delay", "principals", "created"]
-_CLAIMS = ["max deliveries", "dead letters to", "on ack"]
+_CLAIMS = ["max deliveries", "dead letters to", "on ack", "kind"]
 
 
 @app.command("create")
@@ -54,6 +57,7 @@ def create(
     max_deliveries: MaxDeliveries = None,
     dead_letter: DeadLetter = None,
     on_ack: OnAck = None,
+    kind: Kind = None,
     json: Json = False,
 ) -> None:
     """Create a queue. One that is there with the same fields is fine; with others it is an error."""
@@ -68,6 +72,7 @@ def create(
         max_deliveries=max_deliveries,
         dead_letter=dead_letter,
         on_ack=on_ack,
+        kind=kind,
     )
     if not created.new:
         output.note(f"{created.name} was there already.")
@@ -190,7 +195,7 @@ def _show_queue(queue: Queue, *, json: bool) -> None:
 
 
 def _claims(queue: Queue | QueueInfo) -> list[Any]:
-    return [queue.max_deliveries or "no limit", queue.dead_letter or f"{queue.name}.dead", queue.on_ack]
+    return [queue.max_deliveries or "no limit", queue.dead_letter or f"{queue.name}.dead", queue.on_ack, queue.kind]
 
 
 def _row(queue: Queue) -> list[Any]:

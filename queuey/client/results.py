@@ -160,6 +160,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         max_deliveries: Deliveries by claims before a message becomes a dead letter; 0: no limit.
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
         on_ack: ``keep`` or ``delete`` acknowledged messages.
+        kind: ``plain`` or ``dedup``.
         created: Seconds since 1970; None in the answer to a create.
         application: Only in listings.
         count: Messages, in listings that asked for them.
@@ -175,6 +176,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     dead_letter: str = ""
     on_ack: str = "keep"
+    kind: str = "plain"
     created: float | None = None
     application: str | None = None
     count: int | None = None
@@ -240,7 +242,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ttl, read_delay: Seconds, those in force.
-        max_deliveries, dead_letter, on_ack: As in :class:`Queue`; ``dead_letter`` is the one in force.
+        max_deliveries, dead_letter, on_ack, kind: As in :class:`Queue`; ``dead_letter`` is the one in force.
         store: ``sqlite`` or ``cassandra``.
         guarantee: Which guarantees hold for the queue on that store, a sentence.
         acknowledgement: What a stored message has survived: a stable word and a sentence.
@@ -260,6 +262,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     dead_letter: str = ""
     on_ack: str = "keep"
+    kind: str = "plain"
     created: float
     store: str
     guarantee: str

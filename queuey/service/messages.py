@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from queuey import ids
+from queuey.claims import digest_of, partition_of
 from queuey.errors import InvalidRequest, Outcome, TooLarge
 from queuey.ids import Position
 from queuey.messages import Location, Message, NewMessage, PostKey, PostResult, Queue
@@ -41,6 +42,9 @@ LONGEST_AHEAD = 1.0
 def ahead(after: Position) -> float:
     """Returns how many seconds a position is ahead of the clock, less than 0 if it is past."""
     return (after[0] - ids.now_ticks()) / ids.TICKS_PER_SECOND
+
+
+NO_CHOICE = "This is a dedup queue, which puts equal bodies into one partition and chooses ids."
 
 
 class StickyChoice:
@@ -161,6 +165,8 @@ class MessageUseCases:
             raise TooLarge({"body": text})
 
         def write(queue: Queue) -> None:
+            if queue.kind == "dedup":
+                raise InvalidRequest({"messages": f"{NO_CHOICE} POST the message instead."})
             for partition, _ in locations:
                 if (error := partition_error(partition, queue)) is not None:
                     raise InvalidRequest({"partition": error})
@@ -205,7 +211,9 @@ class MessageUseCases:
         items = []
         for draft in drafts:
             partition = draft.partition
-            if partition is None:
+            if queue.kind == "dedup":
+                partition = _partition_by_body(queue, draft)
+            elif partition is None:
                 if draft.key is None:
                     partition = first if free == 1 else spread(placed, free, first, queue.partitions)
                     placed += 1
@@ -217,6 +225,13 @@ class MessageUseCases:
                 NewMessage(draft.body, partition, ttl if draft.ttl is None else draft.ttl, draft.meta, draft.delay)
             )
         return items
+
+
+def _partition_by_body(queue: Queue, draft: Draft) -> int:
+    for field in ("partition", "key"):
+        if getattr(draft, field) is not None:
+            raise InvalidRequest({field: f"{NO_CHOICE} Leave it out."})
+    return partition_of(digest_of(draft.body, draft.meta), queue.partitions)
 
 
 def _within(queue: Queue, locations: Sequence[Location]) -> list[Location]:

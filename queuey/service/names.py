@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from queuey.errors import NameChanged, NameTaken, StoreBusy, StoreUnavailable
+from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key
@@ -174,6 +174,8 @@ class NameUseCases:
         content = content_of([draft])
 
         def call(queue: Queue) -> Changed:
+            if queue.kind == "dedup":
+                raise InvalidRequest({"name": "This is a dedup queue, whose messages have no names. Leave it out."})
             ttl = draft.ttl or queue.ttl or self._limits.default_ttl
             item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta)
             return self._carry_out(queue, name, item, content, change(name, content, free_only=free_only))

@@ -1,10 +1,10 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` is nine small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+A :class:`Store` is ten small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
 :class:`KeyedPosts`, :class:`Names`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`,
-:class:`Ledger` and :class:`ClaimLogs`. Jobs are a further contract beside these; none of these needs to change for
-them, because a message is always named by ``(queue.qid, partition, position)`` and every read is bounded by a horizon
-the store reports.
+:class:`Ledger`, :class:`ClaimLogs` and :class:`Covers`. Jobs are a further contract beside these; none of these needs
+to change for them, because a message is always named by ``(queue.qid, partition, position)`` and every read is bounded
+by a horizon the store reports.
 
 Rules for every implementation:
 
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from queuey.storage.contracts.bulk import Bulk
 from queuey.storage.contracts.catalogue import Applications, Catalogue
 from queuey.storage.contracts.claim_logs import ClaimLogs
+from queuey.storage.contracts.covers import Covers
 from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.names import Names
@@ -41,6 +42,7 @@ __all__ = [
     "Bulk",
     "Catalogue",
     "ClaimLogs",
+    "Covers",
     "KeyedPosts",
     "Ledger",
     "Messages",
@@ -53,7 +55,7 @@ IDENTITY = "identity of the store"
 """The work under which ledgers keep it."""
 
 
-class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets, Ledger, ClaimLogs):
+class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets, Ledger, ClaimLogs, Covers):
     """One backend, open."""
 
     name: str

@@ -20,6 +20,7 @@ FIELDS = (
     "max_deliveries",
     "dead_letter",
     "on_ack",
+    "kind",
 )
 """What a caller may choose about a queue."""
 
@@ -41,9 +42,16 @@ def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str,
     """Returns the fields that an update sets: those given, and the defaults of those to be cleared.
 
     Raises:
-        InvalidRequest: It would lower the number of partitions (code ``InvalidUpdate``).
+        InvalidRequest: It would lower the number of partitions, or change the queue's kind or the partitions of a dedup
+            queue (code ``InvalidUpdate``).
     """
     fields = {name: _DEFAULTS[name] for name in clear if name in FIELDS} | given(changes)
+    if fields.get("kind", queue.kind) != queue.kind:
+        text = f"Queue {queue.name!r} is {queue.kind}, which never changes. Create another queue."
+        raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
+    if queue.kind == "dedup" and fields.get("partitions", queue.partitions) != queue.partitions:
+        text = f"Queue {queue.name!r} is a dedup queue, whose {queue.partitions} partitions never change"
+        raise InvalidRequest({"InvalidUpdate": f"{text}. Create another queue."}, code="InvalidUpdate")
     if fields.get("partitions", queue.partitions) < queue.partitions:
         text = f"Queue {queue.name!r} has {queue.partitions} partitions, more than {fields['partitions']}"
         text = f"Partitions can only be increased. {text}."

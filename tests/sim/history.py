@@ -27,6 +27,7 @@ class Delivery:
         dropped: When the client began to end the claim.
         partition: Where it lies.
         kept: The client does not end the claim.
+        first: It was not delivered before.
         renewals: When those were asked for that added to ``lives``, by the moment at which the client knew.
     """
 
@@ -38,6 +39,7 @@ class Delivery:
     dropped: float | None = None
     partition: int = 1
     kept: bool = False
+    first: bool = False
     renewals: dict[float, float] = field(default_factory=dict)
 
 
@@ -67,6 +69,8 @@ class History:
     """Messages whose post was acknowledged."""
     due: dict[Position, float] = field(default_factory=dict)
     """When delayed ones were due."""
+    bodies: dict[Position, tuple[str, float, float]] = field(default_factory=dict)
+    """Of messages of a dedup queue, with the times from when they could be read by some clock, and by all clocks."""
     deliveries: list[Delivery] = field(default_factory=list)
     acknowledgings: list[Acknowledging] = field(default_factory=list)
     releases: list[ReleasingAll] = field(default_factory=list)
@@ -79,7 +83,14 @@ class History:
 
     def violations(self) -> list[str]:
         """Says which guarantees do not hold."""
-        return [*self._two_at_once(), *self._after_the_end(), *self.lost(), *self.undeleted(), *self._too_early()]
+        return [
+            *self._two_at_once(),
+            *self._after_the_end(),
+            *self.lost(),
+            *self.undeleted(),
+            *self._too_early(),
+            *self._copies(),
+        ]
 
     def _two_at_once(self) -> list[str]:
         """G4: while a claim lives nobody else has the message; a claim that is given lives."""
@@ -130,6 +141,30 @@ class History:
             if one.answered < self.due.get(one.position, 0.0) - APART
         ]
 
+    def _copies(self) -> list[str]:
+        """A dedup queue gives no copy of what was given, if both were there by everybody's clock at that time."""
+        given = [one.position for one in self.deliveries if one.position in self.bodies]
+        undone = {self.bodies[position][0] for position in given if position not in self.acknowledged}
+        found = []
+        firsts = [one for one in self.deliveries if one.first and one.position in self.bodies]
+        for one in firsts:
+            body, _, _ = self.bodies[one.position]
+            for other in firsts:
+                text, _, began = self.bodies[other.position]
+                if text == body and body not in undone and other.number > one.number and began < one.asked - APART:
+                    found.append(f"dedup: {other} is a copy of {one}")
+        return found
+
+    def _stands_for_another(self, position: Position, lasting: set[Position]) -> bool:
+        """Returns whether a copy was given after a message was posted, which is in order."""
+        body, began, _ = self.bodies[position]
+        # A dead letter was delivered, whoever was told of it.
+        given = {other: at for other, at in self.letters.items() if self.bodies[other][0] == body}
+        for one in self.deliveries:
+            if self.bodies[one.position][0] == body:
+                given[one.position] = min(one.answered, given.get(one.position, one.answered))
+        return any(at >= began and other != position and other in lasting for other, at in given.items())
+
     def undeleted(self) -> list[str]:
         """What was acknowledged is deleted in the end, if it is to be."""
         done = {one.position for one in self.acknowledgings if one.outcome == "done"}
@@ -146,5 +181,10 @@ class History:
             if position not in given
             else f"G6: {position} was not given again, though nobody can have acknowledged it"
             for position in sorted(self.acknowledged)
-            if position not in given or (position not in perhaps and position not in late)
+            if (position not in given or (position not in perhaps and position not in late))
+            and not (
+                position in self.bodies
+                and position not in given
+                and self._stands_for_another(position, self.acknowledged | perhaps | late)
+            )
         ]

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from queuey import ids
 from queuey.errors import InvalidRequest, QueueNotFound, StoreUnavailable
@@ -22,6 +22,7 @@ from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import PAGE, Appended
 from tests.sim.world import Process, World
 
+T = TypeVar("T")
 REPLICAS, QUORUM = 3, 2
 DELAY = 5.0
 """Seconds that the horizon stays behind the clock: D."""
@@ -88,6 +89,7 @@ class Replicas:
         self.logs: dict[tuple[int, int], Log] = {}
         self.messages: dict[int, dict[Position, tuple[Message, list[float]]]] = {}
         self.queues: dict[str, Queue] = {}
+        self.covers: dict[tuple[int, int, bytes], int] = {}
         self.letters: dict[Position, float] = {}
         """When dead letters were written."""
         self._lows = itertools.count(1)
@@ -147,8 +149,8 @@ class Replicas:
         body: str,
         done: Callable[[Position | None], None],
         delay: float = 0.0,
-    ) -> None:
-        """Writes a message with an id of the process's clock; tells its position if it is acknowledged.
+    ) -> Position:
+        """Writes a message with an id of the process's clock, which it returns; tells it if it is acknowledged.
 
         Args:
             process: Who writes.
@@ -171,6 +173,7 @@ class Replicas:
             # It is undone: the compensating delete wins over the write wherever it arrives.
             world.at(DEADLINE, lambda: self.undo(partition, position))
             world.at(DEADLINE + world.some(faults.slow), lambda: done(None))
+        return position
 
     def undo(self, partition: int, position: Position) -> None:
         """Removes a message."""
@@ -216,6 +219,29 @@ class ModelStore:
     def claims_refusal(self, queue: Queue) -> str | None:
         """See the contract."""
         return None
+
+    # Covers
+
+    ids_follow_clocks = True
+
+    def write_covers(self, queue: Queue, partition: int, covers: Iterable[tuple[bytes, int]]) -> None:
+        """See the contract."""
+        there = self._replicas.covers
+        for digest, until in self._failing(covers):
+            key = (queue.qid, partition, digest)
+            there[key] = max(until, there.get(key, 0))
+
+    def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
+        """See the contract."""
+        keys = {digest: (queue.qid, partition, digest) for digest in digests}
+        there = self._replicas.covers
+        return {digest: there[key] for digest, key in keys.items() if key in there}
+
+    def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
+        """See the contract."""
+        there = self._replicas.covers
+        for key in [key for key, value in there.items() if key[:2] == (queue.qid, partition) and value <= until]:
+            del there[key]
 
     # Messages
 
@@ -263,12 +289,12 @@ class ModelStore:
         assert queue.name.endswith(".dead")
         self._replicas.put(position for _, position in self._failing(locations))
 
-    def _failing(self, locations: Iterable[tuple[int, Position]]) -> Iterable[tuple[int, Position]]:
-        """Gives those of some locations where something is to be done; then the call may fail."""
+    def _failing(self, items: Iterable[T]) -> Iterable[T]:
+        """Gives those of some items with which something is to be done; then the call may fail."""
         rng, failing = self._world.rng, self._replicas.faults.failing
         fails = rng.random() < failing
         if not fails or rng.random() < 0.5:
-            yield from locations
+            yield from items
         if fails:
             raise StoreUnavailable("no answer", outcome="unknown")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.claims import ClaimReceipt, ClaimTiming, ReceiptStatus, Settlement
+from queuey.claims import ClaimReceipt, ClaimTiming, ReceiptStatus, Settlement, digest_of, partition_of
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Queue
@@ -183,6 +183,7 @@ class Client:
             until = one.expires - web.process.offset
             receipt = one.receipt
             job = Delivery(receipt.position, receipt.number, asked, now, [(now, until)], partition=receipt.partition)
+            job.first = one.deliveries == 1
             self._history.deliveries.append(job)
             jobs.append((job, receipt))
         if not jobs:
@@ -280,6 +281,7 @@ class Storm:
             partitions=rng.choice((1, 1, 1, 3)),
             max_deliveries=rng.choice((0, 0, 2)),
             on_ack=rng.choice(("keep", "keep", "delete")),
+            kind=rng.choice(("plain", "plain", "dedup")),
         )
         self.replicas = setup.replicas(world, self.faults)
         self.webs = [
@@ -330,6 +332,7 @@ class Storm:
             for one in found or []:
                 lives = [(now, one.expires - web.process.offset)]
                 kept = Delivery(one.receipt.position, one.receipt.number, asked, now, lives, kept=True)
+                kept.first = one.deliveries == 1
                 self.history.deliveries.append(kept)
 
         Poll(web, done, limit=3, ttl=10 * LONGEST_CALM, wait=0, queue=self.queue).attempt()
@@ -354,7 +357,13 @@ class Storm:
                     self.history.due[position] = due
 
         for _ in range(self.world.rng.choice((1, 1, 3))):
-            self.replicas.write(process, partition, "x", done, delay)
+            if self.queue.kind == "plain":
+                self.replicas.write(process, partition, "x", done, delay)
+            else:
+                body = self.world.rng.choice("abcd")
+                partition = partition_of(digest_of(body, None), self.queue.partitions)
+                position = self.replicas.write(process, partition, body, done, delay)
+                self.history.bodies[position] = body, max(self.world.now, due - APART), due + APART
 
     def _crash(self) -> None:
         self.world.rng.choice(self.webs).crash()

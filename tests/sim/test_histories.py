@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.claims import ClaimTiming, Entry, EntryDraft, State
+from queuey.claims import ClaimTiming, Copies, CoverDraft, Entry, EntryDraft, State
+from queuey.claims.entries import CoverMade
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import LogEntry, Page, Queue, Slice
+from queuey.service.claims import duplicates
+from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import FollowUps, publish
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from tests.replacing import replace
+from tests.replacing import replace, replace_in
 from tests.sim.history import APART
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.storm import Setup, Storm, violations
@@ -242,6 +245,42 @@ def never_final(state: State, position: Position) -> bool:
     return position in state.above
 
 
+def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
+    """Notes nothing of what was delivered."""
+    return []
+
+
+def without_margin(
+    log: Duplicates, queue: Queue, state: State, copies: Copies, horizon: Position, now: int
+) -> CoverDraft | None:
+    """Takes everything below its own clock for posted before."""
+    draft = REAL_DRAFT(log, queue, state, copies, horizon, now)
+    if draft is not None:
+        draft.until = max(draft.until, now * 10_000 + ids.EPOCH_TICKS)
+    return draft
+
+
+def withdrawing_nothing(draft: CoverDraft, representative: Position) -> None:
+    """Lets every cover stand."""
+
+
+class Forgetful(ModelStore):
+    """Keeps no covers."""
+
+    def write_covers(self, queue: Queue, partition: int, covers: Iterable[tuple[bytes, int]]) -> None:
+        """Does nothing."""
+
+
+REAL_DRAFT = Duplicates.draft
+
+
+@pytest.fixture(autouse=True)
+def _few_covers() -> Iterator[None]:
+    """States keep hardly any covers."""
+    with replace_in(duplicates, MOST_COVERS, 1):
+        yield
+
+
 MUTATIONS = {
     "the comparison of an append": Mutation(("G4", "G5", "G6"), Setup(replicas=Unconditional)),
     "the append before the answer": Mutation(
@@ -259,6 +298,12 @@ MUTATIONS = {
     "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon)),
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind)),
     "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
+    "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing)),
+    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin)),
+    "the end of covers whose message is gone": Mutation(
+        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing)
+    ),
+    "covers in the store": Mutation(("dedup",), Setup(store=Forgetful)),
     "the end of all claims": Mutation(("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing)),
     "dead letters of a process that died": Mutation(
         ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue)

@@ -25,6 +25,7 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
         "max_deliveries": 0,
         "dead_letter": "",
         "on_ack": "keep",
+        "kind": "plain",
     }
 
 
@@ -50,6 +51,7 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
         max_deliveries="5",
         dead_letter="failed",
         on_ack="delete",
+        kind="dedup",
         **{spelling: "app:x, bid:a.b@c-d.example.org=read"},
     )
     made = owner.send_json(
@@ -64,6 +66,7 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
             "max_deliveries": 5,
             "dead_letter": "failed",
             "on_ack": "delete",
+            "kind": "dedup",
             spelling: ["app:x", "bid:a.b@c-d.example.org=read"],
         },
     )
@@ -244,6 +247,7 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
         "max_deliveries": 3,
         "dead_letter": "",
         "on_ack": "delete",
+        "kind": "plain",
     }
     assert reply.json["created"] == owner.get("q/info").json["created"]
 
@@ -327,3 +331,13 @@ def test_form_text_is_utf8(owner: Caller) -> None:
     assert owner("POST", "", "queue_name=ö", headers=kind).json["queue_name"] == "ö"
     assert owner("POST", "", "queue_name=%FF", headers=kind).status == 400
     assert owner("POST", "", b"queue_name=\xff", headers=kind).status == 400
+
+
+def test_dedup_queues(owner: Caller) -> None:
+    """A dedup queue chooses partitions and ids itself, and stays what it is."""
+    owner.create("q", kind="dedup", partitions=3)
+    assert owner.get("q/info").json["kind"] == "dedup"
+    assert [queue.get("kind") for queue in owner.get(details="1").json["queues"]] == ["dedup"]
+    assert list(owner.send_form("POST", "", queue_name="r", kind="odd").errors) == ["kind"]
+    for fields in ({"kind": "plain"}, {"partitions": 4}):
+        assert "never change" in owner.send_form("PUT", "q", **fields).errors["InvalidUpdate"]

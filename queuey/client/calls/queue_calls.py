@@ -33,6 +33,8 @@ class QueueFields(TypedDict, total=False):
         max_deliveries: How often claims deliver a message before it becomes a dead letter, up to 1000; 0: endlessly.
         dead_letter: The queue of dead letters; not given: the queue's name and ``.dead``.
         on_ack: ``keep`` acknowledged messages for range reads, or ``delete`` them.
+        kind: ``plain``; or ``dedup``: of messages with equal bodies that wait to be claimed one is delivered. It never
+            changes, nor do the partitions of a dedup queue.
     """
 
     partitions: int | None
@@ -44,6 +46,7 @@ class QueueFields(TypedDict, total=False):
     max_deliveries: int | None
     dead_letter: str | None
     on_ack: str | None
+    kind: str | None
 
 
 class _WireQueue(Queue, frozen=True, kw_only=True):

@@ -116,7 +116,9 @@ def publish(
         for attempt in range(_ATTEMPTS):
             target = _target(store, queue, name, fresh=attempt > 0)
             try:
-                store.put(target, [(partition, message.position)], item)
+                # A dedup queue never gets more partitions.
+                place = (partition - 1) % target.partitions + 1, message.position
+                store.put(target, [place], item)
                 break
             except QueueChanged:
                 continue
@@ -146,6 +148,6 @@ def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
             target, _ = store.create_queue(queue.application, name, spec)
         except QueueExists as error:
             target = error.queue
-    if target.partitions < queue.partitions:
+    if target.partitions < queue.partitions and target.kind != "dedup":
         target = store.update_queue(target, QueueSpec(partitions=queue.partitions))
     return target

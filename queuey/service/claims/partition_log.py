@@ -24,6 +24,7 @@ from queuey.claims import (
     MOST_OUTSTANDING,
     ClaimReceipt,
     ClaimTiming,
+    Copies,
     Entry,
     EntryDraft,
     ReceiptStatus,
@@ -46,6 +47,7 @@ from queuey.errors import (
 )
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, LogPage, Message, Queue, Slice
+from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import (
@@ -58,7 +60,7 @@ from queuey.service.claims.requests import (
     too_many,
 )
 from queuey.service.claims.runtime import Done, Runtime
-from queuey.service.claims.scans import Scanner, ScanResult, conclude
+from queuey.service.claims.scans import Material, Scanner, conclude
 from queuey.service.claims.steps import Call, Steps, run
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.upkeep import LogLength, Upkeep
@@ -74,19 +76,6 @@ WORTH = 500
 LONG = 1 << 16
 """Bytes of entries that take several milliseconds to be applied."""
 Work = Generator[Call, Any, Any]
-
-
-class Material:
-    """What a round has read for its polls: messages whose claims have ended, those that are gone, and a scan."""
-
-    __slots__ = ("again", "dead", "found", "full", "gone")
-
-    def __init__(self) -> None:
-        self.again: list[Message] = []
-        self.gone: list[Position] = []
-        self.dead: list[Position] = []
-        self.found = ScanResult([])
-        self.full = False
 
 
 class Appended(NamedTuple):
@@ -139,6 +128,7 @@ class PartitionLog:
         self._scanner = Scanner(self._partition, runtime.boottime)
         self._current = -1e9
         self._length = LogLength(upkeep)
+        self._duplicates = Duplicates(store, self._partition, runtime, timing)
         self._follow_ups = FollowUps()
 
     @property
@@ -226,6 +216,7 @@ class PartitionLog:
             state = self.state
             polls = [request for request in taken if isinstance(request, PollRequest) and not request.answered]
             if polls and material is None:
+                yield from self._duplicates.write(queue, state)
                 material = yield from self._gather(queue, state, polls)
             if isinstance(taken[0], MoveRequest):
                 expired = self._timing.expired(self._runtime.now())
@@ -243,6 +234,8 @@ class PartitionLog:
                     material = None
                     continue
                 self._totals.ended(taken, None, self.state)
+                if material is not None and material.found.stopped:
+                    material.more = self._scanner.passed(self.state, material.found)
                 self._answer(taken, polls, material, Appended(0, chosen))
                 # This round has left nothing to do, but perhaps another process died before it did its part.
                 yield from self._delete(queue, 0)
@@ -251,11 +244,13 @@ class PartitionLog:
             entry, number = self._complete(queue, draft, taken), state.number + 1
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
-                    self._scanner.passed(self.state, material.found)
+                    passed += self._scanner.passed(self.state, material.found)
+                    material.more = draft.withdraws or (material.found.stopped and passed > 0)
                 self._totals.ended(taken, entry, self.state)
                 yield from self._delete(queue, number)
                 self._answer(taken, polls, material, Appended(number, chosen))
                 yield from self._publish(queue, [position for position, _, _ in entry.outs])
+                yield from self._duplicates.forget(queue, self.state)
                 yield from self._snapshot(queue)
                 return
             self._give_up_late(taken)
@@ -282,22 +277,20 @@ class PartitionLog:
 
     def _gather(self, queue: Queue, state: State, polls: Sequence[PollRequest]) -> Work:
         """Reads messages for polls: those whose claims have ended first, then those of a scan."""
-        material = Material()
+        material = Material(state)
         now = self._runtime.now()
         horizon = self._scanner.horizon
         wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
         room = self._limits.page_bytes
         ended = state.ended(self._timing.expired(now), wanted)
-        if most := most_deliveries(queue):
-            material.dead = [place for place in ended if state.outstanding[place].deliveries >= most]
-            dead = set(material.dead)
-            ended = [place for place in ended if place not in dead]
+        material.dead, ended, doubt = divided(state, ended, most_deliveries(queue))
         step = max(1, room // self._limits.max_body)
         for at in range(0, len(ended), step):
             some = [(self._partition, position) for position in ended[at : at + step]]
             messages = yield self._fetch(queue, some)
             there = {message.position for message in messages}
-            material.again += messages
+            material.again += [message for message in messages if message.position not in doubt]
+            material.dead += [place for place in sorted(there & doubt) if place < horizon]
             # One that is not seen above the horizon may be on its way.
             material.gone += [place for _, place in some if place not in there and place < horizon]
             room -= sum(len(message.body) for message in messages)
@@ -307,7 +300,8 @@ class PartitionLog:
             material.full = True
         elif len(material.again) < wanted:
             read = partial(self._read, queue)
-            material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read)
+            sift = self._duplicates.sift(queue, state)
+            material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read, sift)
         return material
 
     def _fetch(self, queue: Queue, places: Sequence[Location]) -> Call:
@@ -322,7 +316,7 @@ class PartitionLog:
 
     def _is_of_use(self, state: State, material: Material | None) -> bool:
         """Returns whether what was read still has messages to deliver, after another process has written an entry."""
-        if material is None:
+        if material is None or material.covers != self.state.covers.version:
             return False
         if any(not state.is_known(message.position) for message in material.found.fresh):
             return True
@@ -334,7 +328,9 @@ class PartitionLog:
         self, queue: Queue, taken: Sequence[Request], polls: Sequence[PollRequest], material: Material | None
     ) -> tuple[EntryDraft, int]:
         """Decides on the next entry; says how many messages its cursor passes."""
-        draft = EntryDraft(self.state, self._runtime.now(), self._timing)
+        now, copies = self._runtime.now(), Copies() if material is None else material.found.copies
+        covers = self._duplicates.draft(queue, self.state, copies, self._scanner.horizon, now)
+        draft = EntryDraft(self.state, now, self._timing, covers)
         for request in taken:
             if not request.answered or not isinstance(request, SettleRequest):
                 request.edit(draft)
@@ -347,7 +343,7 @@ class PartitionLog:
         if material.dead:
             draft.bury(material.dead, queue_for(queue.name, queue.dead_letter))
         draft.deliver([request.poll for request in polls], material.again, material.found.fresh)
-        return draft, conclude(draft, material.found.chain)
+        return draft, conclude(draft, material.found.chain, delete=queue.on_ack == "delete")
 
     def _complete(self, queue: Queue, draft: EntryDraft, taken: Sequence[Request]) -> Entry:
         for request in taken:
@@ -355,7 +351,8 @@ class PartitionLog:
         deleted = self._follow_ups.all_deleted(self.state)
         snapshot = self._length.to_name if self._length.to_name > self.state.snapshot else 0
         delete = queue.on_ack == "delete"
-        return draft.entry(self._runtime.token(), delete=delete, deleted=deleted, snapshot=snapshot)
+        stored = self._duplicates.written(self.state)
+        return draft.entry(self._runtime.token(), delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
 
     # Answers
 
@@ -384,6 +381,10 @@ class PartitionLog:
         poll, outstanding = request.poll, self.state.outstanding
         if not poll.given:
             full = material is not None and material.full
+            request.first_asked = request.first_asked or request.asked
+            if material is not None and material.more and end.chosen - request.first_asked < PATIENCE:
+                self.add(request)
+                return
             request.answer(None, too_many(self._partition)) if full else request.answer([])
             return
         if not poll.ttl:

@@ -67,11 +67,13 @@ class Request:
 class PollRequest(Request):
     """Wants messages. The result is a list of pairs: message and :class:`~queuey.claims.LastDelivery`."""
 
-    __slots__ = ("poll",)
+    __slots__ = ("first_asked", "poll")
 
     def __init__(self, queue: Queue, done: Done, poll: Poll) -> None:
         super().__init__(queue, done)
         self.poll = poll
+        self.first_asked = 0.0
+        """When it was taken up first, if it goes on (boot time)."""
 
     @property
     def weight(self) -> int:  # type: ignore[override]

@@ -9,12 +9,13 @@ cursor.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import MOST_ABOVE, EntryDraft, State
+from queuey.claims import MOST_ABOVE, MOST_UNCONFIRMED, Copies, EntryDraft, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice
 from queuey.service.claims.steps import Call
@@ -26,10 +27,14 @@ CHAIN_EVERY = 1.0
 """Seconds between chains of reads from the cursor, while the front is above it."""
 PAGE = 1000
 """Messages of one read."""
+MOST_COPIES = 2000
+"""Duplicates that are remembered of one scan."""
 MOST_PAGES = 64
 """Of one scan. It goes on from there the next time."""
 
 Read = Callable[[Slice], Call]
+Sift = Callable[["Copies", "list[Message]"], "Generator[Call, Any, list[Message]]"]
+"""Returns those of some messages that may be delivered, and notes the others, which are copies in a dedup queue."""
 
 
 class Chain(msgspec.Struct):
@@ -51,12 +56,43 @@ class ScanResult(msgspec.Struct):
         fresh: Messages that the state does not have yet, in order.
         chain: What may be concluded.
         ahead: Positions of the forward part, ascending, and where it ended.
+        copies: What else was found in a dedup queue.
+        stopped: There were very many copies.
     """
 
     fresh: list[Message]
     chain: Chain = msgspec.field(default_factory=Chain)
     ahead: list[Position] = []
     end: Position | None = None
+    copies: Copies = msgspec.field(default_factory=Copies)
+    stopped: bool = False
+
+
+class Material:
+    """What a round has read for its polls.
+
+    Args:
+        state: By which it was read.
+
+    Attributes:
+        again: Messages whose claims have ended.
+        gone: Those that are not there any more.
+        dead: Those that are to become dead letters.
+        found: What a scan has found.
+        full: Nothing new was looked for, because there are too many claims.
+        more: The scan gave nothing, and is to be gone on with.
+        covers: The version of the covers by which copies were found.
+    """
+
+    __slots__ = ("again", "covers", "dead", "found", "full", "gone", "more")
+
+    def __init__(self, state: State) -> None:
+        self.again: list[Message] = []
+        self.gone: list[Position] = []
+        self.dead: list[Position] = []
+        self.found = ScanResult([])
+        self.full = self.more = False
+        self.covers = state.covers.version
 
 
 class _Want(msgspec.Struct, frozen=True):
@@ -96,8 +132,8 @@ class Scanner:
         self._looked_back = 0.0
 
     def scan(
-        self, state: State, now: int, wanted: int, max_bytes: int, read: Read
-    ) -> Generator[Call, Page, ScanResult]:
+        self, state: State, now: int, wanted: int, max_bytes: int, read: Read, sift: Sift
+    ) -> Generator[Call, Any, ScanResult]:
         """Reads messages.
 
         Args:
@@ -106,6 +142,7 @@ class Scanner:
             wanted: So many are enough.
             max_bytes: Bodies together, about.
             read: Begins to read a slice.
+            sift: Separates what may be delivered from copies.
         """
         found = ScanResult([])
         first = ids.following(state.cursor)
@@ -114,7 +151,7 @@ class Scanner:
         if front > first and boot - self._chained >= CHAIN_EVERY and self.horizon > first:
             upper = min(front, self.horizon)
             part = Slice(self._partition, first, upper, ahead=True)
-            yield from self._follow(state, found, part, _Want(wanted, max_bytes, chained=True), read)
+            yield from self._follow(state, found, part, _Want(wanted, max_bytes, chained=True), read, sift)
             if found.chain.bound >= upper:
                 self._chained = boot
             if len(found.fresh) >= wanted:
@@ -123,15 +160,16 @@ class Scanner:
         if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
             self._looked_back = boot
             lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
-        upper = self.horizon if len(state.above) >= MOST_ABOVE else ids.LAST
+        full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
+        upper = self.horizon if full else ids.LAST
         part = Slice(self._partition, lower, max(lower, upper), ahead=True)
         want = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
-        yield from self._follow(state, found, part, want, read)
+        yield from self._follow(state, found, part, want, read, sift)
         return found
 
     def _follow(
-        self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read
-    ) -> Generator[Call, Page, None]:
+        self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, sift: Sift
+    ) -> Generator[Call, Any, None]:
         """Reads pages of a slice one after another until there is enough."""
         if want.chained:
             found.chain = Chain()
@@ -140,7 +178,7 @@ class Scanner:
         weight = sum(len(message.body) for message in found.fresh)
         limit = min(PAGE, want.messages - len(found.fresh)) if want.new else PAGE
         for _ in range(MOST_PAGES):
-            page = yield read(replace(part, limit=limit, max_bytes=max(1, want.max_bytes - weight)))
+            page: Page = yield read(replace(part, limit=limit, max_bytes=max(1, want.max_bytes - weight)))
             if horizon is None:
                 horizon = (page.horizon, LOW_MIN)
                 self.horizon = max(self.horizon, horizon)
@@ -149,6 +187,7 @@ class Scanner:
             if want.forward:
                 found.ahead += [message.position for message in page.messages]
             fresh = [one for one in page.messages if not state.is_known(one.position) and one.position not in have]
+            fresh = yield from sift(found.copies, fresh)
             found.fresh += fresh
             weight += sum(len(message.body) for message in fresh)
             end = page.next if page.next is not None else part.lower
@@ -158,16 +197,26 @@ class Scanner:
                 found.end = end if page.more else None
             if not page.more or len(found.fresh) >= want.messages or weight >= want.max_bytes:
                 return
+            if len(found.copies.hidden) >= MOST_COPIES:
+                found.stopped = True
+                return
             part, limit = replace(part, lower=end), PAGE
 
-    def passed(self, state: State, found: ScanResult) -> None:
-        """Moves the front up to the first message that the scan found and that was not delivered."""
+    def passed(self, state: State, found: ScanResult) -> bool:
+        """Moves the front up to the first message that the scan found and that was not delivered.
+
+        Returns:
+            Whether it is higher than before.
+        """
+        before = self._front
         for position in found.ahead:
-            if not state.is_known(position):
+            if not state.is_known(position) and position not in found.copies.hidden:
                 self._front = position
-                return
-        if found.ahead:
-            self._front = max(self._front, ids.following(found.ahead[-1]), found.end or FIRST)
+                break
+        else:
+            if found.ahead:
+                self._front = max(self._front, ids.following(found.ahead[-1]), found.end or FIRST)
+        return self._front > before
 
     def claimed(self, positions: Sequence[Position]) -> None:
         """Moves the front over what another process has delivered."""
@@ -175,6 +224,12 @@ class Scanner:
             self._front = max(self._front, ids.following(max(positions)))
 
 
-def conclude(draft: EntryDraft, chain: Chain) -> int:
-    """Moves a draft's cursor as far as a chain of reads lets it; returns how many messages it passes."""
-    return draft.advance(chain.bound, chain.seen)
+def conclude(draft: EntryDraft, chain: Chain, *, delete: bool = False) -> int:
+    """Moves a draft's cursor as far as a chain of reads lets it; returns how many messages it passes.
+
+    Args:
+        draft: It has what is delivered.
+        chain: What was read.
+        delete: Duplicates are to be deleted.
+    """
+    return draft.advance(chain.bound, chain.seen, delete=delete)

@@ -187,12 +187,15 @@ class TaskWriter:
 
     def _queue(self, name: str) -> Queue:
         try:
-            return self._store.queue(self._application, name, fresh=True)
+            queue = self._store.queue(self._application, name, fresh=True)
         except QueueNotFound as error:
             if self._options.create and name == self._options.queue:
                 spec = QueueSpec(partitions=self._options.partitions)
                 return self._store.create_queue(self._application, name, spec)[0]
             raise QueueNotFound(name, f"application {self._application!r} has no queue {name!r}") from error
+        if queue.kind == "dedup":
+            raise OptionError(f"Queue {name!r} is a dedup queue: Spark cannot write to it. POST the messages instead.")
+        return queue
 
     def _drafts(self, chunk: RowChunk, queue: Queue, which: Sequence[int]) -> MessageBuilder:
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl

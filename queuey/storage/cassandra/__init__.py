@@ -41,6 +41,7 @@ from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
 from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
 from queuey.storage.cassandra.claim_logs import AppendsInFlight, CassandraClaimLogs, ClaimLogRemoval
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.covers import CassandraCovers
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockCheck, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
@@ -93,6 +94,7 @@ class CassandraStore(
     CassandraOffsets,
     CassandraLedger,
     CassandraClaimLogs,
+    CassandraCovers,
     Store,
 ):
     """The store contract on Cassandra."""

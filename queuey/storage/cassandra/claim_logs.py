@@ -17,6 +17,7 @@ from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.covers import FORGET_ALL as FORGET_ALL_COVERS
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
@@ -208,7 +209,7 @@ class CassandraClaimLogs(ClaimLogs):
 
 
 class ClaimLogRemoval:
-    """Removes the logs of purged and deleted queues.
+    """Removes the logs of purged and deleted queues, and their covers.
 
     Args:
         driver: Where they are.
@@ -238,7 +239,8 @@ class ClaimLogRemoval:
             result = self._transactions.batch([(_END, (*key, last)), (_CLEAR, key)])
             # Refused: it was removed before, or an append that was in doubt has finished.
             last = None if result.applied or not result.seen else result.seen[-1]
-        self._driver.run(_FORGET_ALL, key, consistency=self._options.catalogue_write)
+        for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
+            self._driver.run(statement, key, consistency=self._options.catalogue_write)
 
 
 class _LogRead:

@@ -47,7 +47,8 @@ class Catalogue(ABC):
         """Changes the fields that ``changes`` gives and resets those named by ``clear`` to their defaults.
 
         Raises:
-            InvalidRequest: ``partitions`` is lower than now (code ``InvalidUpdate``).
+            InvalidRequest: ``partitions`` is lower than now, or differs in a dedup queue; ``kind`` differs (code
+                ``InvalidUpdate``).
             QueueChanged: ``queue`` is out of date.
         """
 

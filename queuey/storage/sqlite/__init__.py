@@ -20,6 +20,7 @@ from queuey.storage.sqlite.catalogue.ledger import SqliteLedger
 from queuey.storage.sqlite.catalogue.offsets import SqliteOffsets
 from queuey.storage.sqlite.catalogue.queues import SqliteCatalogue
 from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
+from queuey.storage.sqlite.covers import SqliteCovers
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.keyed_posts import SqliteKeyedPosts
 from queuey.storage.sqlite.names import SqliteNames
@@ -42,6 +43,7 @@ class SqliteStore(
     SqliteOffsets,
     SqliteLedger,
     SqliteClaimLogs,
+    SqliteCovers,
     Store,
 ):
     """The store contract on SQLite."""

@@ -17,7 +17,7 @@ CATALOGUE = "SELECT catalogue_version FROM clock"
 
 QUEUE_COLUMNS = (
     "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
-    "dead_letter, on_ack, created"
+    "dead_letter, on_ack, kind, created"
 )
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
 
@@ -28,15 +28,15 @@ _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 
 def queue_from_row(row: Sequence[Any], version: int) -> Queue:
     """Returns the queue of a row with ``QUEUE_COLUMNS``, read at a version of the catalogue."""
-    application, name, uid, qid, partitions, kind, consistency, principals, ttl, read_delay, *claims, created = row
-    max_deliveries, dead_letter, on_ack = claims
+    application, name, uid, qid, partitions, type_, consistency, principals, ttl, read_delay, *claims, created = row
+    max_deliveries, dead_letter, on_ack, kind = claims
     return Queue(
         application=application,
         name=name,
         uid=uid,
         qid=qid,
         partitions=partitions,
-        type=kind,
+        type=type_,
         consistency=consistency,
         principals=_decode_principals(principals) if principals else (),
         ttl=ttl,
@@ -44,6 +44,7 @@ def queue_from_row(row: Sequence[Any], version: int) -> Queue:
         max_deliveries=max_deliveries,
         dead_letter=dead_letter,
         on_ack=on_ack,
+        kind=kind,
         created=created,
         version=version,
     )
@@ -66,6 +67,7 @@ def queue_to_row(queue: Queue) -> tuple[Any, ...]:
         queue.max_deliveries,
         queue.dead_letter,
         queue.on_ack,
+        queue.kind,
         queue.created,
     )
 

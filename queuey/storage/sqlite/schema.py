@@ -142,6 +142,14 @@ CREATE TABLE IF NOT EXISTS names (
     PRIMARY KEY (qid, name)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS names_by_end ON names (expires);
+
+-- What is a duplicate in dedup queues, as far as the states of their claim logs do not say it.
+CREATE TABLE IF NOT EXISTS covers (
+    queue_partition INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    until INTEGER NOT NULL,  -- ticks
+    PRIMARY KEY (queue_partition, digest)
+) WITHOUT ROWID;
 """
 """Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
 older versions of this program know nothing of them and can go on using the file."""
@@ -151,6 +159,7 @@ LATER_COLUMNS = (
     ("queues", "max_deliveries", "INTEGER NOT NULL DEFAULT 0"),
     ("queues", "dead_letter", "TEXT NOT NULL DEFAULT ''"),
     ("queues", "on_ack", "TEXT NOT NULL DEFAULT 'keep'"),
+    ("queues", "kind", "TEXT NOT NULL DEFAULT 'plain'"),
 )
 """Columns that older files do not have: table, name and type. They are made in the same way."""
 

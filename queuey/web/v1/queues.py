@@ -9,7 +9,7 @@ from msgspec import UNSET
 from queuey import ids
 from queuey.access import format_principal, matches, parse_principals
 from queuey.errors import NotAllowed
-from queuey.messages import CONSISTENCIES, MAX_DELIVERIES, MAX_TTL, ON_ACK, TYPES, Principal, Queue, QueueSpec
+from queuey.messages import CONSISTENCIES, KINDS, MAX_DELIVERIES, MAX_TTL, ON_ACK, TYPES, Principal, Queue, QueueSpec
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import Service
 from queuey.web import validators
@@ -55,6 +55,7 @@ def _spec(given: dict[str, Any], errors: Errors, most_principals: int) -> QueueS
         ),
         dead_letter=errors.take("dead_letter", validators.text, given.get("dead_letter")),
         on_ack=errors.take("on_ack", validators.one_of, given.get("on_ack"), ON_ACK),
+        kind=errors.take("kind", validators.one_of, given.get("kind"), KINDS),
     )
 
 
@@ -85,6 +86,7 @@ def _listed(queue: Queue, count: int | None) -> schemas.ListedQueue:
         max_deliveries=queue.max_deliveries or UNSET,
         dead_letter=queue.dead_letter or UNSET,
         on_ack=UNSET if queue.on_ack == ON_ACK[0] else queue.on_ack,  # type: ignore[arg-type]
+        kind=UNSET if queue.kind == KINDS[0] else queue.kind,  # type: ignore[arg-type]
         count=UNSET if count is None else count,
     )
 
@@ -120,6 +122,7 @@ class QueueViews:
             max_deliveries=queue.max_deliveries,
             dead_letter=queue.dead_letter,
             on_ack=queue.on_ack,  # type: ignore[arg-type]
+            kind=queue.kind,  # type: ignore[arg-type]
         )
         return json_response(response, 201 if created else 200)
 
@@ -174,6 +177,7 @@ class QueueViews:
                 max_deliveries=queue.max_deliveries,
                 dead_letter=queue.dead_letter,
                 on_ack=queue.on_ack,  # type: ignore[arg-type]
+                kind=queue.kind,  # type: ignore[arg-type]
             )
         )
 
@@ -215,6 +219,7 @@ class QueueViews:
                 max_deliveries=queue.max_deliveries,
                 dead_letter=queue.dead_letter or f"{queue.name}.dead",
                 on_ack=queue.on_ack,  # type: ignore[arg-type]
+                kind=queue.kind,  # type: ignore[arg-type]
                 created=queue.created,
                 store=about.store,
                 guarantee=about.guarantee,

@@ -21,6 +21,9 @@ QueueType = Literal["user", "public"]
 Consistency = Literal["weak", "strong", "very_strong"]
 MaxDeliveries = Annotated[int, Meta(ge=0, le=MAX_DELIVERIES, description="0: endlessly")]
 OnAck = Literal["keep", "delete"]
+Kind = Annotated[
+    Literal["plain", "dedup"], Meta(description="dedup: of equal bodies that wait one is delivered; never changes")
+]
 Ok = Literal["ok"]
 
 
@@ -37,6 +40,7 @@ class QueueFields(Struct, kw_only=True):
     max_deliveries: MaxDeliveries | None = None
     dead_letter: Annotated[str, Meta(max_length=50)] | None = None
     on_ack: OnAck | None = None
+    kind: Kind | None = None
 
 
 class NewQueue(QueueFields, kw_only=True):
@@ -74,6 +78,7 @@ class CreatedQueue(Done, kw_only=True):
     max_deliveries: MaxDeliveries
     dead_letter: str
     on_ack: OnAck
+    kind: Kind
 
 
 class UpdatedQueue(Done, kw_only=True):
@@ -90,6 +95,7 @@ class UpdatedQueue(Done, kw_only=True):
     max_deliveries: MaxDeliveries
     dead_letter: str
     on_ack: OnAck
+    kind: Kind
 
 
 class ListedQueue(Struct, kw_only=True, omit_defaults=True):
@@ -107,6 +113,7 @@ class ListedQueue(Struct, kw_only=True, omit_defaults=True):
     max_deliveries: MaxDeliveries | UnsetType = UNSET
     dead_letter: str | UnsetType = UNSET
     on_ack: OnAck | UnsetType = UNSET
+    kind: Kind | UnsetType = UNSET
     count: Count | UnsetType = UNSET
 
 
@@ -154,6 +161,7 @@ class QueueInfo(Done, kw_only=True):
     max_deliveries: MaxDeliveries
     dead_letter: str
     on_ack: OnAck
+    kind: Kind
     created: float
     store: str
     guarantee: str

@@ -157,6 +157,28 @@ def claims_behind(bench: Bench) -> Report:
     return Report("claims_behind", "", rows, [verdict], ["4 clients, limit 10, one partition."])
 
 
+@measure("dedup100", "Claims of 100 messages of a dedup queue and their acknowledgement, against a plain queue")
+def dedup100(bench: Bench) -> Report:
+    """All bodies differ, and all messages wait before the first is claimed, so covers are written and asked for."""
+    count, ours = bench.size(40_000, 4_000), bench.fresh("queuey")
+    numbers = itertools.count()
+    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
+
+        def of_new_queue(kind: str) -> Sample:
+            queue, _ = store.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
+            for at in range(0, count, 1000):
+                service.fill(store, queue, [f"{at}/{text}" for text in traffic.bodies(min(1000, count - at))], 1000)
+            return run(server, count=count, limit=100, connections=4, queue=queue.name)
+
+        of_new_queue("dedup")
+        calls = {kind: partial(of_new_queue, kind) for kind in ("dedup", "plain")}
+        samples = bench.interleave(calls, bench.size(5, 2))
+    ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
+    return Report("dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
+
+
 def refilled(directory: Path, more: Callable[[], Sample], count: int) -> Sample:
     """Gives the baseline as many jobs as are about to be claimed."""
     claim_each.fill(directory / claim_each.PATH.name, count)

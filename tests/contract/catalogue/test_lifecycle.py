@@ -11,7 +11,7 @@ import pytest
 from queuey import ids
 from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import LogEntry, Message, OffsetChange, PostKey, Queue, QueueSpec
+from queuey.messages import LogEntry, Message, Named, OffsetChange, PostKey, Queue, QueueSpec
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import (
@@ -30,6 +30,7 @@ from tests.contract.samples import (
 DIGEST = hashlib.sha256(b"key").digest()
 PLACE = (1, (77, 0))
 KEY = PostKey("key", b"content", 60)
+NAMED = Named(None, b"content", None, 0.0, 1)
 CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "create_queue": lambda store, queue: store.create_queue(APP, "another", QueueSpec()),
     "queue": lambda store, queue: store.queue(APP, queue.name),
@@ -73,6 +74,12 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "begin_append_entry": lambda store, queue: begun_entry(store, queue, LogEntry(1, b"entry")).result(60),
     "read_log": lambda store, queue: store.read_log(queue, 1, 1),
     "read_log newest": lambda store, queue: store.read_log(queue, 1, 1, newest=True),
+    "find_named": lambda store, queue: store.find_named(queue, "name"),
+    "write_named": lambda store, queue: store.write_named(queue, "name", new(), b"content", None),
+    "settle_named": lambda store, queue: store.settle_named(queue, "name", NAMED),
+    "write_covers": lambda store, queue: store.write_covers(queue, 1, [(b"d" * 16, 1 << 59)]),
+    "read_covers": lambda store, queue: store.read_covers(queue, 1, [b"d" * 16]),
+    "forget_covers": lambda store, queue: store.forget_covers(queue, 1, 1 << 59),
     "write_snapshot": lambda store, queue: store.write_snapshot(queue, 1, 1, b"snapshot"),
     "delete_group": lambda store, queue: store.delete_group(queue, "group"),
     "delete_queue": lambda store, queue: store.delete_queue(queue),

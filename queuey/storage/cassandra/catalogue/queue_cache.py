@@ -23,7 +23,7 @@ from queuey.storage.cassandra.read.recent import Recent
 
 COLUMNS = (
     "uid, qid, home_class, longest_ttl, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
-    "dead_letter, on_ack, created, version"
+    "dead_letter, on_ack, kind, created, version"
 )
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 LONGEST_NAME = 10_000
@@ -61,15 +61,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     """Returns the row with these values of ``COLUMNS``."""
-    uid, qid, home_class, longest_ttl, partitions, kind, consistency, principals, ttl, read_delay, *later = values
-    max_deliveries, dead_letter, on_ack, created, version = later
+    uid, qid, home_class, longest_ttl, partitions, type_, consistency, principals, ttl, read_delay, *later = values
+    max_deliveries, dead_letter, on_ack, kind, created, version = later
     queue = Queue(
         application=application,
         name=name,
         uid=uid,
         qid=qid,
         partitions=partitions,
-        type=kind,
+        type=type_,
         consistency=consistency,
         principals=_decode_principals(principals) if principals else (),
         ttl=ttl,
@@ -77,6 +77,7 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
         max_deliveries=max_deliveries or 0,
         dead_letter=dead_letter or "",
         on_ack=on_ack or "keep",
+        kind=kind or "plain",
         created=created,
         version=version,
     )
@@ -84,9 +85,9 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
 
 
 def fields_of(queue: Queue) -> tuple[Any, ...]:
-    """Returns the values of the columns that callers choose: partitions to on_ack in ``COLUMNS``."""
+    """Returns the values of the columns that callers choose: partitions to kind in ``COLUMNS``."""
     principals = _encode_principals(queue.principals).decode() if queue.principals else None
-    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack
+    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack, queue.kind
     return queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay, *claims
 
 

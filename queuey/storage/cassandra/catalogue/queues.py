@@ -22,12 +22,13 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(
-    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 17)}) IF NOT EXISTS",
+    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 18)}) IF NOT EXISTS",
     idempotent=False,
 )
 _UPDATE = Statement(
     "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, "
-    "max_deliveries = ?, dead_letter = ?, on_ack = ?, version = ? WHERE application = ? AND name = ? IF version = ?",
+    "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, version = ? WHERE application = ? AND name = ? "
+    "IF version = ?",
     idempotent=False,
 )
 _PURGE = Statement(

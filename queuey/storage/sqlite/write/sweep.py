@@ -49,6 +49,10 @@ _KEYED = (("idempotency_keys", "key"), ("names", "name"))
 _OLD_KEYS = "SELECT qid, {1}, expires FROM {0} WHERE expires <= ? ORDER BY expires LIMIT 500"
 _KEYS_OF_QUEUE = "SELECT qid, {1}, expires FROM {0} WHERE qid = ? LIMIT 500"
 _FORGET_KEYS = "DELETE FROM {0} WHERE (qid, {1}, expires) = (?, ?, ?)"
+_REMOVE_COVERS = (
+    "DELETE FROM covers WHERE (queue_partition, digest) IN "
+    "(SELECT queue_partition, digest FROM covers WHERE queue_partition >= ? AND queue_partition < ? LIMIT 500)"
+)
 _SHORT, _LONG = 0.004, 0.012
 """Seconds."""
 _MOST_ROWS = 20_000
@@ -150,6 +154,8 @@ class Sweep:
                 for table in ("claims", "claim_snapshots"):
                     while self._rows(_OF_QUEUE.format(table), qid << 8, (qid + 1) << 8):
                         yield self._perform(partial(_remove_log, table, qid))
+                while self._rows(_OF_QUEUE.format("covers"), qid << 8, (qid + 1) << 8):
+                    yield self._perform(partial(_remove_covers, qid))
                 yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
                 yield self._perform(partial(_finish_pending_delete, qid))
         while old := self._rows(_OLD_ENTRIES, self._db.clock() - KEPT):
@@ -221,6 +227,12 @@ def _forget_keys(statement: str, keys: list[tuple[int, str, int]], transaction: 
 def _remove_log(table: str, qid: int, transaction: Transaction) -> int:
     """Removes some entries or snapshots of a deleted queue's claim logs."""
     transaction.connection.execute(_REMOVE_LOG.format(table), (qid << 8, (qid + 1) << 8))
+    return 0
+
+
+def _remove_covers(qid: int, transaction: Transaction) -> int:
+    """Removes some covers of a deleted queue."""
+    transaction.connection.execute(_REMOVE_COVERS, (qid << 8, (qid + 1) << 8))
     return 0
 
 

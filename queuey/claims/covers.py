@@ -1,0 +1,336 @@
+"""Dedup queues: which messages are copies of one that was delivered, so that they are done without being delivered.
+
+The first delivery of a message, the **representative** of its body, makes a **cover**: copies with ids below ``until``
+that were not delivered yet are duplicates. ``until`` is chosen so that all of them were posted before the delivery; so
+what is posted afterwards is delivered. Copies with later ids that the scan had shown were posted before as well, and
+are named one by one: the cover **holds** them.
+
+A cover is needed until the cursor has passed ``until``. It stays in the state for a while; if there are too many, they
+are written to the store (``queuey.storage.contracts.covers``), and the log says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from queuey import ids
+from queuey.claims.entries import CoverChanges, CoverMade
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Message, Meta
+
+MOST_UNCONFIRMED = 20_000
+"""Covers whose representatives lie above the cursor, before polls read more slowly."""
+
+StoredCover = tuple[bytes, int]
+"""A digest, and ``until`` in ticks."""
+
+
+def digest_of(body: str | bytes, meta: Meta | None) -> bytes:
+    """Returns what equal bodies have in common: 16 bytes.
+
+    JSON values are equal if their texts are, white space between their parts aside; all other bodies if their bytes are
+    the same. A JSON value and another body are never equal. Content types and headers do not count.
+    """
+    is_json = meta is not None and meta.json
+    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
+    if is_json:
+        with suppress(msgspec.MsgspecError):
+            data = msgspec.json.format(data, indent=-1)
+    return blake2b(data, digest_size=16, person=b"json" if is_json else b"").digest()
+
+
+def partition_of(digest: bytes, partitions: int) -> int:
+    """Returns the partition of all messages of a dedup queue whose bodies have this digest."""
+    return int.from_bytes(digest[:8], "big") % partitions + 1
+
+
+class Cover(msgspec.Struct, frozen=True, gc=False):
+    """Says that the copies of a message which was delivered are duplicates.
+
+    Attributes:
+        representative: The message.
+        until: Copies with ids below this are (ticks).
+        held: Copies above that which are, too, ascending.
+        number: The entry that made it.
+    """
+
+    representative: Position
+    until: int
+    held: tuple[Position, ...]
+    number: int
+
+    def hides(self, position: Position) -> bool:
+        """Returns whether a copy that was not delivered is a duplicate."""
+        if position[0] < self.until:
+            return True
+        at = bisect_left(self.held, position)
+        return at < len(self.held) and self.held[at] == position
+
+    @property
+    def end(self) -> Position:
+        """No position from here on is a duplicate because of it."""
+        below = (self.until, LOW_MIN)
+        return max(below, ids.following(self.held[-1])) if self.held else below
+
+
+Encoded = tuple[bytes, Position, int, list[Position], int]
+"""Of a snapshot: a digest and its cover."""
+
+
+class Covers:
+    """The covers of a partition.
+
+    Attributes:
+        by_digest: Those that are not in the store.
+        unconfirmed: The digests of representatives above the cursor. Such a representative may be gone: its post may
+            have failed and have been undone. So these covers may be withdrawn, and are not written to the store.
+        stored_until: The highest ``until`` of those in the store that may still be needed (ticks); 0: none is.
+        version: The last entry after which other covers were in the store. What was looked up before is out of date.
+    """
+
+    __slots__ = ("_ends", "_held", "_representatives", "by_digest", "stored_until", "unconfirmed", "version")
+
+    def __init__(self) -> None:
+        self.by_digest: dict[bytes, Cover] = {}
+        self.unconfirmed: dict[Position, bytes] = {}
+        self.stored_until = 0
+        self.version = 0
+        self._ends: list[tuple[Position, bytes]] = []
+        self._representatives: list[Position] = []
+        self._held = 0
+
+    @property
+    def count(self) -> int:
+        """How many digests and ids are remembered."""
+        return len(self.by_digest) + self._held
+
+    def apply(self, number: int, changes: CoverChanges, cursor: Position) -> None:
+        """Notes what an entry says; ``cursor`` is that of the entry before."""
+        for digest in changes.withdrawn:
+            self._remove(digest)
+        for digest, representative, held in changes.made:
+            self._add(digest, Cover(representative, changes.until, tuple(held), number), cursor)
+        if changes.stored is not None:
+            self._store(number, *changes.stored)
+
+    def _add(self, digest: bytes, cover: Cover, cursor: Position) -> None:
+        before = self._remove(digest)
+        if before is not None:
+            # Clocks differ, so a later delivery may have chosen a lower bound.
+            until = max(cover.until, before.until)
+            held = tuple(sorted({one for one in before.held + cover.held if one[0] >= until}))
+            cover = Cover(cover.representative, until, held, cover.number)
+        self.by_digest[digest] = cover
+        self._held += len(cover.held)
+        if cover.representative > cursor:
+            self.unconfirmed[cover.representative] = digest
+            heappush(self._representatives, cover.representative)
+        heappush(self._ends, (cover.end, digest))
+
+    def _remove(self, digest: bytes) -> Cover | None:
+        cover = self.by_digest.pop(digest, None)
+        if cover is not None:
+            self._held -= len(cover.held)
+            self.unconfirmed.pop(cover.representative, None)
+        return cover
+
+    def _store(self, number: int, made_by: int, confirmed: Position) -> None:
+        for digest in [digest for digest, _ in self.storable(confirmed, made_by)]:
+            cover = self._remove(digest)
+            if cover is not None:
+                self.stored_until = max(self.stored_until, cover.until)
+        self.version = number
+
+    def storable(self, confirmed: Position, made_by: int) -> list[StoredCover]:
+        """Returns covers that may be written to the store.
+
+        Args:
+            confirmed: Their representatives are at or below this.
+            made_by: The last entry that made them.
+        """
+        return [
+            (digest, cover.until)
+            for digest, cover in self.by_digest.items()
+            if cover.representative <= confirmed and cover.number <= made_by and not cover.held
+        ]
+
+    def move(self, cursor: Position) -> None:
+        """Notes that the cursor was moved, and forgets the covers that are not needed any more."""
+        while self._representatives and self._representatives[0] <= cursor:
+            self.unconfirmed.pop(heappop(self._representatives), None)
+        above = ids.following(cursor)
+        while self._ends and self._ends[0][0] <= above:
+            digest = heappop(self._ends)[1]
+            cover = self.by_digest.get(digest)
+            if cover is not None and cover.end <= above:
+                self._remove(digest)
+        if (self.stored_until, LOW_MIN) <= above:
+            self.stored_until = 0
+
+    # Snapshots
+
+    def encode(self) -> list[Encoded]:
+        """Returns the covers in an order that follows from them."""
+        return [
+            (digest, cover.representative, cover.until, list(cover.held), cover.number)
+            for digest, cover in sorted(self.by_digest.items(), key=lambda item: item[0])
+        ]
+
+    @classmethod
+    def decode(cls, found: Iterable[Encoded], stored_until: int, cursor: Position, number: int) -> Covers:
+        """Returns the covers of a snapshot that stands for the entries up to ``number``."""
+        covers = cls()
+        for digest, representative, until, held, made_by in found:
+            covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
+            covers._held += len(held)
+            if representative > cursor:
+                covers.unconfirmed[representative] = digest
+        covers._representatives = list(covers.unconfirmed)
+        covers._ends = [(cover.end, digest) for digest, cover in covers.by_digest.items()]
+        heapify(covers._representatives)
+        heapify(covers._ends)
+        covers.stored_until, covers.version = stored_until, number
+        return covers
+
+
+class Copies(msgspec.Struct):
+    """What a scan of a dedup queue has found beside the messages that may be delivered.
+
+    Attributes:
+        digests: Of the messages that were found.
+        first: The first message with each digest that may be delivered.
+        hidden: Copies: of something that was delivered, or of a message of the same scan.
+        stored: What the store says: ``until`` by digest.
+    """
+
+    digests: dict[Position, bytes] = {}
+    first: dict[bytes, Position] = {}
+    hidden: dict[Position, bytes] = {}
+    stored: dict[bytes, int] = {}
+
+
+class CoverDraft:
+    """What the next entry is to say of covers.
+
+    Args:
+        covers: Of the state after the last entry.
+        copies: What was found.
+        until: Ids below this were made before now (ticks).
+    """
+
+    __slots__ = ("_copies", "_covers", "_made", "until", "withdrawn")
+
+    def __init__(self, covers: Covers, copies: Copies, until: int) -> None:
+        self._covers = covers
+        self._copies = copies
+        self._made: dict[bytes, Cover] = {}
+        self.until = until
+        self.withdrawn: dict[bytes, None] = {}
+
+    def is_duplicate(self, message: Message) -> bool:
+        """Returns whether a message that was not delivered is one, by what is known now."""
+        return self._hider(message.position, self._digest(message)) is not None
+
+    def deliver(self, message: Message) -> None:
+        """Notes a first delivery."""
+        digest = self._digest(message)
+        self._made[digest] = Cover(message.position, self.until, (), 0)
+
+    def hold(self, most: int) -> int:
+        """Has the covers that were made hold what the scan has shown; returns how many copies, at most ``most``."""
+        found: dict[bytes, list[Position]] = {}
+        count = 0
+        for position, digest in self._copies.hidden.items() if self._made else ():
+            if digest in self._made and position[0] >= self.until and count < most:
+                found.setdefault(digest, []).append(position)
+                count += 1
+        for digest, held in found.items():
+            made = self._made[digest]
+            self._made[digest] = Cover(made.representative, made.until, tuple(sorted(held)), 0)
+        return count
+
+    def withdraw(self, representative: Position) -> None:
+        """Notes that a representative is gone, so that its copies are delivered; if that may be."""
+        digest = self._covers.unconfirmed.get(representative)
+        if digest is not None:
+            self.withdrawn[digest] = None
+
+    def hider(self, position: Position) -> Position | None:
+        """Returns the representative whose copy a position is; None if it is not known to be one."""
+        digest = self._copies.hidden.get(position)
+        return None if digest is None else self._hider(position, digest)
+
+    def _hider(self, position: Position, digest: bytes) -> Position | None:
+        if position[0] < self._copies.stored.get(digest, 0):
+            # Those in the store have representatives below the cursor.
+            return ids.FIRST
+        for cover in (self._covers.by_digest.get(digest), self._made.get(digest)):
+            if cover is not None and cover.hides(position) and digest not in self.withdrawn:
+                return cover.representative
+        return None
+
+    def _digest(self, message: Message) -> bytes:
+        found = self._copies.digests.get(message.position)
+        return digest_of(message.body, message.meta) if found is None else found
+
+    def changes(self, cursor: Position, stored: tuple[int, Position] | None) -> CoverChanges | None:
+        """Returns what the entry says if the cursor is there, and which covers are in the store; None: nothing."""
+        made = self.made(cursor)
+        if not (made or self.withdrawn or stored):
+            return None
+        return CoverChanges(made, self.until if made else 0, list(self.withdrawn), stored)
+
+    def made(self, cursor: Position) -> list[CoverMade]:
+        """Returns the covers that are needed if the cursor is there."""
+        above = ids.following(cursor)
+        return [
+            (digest, cover.representative, list(cover.held))
+            for digest, cover in self._made.items()
+            if cover.end > above
+        ]
+
+
+def sift(
+    covers: Covers, copies: Copies, messages: Sequence[Message], known: Mapping[bytes, int] | None = None
+) -> tuple[list[Message], Collection[bytes]]:
+    """Separates messages that may be delivered from copies.
+
+    Args:
+        covers: Of the state.
+        copies: Filled in.
+        messages: That were not delivered, in order.
+        known: What the store says of the digests that it was asked for.
+
+    Returns:
+        Those that may be delivered, and the digests that the store is to be asked for first; then there are none yet.
+    """
+    digests, stored, hidden = copies.digests, copies.stored, copies.hidden
+    stored.update(known or {})
+    asked: dict[bytes, None] = {}
+    messages = [message for message in messages if message.position not in hidden]
+    for message in messages:
+        if message.position not in digests:
+            digests[message.position] = digest_of(message.body, message.meta)
+        if message.ticks < covers.stored_until and digests[message.position] not in stored:
+            asked[digests[message.position]] = None
+    if asked and known is None:
+        return [], asked
+    fresh = []
+    for message in messages:
+        position, digest = message.position, digests[message.position]
+        cover = covers.by_digest.get(digest)
+        if (
+            (cover is not None and cover.hides(position))
+            or position[0] < stored.get(digest, 0)
+            or copies.first.setdefault(digest, position) != position
+        ):
+            hidden[position] = digests.pop(position)
+        else:
+            fresh.append(message)
+    return fresh, ()

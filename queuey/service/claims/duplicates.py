@@ -1,0 +1,136 @@
+"""Dedup queues: asks the store which messages are duplicates, and has it remember what the state cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator
+from functools import partial
+from typing import Any
+
+from queuey import ids
+from queuey.claims import ClaimTiming, Copies, CoverDraft, State, sift
+from queuey.errors import QueueyError
+from queuey.ids import Position
+from queuey.messages import Message, Queue
+from queuey.service.claims.runtime import Runtime
+from queuey.service.claims.scans import Sift
+from queuey.service.claims.steps import Call
+from queuey.storage import Store
+
+MOST_COVERS = 5_000
+"""Covers whose representatives are below the cursor that a state keeps, before they are written to the store."""
+TICKS_PER_MILLISECOND = 10_000
+
+Work = Generator[Call, Any, Any]
+
+
+class Duplicates:
+    """What one process does about the covers of one partition.
+
+    Args:
+        store: Where they are written.
+        partition: Its number.
+        runtime: Threads.
+        timing: S.
+    """
+
+    __slots__ = ("_partition", "_runtime", "_store", "_stored_until", "_timing", "_written")
+
+    def __init__(self, store: Store, partition: int, runtime: Runtime, timing: ClaimTiming) -> None:
+        self._store = store
+        self._partition = partition
+        self._runtime = runtime
+        self._timing = timing
+        self._written: tuple[int, tuple[int, Position]] | None = None
+        self._stored_until = 0
+
+    def sift(self, queue: Queue, state: State) -> Sift:
+        """Returns what separates the messages of a scan from copies."""
+        return partial(self._sift, queue, state) if queue.kind == "dedup" else _all_of_them
+
+    def _sift(
+        self, queue: Queue, state: State, copies: Copies, messages: list[Message]
+    ) -> Generator[Call, Any, list[Message]]:
+        fresh, asked = sift(state.covers, copies, messages)
+        if asked:
+            found = yield self._block(lambda: self._store.read_covers(queue, self._partition, asked))
+            known = dict.fromkeys(asked, 0) | found
+            fresh, _ = sift(state.covers, copies, messages, known)
+        return fresh
+
+    def draft(self, queue: Queue, state: State, copies: Copies, horizon: Position, now: int) -> CoverDraft | None:
+        """Begins what the next entry says of covers.
+
+        Args:
+            queue: The queue.
+            state: After the last entry.
+            copies: What a scan has found.
+            horizon: Of a read that has been made.
+            now: Milliseconds since 1970.
+        """
+        if queue.kind != "dedup":
+            return None
+        until = 0 if horizon == ids.FIRST else horizon[0]
+        if self._store.ids_follow_clocks:
+            until = max(until, self._timing.expired(now) * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS)
+        return CoverDraft(state.covers, copies, until)
+
+    def write(self, queue: Queue, state: State) -> Work:
+        """Writes covers to the store if the state has too many of them.
+
+        Raises:
+            StoreUnavailable: They cannot be written. Then nothing may be delivered that makes more.
+        """
+        covers = state.covers
+        if len(covers.by_digest) - len(covers.unconfirmed) < MOST_COVERS or self.written(state) is not None:
+            return
+        upto = state.number, state.cursor
+        there = covers.storable(state.cursor, state.number)
+        yield self._block(lambda: self._store.write_covers(queue, self._partition, there))
+        self._written = covers.version, upto
+        self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in there)])
+
+    def written(self, state: State) -> tuple[int, Position] | None:
+        """Returns what the next entry is to say of covers that this process has written."""
+        if self._written is None or self._written[0] != state.covers.version:
+            return None
+        return self._written[1]
+
+    def forget(self, queue: Queue, state: State) -> Work:
+        """Removes covers from the store, if the cursor has passed all of them. If that fails, they expire."""
+        until, self._stored_until = self._stored_until, state.covers.stored_until
+        if until and not state.covers.stored_until:
+            try:
+                yield self._block(lambda: self._store.forget_covers(queue, self._partition, until))
+            except QueueyError:
+                return
+
+    def _block(self, work: Callable[[], object]) -> Call:
+        return partial(self._runtime.block, work)
+
+
+def _all_of_them(_copies: Copies, messages: list[Message]) -> Generator[Call, Any, list[Message]]:
+    """In a plain queue nothing is a copy."""
+    yield from ()
+    return messages
+
+
+def divided(
+    state: State, ended: Collection[Position], most: int
+) -> tuple[list[Position], list[Position], set[Position]]:
+    """Divides messages whose claims have ended.
+
+    Args:
+        state: It has them.
+        ended: The messages.
+        most: How often one is delivered; 0: endlessly.
+
+    Returns:
+        Those that are to become dead letters; the others; and those of them that were delivered as often, but may be
+        gone, so that copies of them would have to be delivered.
+    """
+    if not most:
+        return [], list(ended), set()
+    often = {place for place in ended if state.outstanding[place].deliveries >= most}
+    doubt = often & state.covers.unconfirmed.keys()
+    dead = often - doubt
+    return [place for place in ended if place in dead], [place for place in ended if place not in dead], doubt

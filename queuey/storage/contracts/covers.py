@@ -1,0 +1,51 @@
+"""The contract of covers: what is remembered of the deliveries of dedup queues, beside their claim logs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queuey.messages import Queue
+
+
+class Covers(ABC):
+    """Numbers by digest, for each partition of a queue. Of several that were written for a digest the highest counts.
+
+    They belong to ``(queue.qid, partition)``, as claim logs do, and go with them.
+    """
+
+    ids_follow_clocks = False
+    """Whether every id made from now on lies above ``claim_time()`` less the largest difference of clocks. Else it lies
+    above the horizon of each page read before."""
+
+    @abstractmethod
+    def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
+        """Writes numbers (ticks, above 0) by digest (16 bytes). Idempotent; the order of several calls does not count.
+
+        Raises:
+            InvalidRequest: The partition is beyond the queue's.
+            QueueChanged: ``queue`` is out of date.
+            StoreUnavailable: Some may not have been written.
+        """
+
+    @abstractmethod
+    def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
+        """Returns the numbers of those of some digests that have one. Everything that was written before is seen.
+
+        Raises:
+            InvalidRequest: The partition is beyond the queue's.
+            QueueChanged: ``queue`` is out of date.
+            StoreUnavailable: They cannot be read.
+        """
+
+    @abstractmethod
+    def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
+        """Removes numbers that are not above ``until``; a few may stay, which does no harm.
+
+        Raises:
+            InvalidRequest: The partition is beyond the queue's.
+            QueueChanged: ``queue`` is out of date.
+            StoreUnavailable: Some are left.
+        """

@@ -1,0 +1,260 @@
+"""Dedup queues: of messages with equal bodies that wait one is delivered."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from queuey.claims import digest_of
+from queuey.errors import InvalidRequest, QueueChanged, QueueExists
+from queuey.messages import Meta, Queue, QueueSpec
+from queuey.service import Service
+from queuey.service.claims import duplicates
+from queuey.service.claims.duplicates import MOST_COVERS
+from queuey.service.drafts import Draft
+from queuey.storage import Store
+from tests.backends import APP, Backend, Clock, Site
+from tests.contract.claims.test_claims import enter, texts
+from tests.contract.samples import eventually, fresh_name, make_queue, new, say
+from tests.replacing import replace_in
+
+A, B = digest_of("a", None), digest_of("b", None)
+
+
+def make_dedup(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
+    """A dedup queue."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, kind="dedup", **fields))
+    return queue
+
+
+def test_one_of_equal_messages(store: Store, other: Store) -> None:
+    """Copies that wait when a message is claimed are not delivered; one that is posted afterwards is."""
+    queue = make_dedup(store)
+    say(store, queue, "a", "b", "a", "a", "c", "b")
+    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    first = one.claims.claim(access, limit=9, ttl=60)
+    assert texts(first) == ["a", "b", "c"]
+    assert two.claims.claim(there, limit=9, ttl=60) == []
+    say(other, queue, "a")
+    again = two.claims.claim(there, limit=9, ttl=60)
+    assert texts(again) == ["a"]
+    for service, way, given in ((two, there, first), (one, access, again)):
+        service.claims.acknowledge(way, [claimed.receipt for claimed in given])
+    assert one.claims.claim(access, limit=9, ttl=60) == []
+    assert two.claims.claim(there, limit=9, ttl=60) == []
+
+
+def test_what_is_equal() -> None:
+    """White space between the parts of JSON does not count, nor do headers; the order of keys does."""
+    value = Meta(json=True)
+    same = digest_of('{"a": [1, 2]}', value)
+    assert digest_of(b'{ "a":[1,2] }', Meta("application/json", (("x", "1"),), json=True)) == same
+    assert digest_of('{"a":1,"b":2}', value) != digest_of('{"b":2,"a":1}', value)
+    assert digest_of('{"a":[1,2]}', None) != same
+    assert digest_of("ä", None) == digest_of("ä".encode(), Meta("text/plain"))
+    assert digest_of("a ", None) != digest_of("a", None)
+
+
+def test_a_message_comes_back_alone(store: Store, clock: Clock) -> None:
+    """Where a claim ends without an acknowledgement, the same message is delivered again, and no copy."""
+    queue = make_dedup(store)
+    say(store, queue, "a", "a")
+    service, access = enter(store, queue)
+    [first] = service.claims.claim(access, limit=9, ttl=30)
+    clock.advance(100)
+    [second] = service.claims.claim(access, limit=9, ttl=30)
+    assert (second.message.id, second.deliveries) == (first.message.id, 2)
+    service.claims.release(access, [second.receipt])
+    [third] = service.claims.claim(access, limit=9, ttl=30)
+    assert (third.message.id, third.deliveries) == (first.message.id, 3)
+    service.claims.acknowledge(access, [third.receipt])
+    clock.advance(100)
+    assert service.claims.claim(access, limit=9, ttl=30) == []
+
+
+def test_a_showing_hides_copies(store: Store) -> None:
+    """A poll with a ttl of 0 shows what a claim would give; a peek shows copies, too."""
+    queue = make_dedup(store)
+    say(store, queue, "a", "a", "b")
+    service, access = enter(store, queue)
+    for _ in range(2):
+        assert texts(service.claims.claim(access, limit=9, ttl=0)) == ["a", "b"]
+    assert [message.body for message in service.claims.peek(access, 9)] == ["a", "a", "b"]
+    assert texts(service.claims.claim(access, limit=9, ttl=30)) == ["a", "b"]
+
+
+def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, other: Store, clock: Clock) -> None:
+    """What was delivered is remembered for any backlog, by every process, and forgotten when it is not needed."""
+    queue = make_dedup(store)
+    bodies = [f"m{number % 40}" for number in range(200)]
+    for at in range(0, 200, 50):
+        say(store, queue, *bodies[at : at + 50])
+    digests = [digest_of(body, None) for body in bodies]
+    clock.advance(60)
+    # Where the horizon is far behind in these tests, no cursor moves, and nothing leaves the state.
+    moving = "exact_horizon" in backend.capabilities
+    given: list[str | bytes] = []
+    with replace_in(duplicates, MOST_COVERS, 7):
+        ways = [enter(store, queue), enter(other, queue)]
+        for turn in range(12):
+            service, access = ways[turn % 2]
+            found = service.claims.claim(access, limit=4, ttl=600)
+            given += texts(found)
+            service.claims.acknowledge(access, [one.receipt for one in found])
+            if turn == 9:
+                assert (len(store.read_covers(queue, 1, digests)) > 20) == moving
+        assert Counter(given) == Counter(set(bodies))
+        say(store, queue, "m0", "m1")
+        assert texts(ways[0][0].claims.claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
+        clock.advance(60)
+
+        def forgotten() -> bool:
+            say(store, queue, "last")
+            return bool(ways[0][0].claims.claim(ways[0][1], limit=4, ttl=600)) and not store.read_covers(
+                queue, 1, digests
+            )
+
+        assert not moving or eventually(forgotten)
+
+
+def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
+    """Several callers of two processes get each body once."""
+    queue = make_dedup(store)
+    for start in range(0, 2000, 500):
+        say(store, queue, *(f"m{number % 61}" for number in range(start, start + 500)))
+    clock.advance(60)
+    ways = [enter(store, queue), enter(other, queue)]
+    given: list[str | bytes] = []
+    lock = threading.Lock()
+
+    def work(number: int) -> None:
+        service, access = ways[number % 2]
+        while found := service.claims.claim(access, limit=5, ttl=600):
+            with lock:
+                given.extend(texts(found))
+            service.claims.acknowledge(access, [one.receipt for one in found])
+
+    with replace_in(duplicates, MOST_COVERS, 10), ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert Counter(given) == Counter(f"m{number}" for number in range(61))
+
+
+def claim_everything(site: Site, name: str) -> Counter[str | bytes]:
+    """Claims and acknowledges until nothing is left, as a process does; returns what it got."""
+    with closing(site.open()) as store:
+        service = Service(store)
+        access = service.enter(store.queue(APP, name), lambda _queue: None)
+        given: Counter[str | bytes] = Counter()
+        while found := service.claims.claim(access, limit=1000, ttl=600):
+            given.update(texts(found))
+            service.claims.acknowledge(access, [one.receipt for one in found])
+        return given
+
+
+@pytest.mark.parametrize(
+    ("copies", "others"), [(3_000, 1_000), pytest.param(100_000, 1_000_000, marks=pytest.mark.slow)]
+)
+def test_very_many_copies(site: Site, store: Store, copies: int, others: int) -> None:
+    """Four processes get each body once, however many copies of one wait among the others."""
+    queue = make_dedup(store)
+    every = (copies + others) // copies + 1
+    bodies = iter([f"m{number}" for number in range(others)])
+    total = ["copy" if number % every == 0 else next(bodies, "copy") for number in range(copies + others)]
+    for at in range(0, len(total), 1000):
+        say(store, queue, *total[at : at + 1000], ttl=86_400)
+    if store.ids_follow_clocks:
+        time.sleep(2.5)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(4, mp_context=context) as pool:
+        given = sum(pool.map(claim_everything, [site] * 4, [queue.name] * 4), Counter())
+    assert set(given.values()) == {1}
+    assert given.keys() == set(total)
+
+
+def test_copies_are_deleted(backend: Backend, store: Store, clock: Clock) -> None:
+    """Where acknowledged messages are deleted, copies are as well, when they are passed over."""
+    queue = make_dedup(store, on_ack="delete")
+    places = say(store, queue, "a", "a", "b", "a")
+    clock.advance(60)
+    service, access = enter(store, queue)
+    given = service.claims.claim(access, limit=9, ttl=600)
+    assert texts(given) == ["a", "b"]
+    service.claims.acknowledge(access, [one.receipt for one in given])
+    assert service.claims.claim(access, limit=9, ttl=600) == []
+    if "exact_horizon" in backend.capabilities:
+        assert eventually(lambda: store.fetch(queue, [(1, place) for place in places]) == [])
+
+
+def test_posting(store: Store) -> None:
+    """Equal bodies lie in one partition, which nobody else chooses, nor an id."""
+    queue = make_dedup(store, partitions=7)
+    service, access = enter(store, queue)
+    drafts = [Draft(f"m{number % 20}") for number in range(60)]
+    places = service.messages.post(access, drafts).locations
+    of = {draft.body: place[0] for draft, place in zip(drafts, places, strict=True)}
+    assert [place[0] for place in places] == [of[draft.body] for draft in drafts]
+    assert len(set(of.values())) > 1
+    for draft in (Draft("a", partition=1), Draft("a", key="k")):
+        with pytest.raises(InvalidRequest, match="dedup queue"):
+            service.messages.post(access, [draft])
+    with pytest.raises(InvalidRequest, match="dedup queue"):
+        service.messages.put(access, [places[0]], Draft("a"))
+    with pytest.raises(InvalidRequest, match="dedup queue"):
+        service.names.create(access, "n", Draft("a"))
+    plain = service.enter(make_queue(store), lambda _queue: None)
+    for ways in ((access, plain), (plain, access)):
+        with pytest.raises(InvalidRequest, match="dedup queue"):
+            service.moves.begin(*ways)
+
+
+def test_it_never_changes(store: Store) -> None:
+    """A queue's kind is chosen when it is created; a dedup queue keeps its partitions."""
+    queue = make_dedup(store, partitions=2)
+    assert store.queue(APP, queue.name, fresh=True) == queue
+    assert make_queue(store).kind == "plain"
+    with pytest.raises(QueueExists, match="kind"):
+        store.create_queue(APP, queue.name, QueueSpec(kind="plain"))
+    for changes in (QueueSpec(kind="plain"), QueueSpec(partitions=3)):
+        with pytest.raises(InvalidRequest, match="never change"):
+            store.update_queue(queue, changes)
+    assert store.update_queue(queue, QueueSpec(ttl=9, kind="dedup", partitions=2)).ttl == 9
+
+
+def test_covers(store: Store, other: Store) -> None:
+    """The highest number of a digest counts, per partition, until it is forgotten or the queue is purged."""
+    queue = make_dedup(store, partitions=2)
+    base = 1 << 59
+    many = [(number.to_bytes(16), base + number) for number in range(1, 700)]
+    store.write_covers(queue, 1, [(A, base + 500), (B, base + 100), *many])
+    other.write_covers(queue, 1, [(A, base + 300), (B, base + 400)])
+    assert other.read_covers(queue, 1, [A, B, b"?" * 16]) == {A: base + 500, B: base + 400}
+    assert store.read_covers(queue, 1, [digest for digest, _ in many]) == dict(many)
+    assert store.read_covers(queue, 2, [A, B]) == {}
+    store.forget_covers(queue, 1, base + 450)
+    assert other.read_covers(queue, 1, [A, B]) == {A: base + 500}
+    assert len(store.read_covers(queue, 1, [digest for digest, _ in many])) < 280
+    store.write_covers(queue, 1, [(B, base + 460)])
+    assert other.read_covers(queue, 1, [A, B]) == {A: base + 500, B: base + 460}
+    purged = store.purge_queue(queue)
+    assert store.read_covers(purged, 1, [A, B]) == {}
+    with pytest.raises(QueueChanged):
+        store.write_covers(queue, 1, [(A, base)])
+    with pytest.raises(InvalidRequest):
+        store.read_covers(purged, 3, [A])
+
+
+def test_delayed_copies(store: Store, clock: Clock) -> None:
+    """A delayed copy counts as posted when it is due."""
+    queue = make_dedup(store)
+    store.append(queue, [new("a"), new("a", delay=50)])
+    service, access = enter(store, queue)
+    assert texts(service.claims.claim(access, limit=9, ttl=600)) == ["a"]
+    clock.advance(60)
+    assert texts(service.claims.claim(access, limit=9, ttl=600)) == ["a"]
