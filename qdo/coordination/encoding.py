@@ -61,6 +61,10 @@ class _Offset(msgspec.Struct, frozen=True):
 
 Stored = TypeVar("Stored", bound=msgspec.Struct)
 
+_MEMBER = msgspec.json.Decoder(Member)
+_TARGET = msgspec.json.Decoder(_Target)
+_OFFSET = msgspec.json.Decoder(_Offset)
+
 
 def valid_name(what: str, name: str) -> str:
     """Returns a group's or a member's name.
@@ -92,7 +96,7 @@ def decode_member(data: bytes) -> Member:
     Raises:
         CoordinationIncompatible: Another version wrote it, or it is none.
     """
-    return unpack("member", data, Member, MEMBER_FORMAT)
+    return unpack("member", data, _MEMBER, MEMBER_FORMAT)
 
 
 def shares(partitions: Iterable[Partition]) -> Iterator[QueuePartitions]:
@@ -136,7 +140,7 @@ def decode_target(data: bytes) -> TargetAssignment:
     """
     if data.startswith(MARK + FORMAT):
         return TargetAssignment()
-    stored = unpack("target", data, _Target, TARGET_FORMAT)
+    stored = unpack("target", data, _TARGET, TARGET_FORMAT)
     owners = {partition: member for member, mine in stored.owners.items() for partition in unshare(mine)}
     return TargetAssignment(owners, stored.absent, frozenset(stored.static))
 
@@ -152,7 +156,7 @@ def decode_offset(data: bytes) -> CommittedOffset:
     Raises:
         CoordinationIncompatible: A newer program wrote it, or it is none.
     """
-    stored = unpack("offset", data, _Offset)
+    stored = unpack("offset", data, _OFFSET)
     return CommittedOffset(stored.id, stored.at, stored.member, stored.held, stored.note)
 
 
@@ -164,7 +168,7 @@ def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:
     return MARK + form + PACKED + zlib.compress(text)
 
 
-def unpack(what: str, data: bytes, kind: type[Stored], form: bytes = FORMAT) -> Stored:
+def unpack(what: str, data: bytes, decoder: msgspec.json.Decoder[Stored], form: bytes = FORMAT) -> Stored:
     """Returns what :func:`pack` was given.
 
     Raises:
@@ -178,7 +182,7 @@ def unpack(what: str, data: bytes, kind: type[Stored], form: bytes = FORMAT) -> 
         raise _damaged(what, data)
     try:
         text = data[HEADER:] if packing == PLAIN else zlib.decompress(data[HEADER:])
-        return msgspec.json.decode(text, type=kind)
+        return decoder.decode(text)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise _damaged(what, data) from error
 

@@ -6,6 +6,8 @@ import msgspec
 
 from queuey.messages import Scope
 
+_decode = msgspec.json.Decoder(Scope).decode
+
 
 def to_text(scope: Scope | None) -> str | None:
     """Writes a scope; None, for a key that is limited to nothing, stays None."""
@@ -18,4 +20,4 @@ def from_text(text: str | None) -> Scope | None:
     Raises:
         msgspec.DecodeError: It is something else; a key with such a scope opens nothing.
     """
-    return None if text is None else msgspec.json.decode(text, type=Scope)
+    return None if text is None else _decode(text)

@@ -29,6 +29,8 @@ from qdo.coordination.local.database import FileTransaction
 from qdo.errors import GroupActive, MemberExists, OffsetMoved, SessionLost
 from qdo.partitions import Partition, Queue
 
+_decode_note = msgspec.json.Decoder(HandlingNote).decode
+
 LIVE = "expires > :now AND expires <= :now + timeout"
 """An end further off than the timeout is from before the machine was last started."""
 
@@ -141,9 +143,7 @@ def offsets(
 
 def offset(identifier: str | None, at: float, member: str, held: int, note: bytes | None) -> CommittedOffset:
     """Returns an offset as it is stored."""
-    return CommittedOffset(
-        identifier, at, member, bool(held), None if note is None else msgspec.json.decode(note, type=HandlingNote)
-    )
+    return CommittedOffset(identifier, at, member, bool(held), None if note is None else _decode_note(note))
 
 
 def set_offsets(

@@ -88,6 +88,10 @@ class MemberAssignment(msgspec.Struct, frozen=True):
         return frozenset(unshare(self.now if self.pending(generation) else self.next))
 
 
+_GENERATION = msgspec.json.Decoder(TargetGeneration)
+_ASSIGNMENT = msgspec.json.Decoder(MemberAssignment)
+
+
 class StoredAssignment(NamedTuple):
     """A member's node."""
 
@@ -128,7 +132,7 @@ def decode_generation(node: NodeData | None) -> TargetGeneration:
     Raises:
         CoordinationIncompatible
     """
-    return TargetGeneration() if node is None else unpack("target", node.data, TargetGeneration, FORMAT)
+    return TargetGeneration() if node is None else unpack("target", node.data, _GENERATION, FORMAT)
 
 
 def decode_assigned(node: NodeData) -> MemberAssignment:
@@ -137,7 +141,7 @@ def decode_assigned(node: NodeData) -> MemberAssignment:
     Raises:
         CoordinationIncompatible
     """
-    assigned = unpack("assignment", node.data, MemberAssignment, FORMAT)
+    assigned = unpack("assignment", node.data, _ASSIGNMENT, FORMAT)
     for each in (assigned.now, assigned.next):
         for _ in unshare(each):
             """What contradicts itself is found here."""

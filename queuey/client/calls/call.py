@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -32,6 +33,8 @@ MessageLocation = str | tuple[int, str] | Message | Receipt
 
 _TOO_LARGE = 1e15
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_decoders: dict[object, msgspec.json.Decoder[Any]] = {}
+_decoders_are_made = Lock()
 _GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 
 
@@ -81,6 +84,15 @@ class Times(msgspec.Struct, frozen=True):
     whole: float
 
 
+def decoder_of(shape: type[T]) -> msgspec.json.Decoder[T]:
+    """Returns the decoder of a shape, made once: msgspec crashes if two threads are the first to use a shape."""
+    with _decoders_are_made:
+        if shape not in _decoders:
+            _decoders[shape] = msgspec.json.Decoder(shape, strict=False)
+        found: msgspec.json.Decoder[T] = _decoders[shape]
+        return found
+
+
 def decode(answer: HttpAnswer, shape: type[T]) -> T:
     """Reads a JSON answer of a known shape.
 
@@ -88,7 +100,7 @@ def decode(answer: HttpAnswer, shape: type[T]) -> T:
         InvalidAnswer: It has another shape, or is no JSON.
     """
     try:
-        return msgspec.json.decode(answer.content, type=shape, strict=False)
+        return decoder_of(shape).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidAnswer(f"the answer is not one of Queuey's: {error}. Is this the service's address?") from error
 

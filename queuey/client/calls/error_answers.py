@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.client.calls.call import HttpAnswer
+from queuey.client.calls.call import HttpAnswer, decoder_of
 from queuey.client.errors import BY_CODE, ApiError, ErrorAnswer, error_for
 from queuey.client.results import Refused
 
@@ -60,7 +60,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
     """
     wait = retry_after(answer)
     try:
-        body = msgspec.json.decode(answer.content, type=_ErrorBody, strict=False)
+        body = decoder_of(_ErrorBody).decode(answer.content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _plain(answer, wait)
     fields = _texts(body.errors) or _texts(body.error_msg)

@@ -114,6 +114,10 @@ class _Claims(msgspec.Struct, frozen=True):
     exp: float | None = None
 
 
+_decode_written = msgspec.json.Decoder(_Written).decode
+_decode_claims = msgspec.json.Decoder(_Claims).decode
+
+
 def read_token(content: bytes, name: str) -> Token:
     """Reads what a file or a command gave: a token on a line, or JSON with ``token`` and perhaps ``expires``.
 
@@ -135,7 +139,7 @@ def read_token(content: bytes, name: str) -> Token:
         raise TokenError(f"{name} is empty: it must give a token")
     try:
         if text.startswith(b"{"):
-            written = msgspec.json.decode(text, type=_Written)
+            written = _decode_written(text)
             return Token(written.token, written.expires)
         return Token(text.decode("ascii"))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidArgument):
@@ -152,7 +156,7 @@ def _end_in(token: str) -> float | None:
         return None
     try:
         claims = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
-        return msgspec.json.decode(claims, type=_Claims).exp
+        return _decode_claims(claims).exp
     except (ValueError, msgspec.MsgspecError, RecursionError):
         return None
 
