@@ -85,6 +85,21 @@ class AsyncNamedMessages:
 
     Attributes:
         queue: The queue's name.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient
+        >>> async def replace_one() -> str:
+        ...     async with AsyncClient() as client:
+        ...         queue = (await client.create_queue()).name
+        ...         named = client.named(queue)
+        ...         await named.set("reindex", "since Monday")
+        ...         await named.set("reindex", "since Sunday")
+        ...         found = await named.get("reindex")
+        ...         await client.delete_queue(queue)
+        ...         return found.body
+        >>> asyncio.run(replace_one())
+        'since Sunday'
     """
 
     def __init__(self, queue: str, run: AsyncRun) -> None:

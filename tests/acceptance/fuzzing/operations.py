@@ -25,7 +25,6 @@ QUEUE = "fuzzed"
 GROUP = "g"
 NAME = "n"
 ID = "0123456789ab11e88000000000000001"
-MOVE = "01f1e5fcaf55cfbe"
 
 
 class Target:
@@ -47,6 +46,7 @@ class Target:
         paths = document["paths"].items()
         self._operations = {f"{m.upper()} {path}": schema[path][m] for path, methods in paths for m in methods}
         self._known: dict[str, list[str]] = {}
+        self._move = ""
 
     def close(self) -> None:
         """Leaves."""
@@ -66,7 +66,23 @@ class Target:
         for method, path, content in wanted:
             self._session.request(method, self._url + path, json=content, headers=headers, timeout=TIMEOUT)
         self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "group": [GROUP]}
-        self._known |= {"name": [NAME], "move": [MOVE]}
+        self._move = self._move or self._begin_move(headers)
+        self._known |= {"name": [NAME], "move": [self._move]}
+
+    def _begin_move(self, headers: dict[str, str]) -> str:
+        """Begins a move between two queues of its own; it can be found for days. Returns its id."""
+        moves, queues = f"{self._url}/v1/{self._application}/_moves", ("emptied", "filled")
+        for name in queues:
+            self._session.request(
+                "POST",
+                self._url + f"/v1/{self._application}",
+                json={"queue_name": name},
+                headers=headers,
+                timeout=TIMEOUT,
+            )
+        asked = {"from": queues[0], "to": queues[1]}
+        move: str = self._session.request("POST", moves, json=asked, headers=headers, timeout=TIMEOUT).json()["move"]
+        return move
 
     def cases(self, label: str) -> st.SearchStrategy[Case[Any]]:
         """Requests of one operation: as the document wants them, or wrong in query, headers or body."""
@@ -74,7 +90,8 @@ class Target:
         found: st.SearchStrategy[Case[Any]] = operation.as_strategy()
         if operation.query or operation.headers or operation.body:
             # A wrong path would be answered before anything else is looked at.
-            path = {"app": self._application, "queue": QUEUE, "ids": ID, "group": GROUP, "name": NAME, "move": MOVE}
+            path = {"app": self._application, "queue": QUEUE, "ids": ID, "group": GROUP, "name": NAME}
+            path["move"] = self._move or NAME
             path = {name: value for name, value in path.items() if f"{{{name}}}" in operation.path}
             found |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)
         return found

@@ -156,9 +156,9 @@ def test_old_names(swept: Swept) -> None:
     """Names whose messages have expired leave the file, and those of purged queues; others stay."""
     queue, neighbour = make_queue(swept.store), make_queue(swept.store)
     for number in range(4):
-        swept.store.write_named(queue, str(number), new(ttl=60 + number), b"", None)
+        swept.store.write_named(queue, str(number), new(ttl=60 + 10 * number), b"", None)
     swept.store.write_named(neighbour, "kept", new(ttl=600), b"", None)
-    swept.clock.advance(61)
+    swept.clock.advance(75)
     swept.store.sweep()
     assert swept.rows("names") == 3
     swept.store.purge_queue(queue)
