@@ -80,6 +80,7 @@ class CassandraNames(Names):
 
     def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         """See the contract."""
+        self._rows.current(queue)
         self._run(queue, name, names.settle(row_of(seen), new_number))
 
     def _run(self, queue: Queue, name: str, steps: Steps[Any], items: Sequence[NewMessage] = ()) -> Any:  # noqa: ANN401 - what the steps return
