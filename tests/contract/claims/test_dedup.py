@@ -6,14 +6,16 @@ import multiprocessing
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import closing
-from typing import Any
+from contextlib import closing, suppress
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
 from queuey.claims import digest_of
-from queuey.errors import InvalidRequest, QueueChanged, QueueExists
+from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreUnavailable
 from queuey.messages import Meta, Queue, QueueSpec
 from queuey.service import Service
 from queuey.service.claims import duplicates
@@ -24,6 +26,8 @@ from tests.backends import APP, Backend, Clock, Site
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.replacing import replace_in
+
+T = TypeVar("T")
 
 A, B = digest_of("a", None), digest_of("b", None)
 
@@ -152,10 +156,17 @@ def claim_everything(site: Site, name: str) -> Counter[str | bytes]:
         service = Service(store)
         access = service.enter(store.queue(APP, name), lambda _queue: None)
         given: Counter[str | bytes] = Counter()
-        while found := service.claims.claim(access, limit=1000, ttl=600):
+        while found := patiently(partial(service.claims.claim, access, limit=1000, ttl=600)):
             given.update(texts(found))
-            service.claims.acknowledge(access, [one.receipt for one in found])
+            patiently(partial(service.claims.acknowledge, access, [one.receipt for one in found]))
         return given
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Calls again whenever other processes were always quicker at the log; what was claimed then is released."""
+    while True:
+        with suppress(StoreUnavailable):
+            return call()
 
 
 @pytest.mark.parametrize(
