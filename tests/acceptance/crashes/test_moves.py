@@ -5,39 +5,14 @@ from __future__ import annotations
 import random
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from queuey.client import Client, Outgoing, RetryPolicy
-from queuey.storage import Store, cassandra, sqlite
-from queuey.web.credentials.application_keys import digest_of
-from tests.servers import keyspaces
-from tests.servers.served import Served, free_port
+from queuey.client import Client, Outgoing
+from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
+from tests.servers.served import free_port
 
-APP, KEY = "acme", "f" * 64
 PARTITIONS = 3
-PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=0.5, retry_after_cap=1, deadline=300, cool_down=0.1)
-"""Goes on until the service is back."""
-W = 1
-"""Seconds of the write deadline on Cassandra."""
-
-
-@pytest.fixture(params=["sqlite", "cassandra"])
-def options(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """How a service is started; all share a store."""
-    options: list[str] = []
-    store: Store
-    if request.param == "cassandra":
-        url = keyspaces.make(request.getfixturevalue("cassandra"))
-        options = ["--store", url, "--consistency-strong", f"deadline={W},delay={W + 1.5}"]
-        store = cassandra.open_store(url)
-    else:
-        store = sqlite.open_store(tmp_path / "data")
-    store.create_application(APP)
-    store.add_key(APP, digest_of(KEY))
-    store.close()
-    return options
 
 
 def everything(client: Client, queue: str, partition: int, wanted: int) -> list[str]:
@@ -50,11 +25,11 @@ def everything(client: Client, queue: str, partition: int, wanted: int) -> list[
         time.sleep(0.2)
 
 
-def run(options: list[str], place: Path, *, messages: int, kills: int, seed: int) -> None:
+def run(start: Start, *, messages: int, kills: int, seed: int) -> None:
     """Kills the service again and again while it moves messages, then compares what is where."""
     rng, port = random.Random(seed), free_port()
     with ExitStack() as stack:
-        running = stack.enter_context(Served(place, options, port=port))
+        running = stack.enter_context(start(port))
         client = stack.enter_context(
             Client(f"http://127.0.0.1:{port}", key=KEY, application=APP, retry=PATIENT, timeout=30)
         )
@@ -69,7 +44,7 @@ def run(options: list[str], place: Path, *, messages: int, kills: int, seed: int
                 time.sleep(0.02)
             time.sleep(rng.random() * 0.2)  # the moment of the kill is the input
             running.kill()
-            running = stack.enter_context(Served(place, options, port=port))
+            running = stack.enter_context(start(port))
         move = moving.wait(600)
         assert (move.state, move.left) == ("done", 0)
         for partition in range(1, PARTITIONS + 1):
@@ -79,12 +54,12 @@ def run(options: list[str], place: Path, *, messages: int, kills: int, seed: int
         assert client.job_queue(source).receive(10) == []
 
 
-def test_killed_services(options: list[str], tmp_path: Path) -> None:
+def test_killed_services(start: Start) -> None:
     """Whatever the service was doing when it died, its successor goes on: nothing is lost or doubled."""
-    run(options, tmp_path, messages=6_000, kills=1, seed=1)
+    run(start, messages=6_000, kills=1, seed=1)
 
 
 @pytest.mark.slow
-def test_many_killed_services(options: list[str], tmp_path: Path) -> None:
+def test_many_killed_services(start: Start) -> None:
     """A hundred thousand messages, and ten kills at new moments each time."""
-    run(options, tmp_path, messages=100_000, kills=10, seed=random.randrange(1 << 30))
+    run(start, messages=100_000, kills=10, seed=random.randrange(1 << 30))
