@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sized
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,3 +41,50 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     store.add_key(APP, digest_of(KEY))
     store.close()
     return lambda port: Served(tmp_path, options, port=port)
+
+
+def kill_often(
+    stack: ExitStack,
+    start: Start,
+    running: dict[int, Served],
+    calls: Iterable[Callable[[threading.Event], None]],
+    answered: Sized,
+    *,
+    kills: int,
+    rng: random.Random,
+) -> None:
+    """Kills services in turn while callers are at work; a killed one is started again.
+
+    Args:
+        stack: Ends services.
+        start: Starts one on a port.
+        running: Those that run, by port.
+        calls: What callers do, each in a thread, until the event is set.
+        answered: Grows with each answer; five come before each kill.
+        kills: How many.
+        rng: Chooses the moments.
+    """
+    ended, failures = threading.Event(), list[BaseException]()
+
+    def guarded(call: Callable[[threading.Event], None]) -> None:
+        try:
+            call(ended)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    ports, threads = list(running), [threading.Thread(target=guarded, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for number in range(kills):
+        before = len(answered)
+        while len(answered) < before + 5 and not failures:
+            time.sleep(0.01)
+        time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
+        port = ports[number % len(ports)]
+        running[port].kill()
+        running[port] = stack.enter_context(start(port))
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []

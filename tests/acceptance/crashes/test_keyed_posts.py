@@ -7,11 +7,12 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
 from queuey.client import Client, Outgoing
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
+from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, kill_often
 from tests.servers.served import free_port
 
 QUEUE, PARTITIONS, CALLERS = "orders", 3, 4
@@ -31,6 +32,14 @@ def post_all(url: list[str], caller: int, count: int, stored: Receipts) -> None:
             time.sleep(REST)
 
 
+def post_often(url: list[str], caller: int, stored: Receipts, ended: threading.Event) -> None:
+    """Posts messages until told to end."""
+    number = 0
+    while not ended.is_set():
+        post_all(url, caller * 10_000 + number, 6, stored)
+        number += 1
+
+
 def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
     """Where each body is, once as many are shown as must be there."""
     found: dict[str, list[tuple[int, str]]] = {}
@@ -47,40 +56,14 @@ def shown(client: Client, stored: Receipts) -> dict[str, list[tuple[int, str]]]:
 
 def run(start: Start, *, kills: int, seed: int) -> None:
     """Kills one of two services again and again while callers post to both; then compares what is there."""
-    rng, ports = random.Random(seed), [free_port(), free_port()]
     with ExitStack() as stack:
-        running = [stack.enter_context(start(port)) for port in ports]
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        running = {port: stack.enter_context(start(port)) for port in (free_port(), free_port())}
+        urls = [f"http://127.0.0.1:{port}" for port in running]
         client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT))
         client.create_queue(QUEUE, partitions=PARTITIONS)
         stored: Receipts = {}
-        ended = threading.Event()
-        failures: list[BaseException] = []
-
-        def call(caller: int) -> None:
-            try:
-                number = 0
-                while not ended.is_set():
-                    post_all(urls, caller * 10_000 + number, 6, stored)
-                    number += 1
-            except BaseException as error:
-                failures.append(error)
-                raise
-
-        callers = [threading.Thread(target=call, args=(caller,)) for caller in range(CALLERS)]
-        for thread in callers:
-            thread.start()
-        for number in range(kills):
-            before = len(stored)
-            while len(stored) < before + 5 and not failures:
-                time.sleep(0.01)
-            time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
-            running[number % 2].kill()
-            running[number % 2] = stack.enter_context(start(ports[number % 2]))
-        ended.set()
-        for thread in callers:
-            thread.join()
-        assert failures == []
+        calls = [partial(post_often, urls, caller, stored) for caller in range(CALLERS)]
+        kill_often(stack, start, running, calls, stored, kills=kills, rng=random.Random(seed))
         assert shown(client, stored) == {body: [place] for body, place in stored.items()}
 
 

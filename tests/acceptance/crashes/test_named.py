@@ -6,12 +6,13 @@ import random
 import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 
 from queuey.client import Client
-from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
+from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, kill_often
 from tests.servers.served import free_port
 
 QUEUE, PARTITIONS, NAMES = "tasks", 2, 3
@@ -25,7 +26,7 @@ class Acknowledged(NamedTuple):
     began: float
 
 
-def call_often(urls: list[str], name: str, ended: threading.Event, answered: dict[tuple[str, int], float]) -> None:
+def call_often(urls: list[str], name: str, answered: dict[tuple[str, int], float], ended: threading.Event) -> None:
     """Sets a name to one number after another; notes when that was answered."""
     with Client(urls, key=KEY, application=APP, retry=PATIENT, timeout=20) as client:
         number = 0
@@ -35,7 +36,7 @@ def call_often(urls: list[str], name: str, ended: threading.Event, answered: dic
             answered[name, number] = time.monotonic()
 
 
-def work(urls: list[str], ended: threading.Event, done: list[Acknowledged]) -> None:
+def work(urls: list[str], done: list[Acknowledged], ended: threading.Event) -> None:
     """Claims values, takes some time, and acknowledges them."""
     with Client(urls, key=KEY, application=APP, retry=PATIENT, timeout=20) as client:
         jobs, rng = client.job_queue(QUEUE), random.Random(5)
@@ -50,39 +51,16 @@ def work(urls: list[str], ended: threading.Event, done: list[Acknowledged]) -> N
 
 def run(start: Start, *, kills: int, seed: int) -> None:
     """Kills one of two services again and again while callers set names and a worker works; then looks at all."""
-    rng, ports = random.Random(seed), [free_port(), free_port()]
     with ExitStack() as stack:
-        running = [stack.enter_context(start(port)) for port in ports]
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        running = {port: stack.enter_context(start(port)) for port in (free_port(), free_port())}
+        urls = [f"http://127.0.0.1:{port}" for port in running]
         client = stack.enter_context(Client(urls, key=KEY, application=APP, retry=PATIENT))
         client.create_queue(QUEUE, partitions=PARTITIONS)
-        ended, failures = threading.Event(), list[BaseException]()
         answered: dict[tuple[str, int], float] = {}
         done: list[Acknowledged] = []
-
-        def guarded(call: object, *arguments: object) -> None:
-            try:
-                call(*arguments)  # type: ignore[operator]
-            except BaseException as error:
-                failures.append(error)
-                raise
-
         names = [f"n{number}" for number in range(NAMES)]
-        threads = [threading.Thread(target=guarded, args=(call_often, urls, name, ended, answered)) for name in names]
-        threads.append(threading.Thread(target=guarded, args=(work, urls, ended, done)))
-        for thread in threads:
-            thread.start()
-        for number in range(kills):
-            before = len(answered)
-            while len(answered) < before + 5 and not failures:
-                time.sleep(0.01)
-            time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
-            running[number % 2].kill()
-            running[number % 2] = stack.enter_context(start(ports[number % 2]))
-        ended.set()
-        for thread in threads:
-            thread.join()
-        assert failures == []
+        calls = [*(partial(call_often, urls, name, answered) for name in names), partial(work, urls, done)]
+        kill_often(stack, start, running, calls, answered, kills=kills, rng=random.Random(seed))
         late = [one for one in done if answered.get((one.name, one.number + 1), one.began) < one.began]
         assert late == []
         check(client, names, answered)
