@@ -191,11 +191,11 @@ class MoveRecords:
         move = record.move
         while True:
             raw = self.raw(move)
-            progress = Progress() if raw is None else _decode(raw).progress
+            progress = progress_of(raw)
             if progress.state != "running":
                 return Record(move, progress)
             there = self.save(move, replace(progress, state="cancelling"), raw)
-            if there and (progress := _decode(there).progress).state != "running":
+            if there and (progress := progress_of(there)).state != "running":
                 return Record(move, progress)
 
     def _find(self, number: int) -> Record | None:

@@ -55,6 +55,7 @@ from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
+from queuey.storage.cassandra.write.step_run import StoreParts
 from queuey.storage.deadlines import Deadline, bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
@@ -136,6 +137,7 @@ class CassandraStore(
             pool=self._pool,
             deadline=self._deadline,
         )
+        self._parts = StoreParts(self._driver, options, clock, self._watch, self._levels, self._writer)
         self._appends = AppendsInFlight()
         self._arrivals = PolledArrivals(self)
         self._acknowledgement: tuple[float, Acknowledgement] | None = None

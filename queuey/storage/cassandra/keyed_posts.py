@@ -12,14 +12,10 @@ from queuey.ids import Position
 from queuey.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.claim_logs import AppendsInFlight
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
+from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
-from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.step_run import RowTable, StepRun, StoreParts
 from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
 from queuey.storage.deadlines import Deadline
@@ -40,12 +36,7 @@ _decode = msgspec.msgpack.Decoder(PostedIds).decode
 class CassandraKeyedPosts(KeyedPosts):
     """The contract of posts with keys on Cassandra."""
 
-    _driver: Driver
-    _options: CassandraOptions
-    _clock: Clock
-    _watch: ClockWatch
-    _levels: ConsistencyLevels
-    _writer: ReservingWriter
+    _parts: StoreParts
     _appends: AppendsInFlight
     _arrivals: PolledArrivals
     _deadline: Deadline
@@ -71,9 +62,7 @@ class CassandraKeyedPosts(KeyedPosts):
     ) -> Callable[[], Outcome]:
         """See the contract."""
         items_of.checked(queue, items)
-
-        parts = StoreParts(self._driver, self._options, self._clock, self._watch, self._levels, self._writer)
-        run = StepRun(parts)
+        run = StepRun(self._parts)
 
         def ended(result: PostResult | None, error: Exception | None) -> None:
             if result is not None and not result.replayed:

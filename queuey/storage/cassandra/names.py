@@ -12,16 +12,13 @@ from queuey.messages import Named, NewMessage, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.claim_logs import AppendsInFlight
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
+from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import new_number
-from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import PostedIds, Steps
-from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.step_run import RowTable, StepRun, StoreParts
 from queuey.storage.contracts.names import Names
 from queuey.storage.deadlines import Deadline
@@ -46,12 +43,8 @@ _decode = msgspec.msgpack.Decoder(_Kept).decode
 class CassandraNames(Names):
     """The contract of named messages on Cassandra."""
 
-    _driver: Driver
-    _options: CassandraOptions
     _clock: Clock
-    _watch: ClockWatch
-    _levels: ConsistencyLevels
-    _writer: ReservingWriter
+    _parts: StoreParts
     _appends: AppendsInFlight
     _arrivals: PolledArrivals
     _deadline: Deadline
@@ -84,9 +77,10 @@ class CassandraNames(Names):
         self._run(queue, name, names.settle(row_of(seen), new_number))
 
     def _run(self, queue: Queue, name: str, steps: Steps[Any], items: Sequence[NewMessage] = ()) -> Any:  # noqa: ANN401 - what the steps return
-        parts = StoreParts(self._driver, self._options, self._clock, self._watch, self._levels, self._writer)
         return self._deadline.result(
-            lambda done: StepRun(parts).begin(queue, (_TABLE, name), steps, self._appends.begin(done), items=items),
+            lambda done: StepRun(self._parts).begin(
+                queue, (_TABLE, name), steps, self._appends.begin(done), items=items
+            ),
             "Cassandra did not change the name in time",
         )
 
