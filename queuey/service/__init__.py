@@ -89,6 +89,7 @@ class Service:
         found = {
             **self.claims.statistics(),
             **self.moves.statistics(),
+            **self.names.statistics(),
             "reads_waiting": float(self.reader.watchers.count(for_all=True)),
         }
         with suppress(StoreUnavailable):

@@ -21,6 +21,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         default_ttl: Seconds a message lives when neither it nor its queue says.
         idempotency_ttl: Seconds for which an idempotency key is remembered at most.
         claims_memory: Bytes that a process keeps of all claims together, about.
+        threads: Calls that a process works on at the same time.
         max_batch: Messages in one batch.
         max_ids: Ids in one request.
         max_queue_name: Characters.
@@ -43,6 +44,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     default_ttl: int = DEFAULT_TTL
     idempotency_ttl: int = 86_400
     claims_memory: int = 64 * MIB
+    threads: int = 8
 
     max_batch: int = 1000
     max_ids: int = 1000

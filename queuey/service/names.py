@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -149,7 +150,11 @@ class NameUseCases:
         self._metrics = metrics
         self._stopping = stopping
         self._claims = claims
-        self._turns = _Turns()
+        self._turns = _Turns(max(1, limits.threads // 2))
+
+    def statistics(self) -> dict[str, float]:
+        """Returns what this process does, by the names that the metrics have."""
+        return {"names_waiting": self._turns.waiting, "names_refused_total": self._turns.refused}
 
     def create(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
         """Stores a message under a name that is free. If the same message has the name, that one is found.
@@ -213,7 +218,7 @@ class NameUseCases:
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, steps: Generator[Step, Any, Changed]
     ) -> Changed:
         self._claims.check(queue)
-        with self._turns.turn((queue.qid, name)):
+        with self._turns.turn(queue, name):
             changed: Changed = self._run(queue, name, item, content, steps)
             return changed
 
@@ -227,7 +232,7 @@ class NameUseCases:
             Delete: lambda step: self._store.delete(queue, [step.location]),
             Supersede: lambda step: self._claims.supersede(queue, step.location),
             Settle: lambda step: self._settle(queue, name, step.seen),
-            Pause: lambda step: self._stopping.wait(PAUSE * (step.number + random.random())),  # noqa: S311 - spreads callers
+            Pause: lambda step: self._pause(queue, name, step.number),
         }
         call: Callable[[], Step] = partial(next, steps)
         while True:
@@ -240,6 +245,10 @@ class NameUseCases:
             except Exception as error:  # noqa: BLE001 - the steps decide what it means
                 call = partial(steps.throw, error)
 
+    def _pause(self, queue: Queue, name: str, number: int) -> None:
+        with self._turns.place(queue, name):
+            self._stopping.wait(PAUSE * (number + random.random()))  # noqa: S311 - spreads callers
+
     def _is_used(self, queue: Queue, location: Location) -> bool:
         return not self._claims.is_done(queue, location) and bool(self._store.fetch(queue, [location]))
 
@@ -250,25 +259,57 @@ class NameUseCases:
 
 
 class _Turns:
-    """Lets the callers of a process change a name one after another: those who meet in the store hinder each other."""
+    """Lets the callers of a process change a name one after another: those who meet in the store hinder each other.
 
-    def __init__(self) -> None:
+    Args:
+        most: Callers of one application who may wait at the same time, each in a thread.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._lock = threading.Lock()
         self._turns: dict[tuple[int, str], list[Any]] = {}
+        self._waiting: Counter[str] = Counter()
+        self.refused = 0
+        """How often no place was free, or the turn did not come."""
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait now."""
+        with self._lock:
+            return self._waiting.total()
 
     @contextmanager
-    def turn(self, key: tuple[int, str]) -> Iterator[None]:
+    def place(self, queue: Queue, name: str) -> Iterator[None]:
+        """Gives a caller a place to wait.
+
+        Raises:
+            StoreBusy: The application has none left.
+        """
+        with self._lock:
+            if self._waiting[queue.application] >= self._most:
+                raise self._refusal(name)
+            self._waiting[queue.application] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting -= Counter((queue.application,))
+
+    @contextmanager
+    def turn(self, queue: Queue, name: str) -> Iterator[None]:
         """Waits for the turn.
 
         Raises:
-            StoreBusy: It has not come.
+            StoreBusy: It has not come, or the application has no place left for waiting.
         """
+        key = queue.qid, name
         with self._lock:
             turn = self._turns.setdefault(key, [threading.Lock(), 0])
             turn[1] += 1
         try:
-            if not turn[0].acquire(timeout=PATIENCE):
-                raise StoreBusy(f'Too many callers change what "{key[1]}" stands for. Try again later.')
+            if not turn[0].acquire(blocking=False):
+                self._wait(turn[0], queue, name)
             try:
                 yield
             finally:
@@ -278,3 +319,14 @@ class _Turns:
                 turn[1] -= 1
                 if not turn[1]:
                     del self._turns[key]
+
+    def _wait(self, turn: threading.Lock, queue: Queue, name: str) -> None:
+        with self.place(queue, name):
+            if turn.acquire(timeout=PATIENCE):
+                return
+        with self._lock:
+            raise self._refusal(name)
+
+    def _refusal(self, name: str) -> StoreBusy:
+        self.refused += 1
+        return StoreBusy(f'Too many callers change what "{name}" stands for. Try again later.')

@@ -6,7 +6,7 @@ import multiprocessing
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -14,18 +14,21 @@ from typing import Any, TypeVar
 
 import pytest
 
-from queuey.claims import digest_of
+from queuey.claims import State, digest_of
 from queuey.errors import InvalidRequest, QueueChanged, QueueExists, StoreUnavailable
-from queuey.messages import Meta, Queue, QueueSpec
+from queuey.messages import Meta, Page, Queue, QueueSpec, Slice
 from queuey.service import Service
 from queuey.service.claims import duplicates
 from queuey.service.claims.duplicates import MOST_COVERS
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.scans import Material
 from queuey.service.drafts import Draft
 from queuey.storage import Store
 from tests.backends import APP, Backend, Clock, Site
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
-from tests.replacing import replace_in
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace, replace_in
 
 T = TypeVar("T")
 
@@ -126,6 +129,55 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
             )
 
         assert not moving or eventually(forgotten)
+
+
+def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
+    """What is given by a process whose read came before others delivered, and wrote down, what its copies are of."""
+    queue = make_dedup(store)
+    first, *_ = say(store, queue, "a", "b", "c", "a")
+    between = InterposedStore(other)
+    (one, access), (two, there) = enter(store, queue), enter(between.store, queue)
+    reads, appends = [None], [None]
+
+    def read(at: Queue, parts: Sequence[Slice]) -> list[Page]:
+        pages = other.read(at, parts)
+        if reads:
+            # As a store may do whose horizon is far behind: what is being written is not shown to everybody.
+            reads.clear()
+            for page in pages:
+                page.messages = [message for message in page.messages if message.position != first]
+                page.horizon = 0
+        return pages
+
+    def meanwhile() -> None:
+        if appends:
+            appends.clear()
+            for body in ("a", "b"):
+                assert texts(one.claims.claim(access, limit=1, ttl=600)) == [body]
+
+    between.instead(Store.begin_read, lambda *_: False)
+    between.instead(Store.read, read)
+    between.before(Store.begin_append_entry, meanwhile)
+    with replace_in(duplicates, MOST_COVERS, 1):
+        given = texts(two.claims.claim(there, limit=9, ttl=600))
+    assert (reads, appends) == ([], [])
+    assert store.read_covers(queue, 1, [A])
+    return given
+
+
+@pytest.mark.needs("exact_horizon")
+def test_lookups_that_are_out_of_date(store: Store, other: Store) -> None:
+    """Where covers went to the store meanwhile, messages are looked up anew; without that a copy is delivered."""
+    assert claimed_by_old_lookups(store, other) == ["c"]
+
+    def anyway(log: PartitionLog, state: State, material: Material | None) -> bool:
+        if material is not None:
+            material.covers = log.state.covers.version
+        return is_of_use(log, state, material)
+
+    is_of_use = PartitionLog._is_of_use
+    with replace(PartitionLog._is_of_use, anyway):
+        assert claimed_by_old_lookups(store, other) == ["c", "a"]
 
 
 def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:

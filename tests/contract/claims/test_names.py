@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,12 +11,17 @@ from queuey.claims import ReceiptStatus
 from queuey.errors import ClaimsRefused, NameChanged, NameTaken, StoreBusy
 from queuey.ids import Position
 from queuey.messages import LONGEST_NAME, Queue, QueueSpec
-from queuey.service import Draft, QueueAccess, Service
-from queuey.service.names import NameUseCases
+from queuey.service import Draft, Limits, QueueAccess, Service
+from queuey.service import names as names_module
+from queuey.service.names import PATIENCE, NameUseCases
 from queuey.storage import Store
 from tests.backends import APP, Clock
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say, shown_bodies
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace_in
+
+LONG = 60.0
+"""Seconds that a test waits for what is bound to happen."""
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess, NameUseCases]:
@@ -227,6 +233,38 @@ def test_all_at_once(store: Store, other: Store) -> None:
     assert current.position in done
     assert eventually(lambda: shown_bodies(store, queue) == [current.body])
     assert claimed_bodies(service, access) == [current.body]
+
+
+def test_many_who_wait(store: Store) -> None:
+    """Callers who wait for others to change a name hold half of the threads at most; other names need not wait."""
+    held, go_on = threading.Event(), threading.Event()
+    between = InterposedStore(store)
+
+    def hold() -> None:
+        if not held.is_set():
+            held.set()
+            assert go_on.wait(LONG)
+
+    between.before(Store.write_named, hold)
+    service = Service(between.store, Limits(threads=5))
+    access = service.enter(make_queue(store), lambda _queue: None)
+    names = service.names
+    with replace_in(names_module, PATIENCE, LONG), ThreadPoolExecutor(3) as pool:
+        try:
+            changes = [pool.submit(names.replace, access, "n", Draft("v0"))]
+            assert held.wait(LONG)
+            changes += [pool.submit(names.replace, access, "n", Draft(f"v{number}")) for number in (1, 2)]
+            assert eventually(lambda: service.statistics()["names_waiting"] == 2, LONG)
+            with pytest.raises(StoreBusy, match="Too many callers") as caught:
+                names.replace(access, "n", Draft("v3"))
+            assert (caught.value.outcome, caught.value.retry_after) == ("none", 1)
+            assert names.replace(access, "other", Draft("v")).stored
+        finally:
+            go_on.set()
+        assert [change.result(LONG).stored for change in changes] == [True] * 3
+    assert body_of(names, access) in {"v1", "v2"}
+    assert names.replace(access, "n", Draft("v4")).stored
+    assert (service.statistics()["names_waiting"], service.statistics()["names_refused_total"]) == (0, 1)
 
 
 def test_where_claims_are_refused(store: Store) -> None:
