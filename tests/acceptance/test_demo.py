@@ -20,8 +20,9 @@ LOSE = "parts.PARTS.insert({}, ('Lose', lambda stage: stage.client.{} or parts.A
 BACKWARDS = """
 whole = parts.Workers.handled
 parts.Workers.handled = lambda self: list({one.id: one for one in whole(self)}.values())[::-1]
+del parts.PARTS[1:10]
 """
-"""Has the workers' record tell of a wrong order."""
+"""Has the workers' record tell of a wrong order; the parts before them are left out."""
 
 
 def demo(directory: Path, *command: str) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -55,9 +56,12 @@ def varied(change: str) -> tuple[str, str]:
     return "-c", f"import sys, parts, run\n{change}\nsys.exit(run.main())"
 
 
-@pytest.mark.timeout(1500)
+WITHOUT_SPARK = "import pipeline; pipeline.NEEDED = ('a_module_that_is_not_there',)"
+
+
+@pytest.mark.slow
 def test_demo_shows_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends with 0, accounts for every part with figures, and cleans up but for a chart."""
+    """It ends with 0, accounts for every part with figures, also for Spark, and cleans up but for a chart."""
     chart = tmp_path / "kept" / "chart.svg"
     monkeypatch.setenv("DEMO_CHART", str(chart))
     directory = tmp_path / "temporary"
@@ -65,23 +69,28 @@ def test_demo_shows_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with demo(directory) as process:
         out, err = process.communicate(timeout=1200)
     assert (process.returncode, err) == (0, ""), out
+    accounts_for_the_parts(out)
+    assert "1,707 of 1,707 are there, each once and as it was sent" in out
+    assert fromstring(chart.read_text()).tag.endswith("svg")
+    assert nothing_left(directory)
+
+
+def accounts_for_the_parts(out: str) -> None:
+    """Demands a figure or a sentence of each part before Spark's."""
     for words in ("1,707 notices", "quakes-ak", "newest first", "Three windows", "Deleted", "integrity check"):
         assert words in out
     assert "acknowledged before the kill" in out
     assert "3 workers shared the 4 partitions" in out
     assert "killed with -9" in out
     assert "Each of the 200 jobs was done and acknowledged" in out
-    assert "1,707 of 1,707 are there, each once and as it was sent" in out
-    assert fromstring(chart.read_text()).tag.endswith("svg")
-    assert nothing_left(directory)
 
 
 def test_demo_without_spark(tmp_path: Path) -> None:
     """Where PySpark is missing its part is left out in a line that says how to get it, and the demo is a success."""
-    change = "import pipeline; pipeline.NEEDED = ('a_module_that_is_not_there',)\ndel parts.PARTS[1:-2]"
-    with demo(tmp_path, *varied(change)) as process:
+    with demo(tmp_path, *varied(WITHOUT_SPARK)) as process:
         out, err = process.communicate(timeout=500)
     assert (process.returncode, err) == (0, ""), out
+    accounts_for_the_parts(out)
     assert "make demo SPARK=1" in out
     assert nothing_left(tmp_path)
 

@@ -224,7 +224,11 @@ def test_killed_keeper(servers: ExitStack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "nodes", "kept"), [(signal.SIGTERM, 1, {"cassandra", "zookeeper"}), (signal.SIGINT, 0, {"zookeeper"})]
+    ("end", "nodes", "kept"),
+    [
+        pytest.param(signal.SIGTERM, 1, {"cassandra", "zookeeper"}, marks=pytest.mark.slow, id="both"),
+        pytest.param(signal.SIGINT, 0, {"zookeeper"}, id="zookeeper"),
+    ],
 )
 def test_foreground(end: signal.Signals, nodes: int, kept: set[str], tmp_path: Path, servers: ExitStack) -> None:
     """Run in the foreground, servers answer where they say, stop when told, and leave what was to be kept."""

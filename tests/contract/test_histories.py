@@ -47,7 +47,7 @@ def check(site: Site, backend: Backend, *, histories: int, steps: int, same: boo
 
 def test_short_histories(site: Site, backend: Backend, clock: Clock) -> None:
     """Many histories of a few dozen steps."""
-    check(site, backend, histories=120, steps=30, same=True)
+    check(site, backend, histories=60, steps=30, same=True)
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_a_run_is_written_once_however_often(where: str, spark: SparkSession, re
     assert len(bodies(kept)) == ROWS + 20
 
 
-@pytest.mark.parametrize("where", ["embedded", "clustered"])
+@pytest.mark.parametrize("where", ["embedded", pytest.param("clustered", marks=pytest.mark.slow)])
 def test_tasks_that_are_killed_once_each_leave_every_row_once(
     where: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

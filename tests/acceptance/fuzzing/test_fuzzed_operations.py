@@ -25,7 +25,7 @@ from tests.servers.served import Served
 
 LABELS = [f"{method.upper()} {path}" for path, entries in document()["paths"].items() for method in entries]
 FEW = settings(
-    max_examples=25,
+    max_examples=12,
     derandomize=True,
     database=None,
     deadline=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from tests.faults.checking.spoiled import SPOILS
 from tests.faults.simulated import good_history
 
 SEEDS = st.integers(0, 1 << 16)
+kept_history = lru_cache(32)(good_history)
+"""Histories are never changed, and to make one up takes longer than to check it."""
 
 
 def name(seconds: float) -> str:
@@ -82,11 +85,11 @@ def test_good_histories(seed: int) -> None:
 
 
 @pytest.mark.parametrize("what", SPOILS)
-@given(seed=SEEDS, choice=SEEDS)
+@given(seed=st.integers(0, 31), choice=SEEDS)
 def test_spoiled_histories(what: str, seed: int, choice: int) -> None:
     """Whatever single record is dropped, doubled or altered, the rule that it breaks says so."""
     expected, spoil = SPOILS[what]
-    spoiled = spoil(good_history(seed), random.Random(choice))
+    spoiled = spoil(kept_history(seed), random.Random(choice))
     if spoiled is not None:
         assert expected <= {violation.rule for violation in check(spoiled)}
 
@@ -95,7 +98,7 @@ def test_spoiled_histories(what: str, seed: int, choice: int) -> None:
 def test_spoils_apply(what: str) -> None:
     """Each way to spoil a history finds something to spoil in most of them."""
     _, spoil = SPOILS[what]
-    assert sum(spoil(good_history(seed), random.Random(seed)) is not None for seed in range(10)) > 7
+    assert sum(spoil(kept_history(seed), random.Random(seed)) is not None for seed in range(10)) > 7
 
 
 def test_two_messages_in_order() -> None:
