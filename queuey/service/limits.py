@@ -15,6 +15,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         max_body: Bytes of one message's body.
+        longest_body: Bytes of the longest body that any API of the deployment takes; 0: ``max_body``.
         max_batch_bytes: Bytes of a whole request that carries several messages.
         max_wait: Seconds of one long poll.
         page_bytes: Bytes of bodies in one answer, beyond which it ends.
@@ -46,6 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     claims_memory: int = 64 * MIB
     threads: int = 8
 
+    longest_body: int = 0
     max_batch: int = 1000
     max_ids: int = 1000
     max_queue_name: int = 50
@@ -59,3 +61,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_queues_per_read: int = 100
     default_list: int = 1000
     max_list: int = 10_000
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest body that a stored message can have."""
+        return max(self.max_body, self.longest_body)

@@ -183,7 +183,7 @@ class MessageUseCases:
             TooLarge: Together they have more than ``page_bytes``.
         """
         locations = list(dict.fromkeys(locations))
-        step = max(1, 2 * self._limits.page_bytes // self._limits.max_body)
+        step = max(1, 2 * self._limits.page_bytes // self._limits.longest)
         messages: list[Message] = []
         weight = 0
         # So many at a time that what is read is never more than three pages.

@@ -204,12 +204,12 @@ class Reader:
 
         The slices that do not fit are put off: their pages are empty.
         """
-        if most >= self._limits.max_body * len(asked):
+        if most >= self._limits.longest * len(asked):
             return self._store.read(queue, asked)
         pages: dict[int, Page] = {}
         waiting = ranges.furthest_behind(asked)
         while waiting and most > 0:
-            now = max(1, most // self._limits.max_body)
+            now = max(1, most // self._limits.longest)
             some, waiting = waiting[:now], waiting[now:]
             for piece, page in zip(some, self._store.read(queue, some), strict=True):
                 pages[piece.partition] = page

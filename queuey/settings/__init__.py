@@ -8,6 +8,7 @@ contradict each other refuse to start. What only the chosen store can judge is c
 """
 
 from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_cassandra, part
+from queuey.settings.facades import OPEN, Facades, MqFacade
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.reference import as_markdown
@@ -20,10 +21,13 @@ from queuey.terminal.setting_values import Given
 __all__ = [
     "AUTO",
     "DEFAULT_SOURCE",
+    "OPEN",
     "OTHER_VARIABLES",
     "REMOVED",
+    "Facades",
     "Given",
     "Loaded",
+    "MqFacade",
     "OwnRates",
     "Rates",
     "SecretName",

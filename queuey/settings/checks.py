@@ -21,8 +21,9 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         given = "tls_cert" if settings.tls_key is None else "tls_key"
         refuse(f"Setting {given} needs {missing} beside it.", given)
-    for mistake in settings.rates.mistakes():
-        refuse(f"Setting rates has {mistake}.", "rates")
+    for name, table in (("rates", settings.rates), ("facades", settings.facades)):
+        for mistake in table.mistakes():
+            refuse(f"Setting {name} has {mistake}.", name)
     if settings.connections < settings.threads:
         refuse("Setting connections must not be below threads.", "connections", "threads")
     if settings.max_batch_bytes < settings.max_body:

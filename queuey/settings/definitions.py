@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from queuey.messages import DEFAULT_TTL, MAX_TTL
+from queuey.settings.facades import Facades
 from queuey.settings.rates import Rates
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users
@@ -212,6 +213,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default_factory=dict)
 
+    facades: Annotated[
+        Facades,
+        Meta(
+            description="Which other systems' protocols the service speaks. See [facades](#facades).",
+            extra={"default": "none"},
+        ),
+    ] = Facades()
+
     metrics: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="The least severe log records to write.")
@@ -299,6 +308,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "Capacity of a worker": ("threads", "connections", "memory", "claims_memory", "wait_slots", "rates"),
     "Users of applications": ("users",),
+    "Clients of other systems": ("facades",),
     "Logs and metrics": ("metrics", "log_level", "log_format"),
     CASSANDRA: (
         *("cassandra_user", "cassandra_password", "cassandra_tls", "cassandra_tls_ca", "cassandra_tls_cert"),

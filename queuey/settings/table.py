@@ -133,7 +133,7 @@ def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
         return "tables"
     if choices := typing.get_args(kind):
         *others, last = (f"`{choice}`" for choice in choices)
-        return f"{', '.join(others)} or {last}"
+        return f"{', '.join(others)} or {last}" if others else last
     names = {
         Path: "path",
         SecretName: "`env:NAME` or `file:PATH`",

@@ -10,12 +10,14 @@ from typing import Any
 
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
+from queuey.settings import Facades
 from queuey.storage import Store
-from queuey.web import ops, v1
-from queuey.web.authorization import Authenticator
+from queuey.web import facades, ops, v1
+from queuey.web.authorization import Authenticator, Authorization
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys
 from queuey.web.errors import NoSuchResource, error_response
+from queuey.web.facades.callers import FacadeCallers
 from queuey.web.responses import Response
 
 with warnings.catch_warnings():
@@ -53,6 +55,7 @@ _FOUND = {
 
 
 def _not_found(context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
+    facades.admit(request)
     return error_response(NoSuchResource("The resource could not be found."), request.environ)
 
 
@@ -60,10 +63,11 @@ def _failed(context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's
     """Answers for errors outside of any view; a path that is not UTF-8 leads nowhere."""
     if isinstance(context, UnicodeDecodeError):
         return _not_found(context, request)
+    facades.admit(request)
     return error_response(context, request.environ)
 
 
-def make_app(
+def make_app(  # noqa: PLR0913 - what a service is made of
     store: Store,
     *,
     limits: Limits | None = None,
@@ -72,6 +76,7 @@ def make_app(
     publish_metrics: bool = True,
     readers: Sequence[CredentialReader] = (),
     private: Container[str] = (),
+    served: Facades | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # noqa: ANN401 - Pyramid's router, a WSGI application
     """Makes the WSGI application.
@@ -84,16 +89,23 @@ def make_app(
         publish_metrics: Serve what was counted at ``/metrics``.
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
+        served: Which facades there are; None: none.
         clock: Seconds, for how long a credential is believed without asking the store.
     """
     config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
     config.add_traverser(_NoTraversal, _Root)
-    config.registry.service = Service(store, limits, metrics=metrics, stopping=stopping)
-    config.registry.authenticate = Authenticator([ApplicationKeys(store), *readers], clock=clock)
-    config.registry.private = private
-    config.registry.publish_metrics = publish_metrics
-    config.include(v1.includeme)
+    registry = config.registry
+    registry.service = service = Service(store, limits, metrics=metrics, stopping=stopping)
+    registry.callers = FacadeCallers()
+    registry.authenticate = Authenticator([ApplicationKeys(store), registry.callers, *readers], clock=clock)
+    registry.authorization = Authorization(service, registry.authenticate, private)
+    registry.publish_metrics = publish_metrics
+    registry.served = served or Facades()
+    registry.hot = {}
+    if registry.served.only is None:
+        config.include(v1.includeme)
     config.include(ops.includeme)
+    config.include(facades.includeme)
     config.add_notfound_view(_not_found)
     config.add_exception_view(_failed, context=Exception)
     return config.make_wsgi_app()

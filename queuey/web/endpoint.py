@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,13 @@ WAITER = "queuey.waiter"
 """Set in the environ by a server that waits for messages itself: a :class:`~queuey.service.Waiter`, whose ``wait``
 then says whether the response should wait. It has an attribute ``endpoint``, and its requests are counted by the
 server."""
+
+
+class Hot(NamedTuple):
+    """What a path says that may be handled at once: a resource, and what the path names."""
+
+    resource: str
+    match: Match
 
 
 class WouldBlock(Exception):
@@ -66,7 +73,7 @@ def _asking_nothing(handler: Handler) -> Handler:
 class Endpoint:
     """Handles the requests for one resource, counts them, and turns errors into responses."""
 
-    __slots__ = ("_allow", "_at_once", "_handlers", "_metrics", "_name", "_original", "look_up")
+    __slots__ = ("_admit", "_allow", "_at_once", "_handlers", "_metrics", "_name", "_original", "look_up")
 
     def __init__(
         self,
@@ -78,6 +85,7 @@ class Endpoint:
         *,
         asking: Container[str] = (),
         original: bool = False,
+        admit: Callable[[Environ], object] | None = None,
     ) -> None:
         """Names a resource and its methods.
 
@@ -89,6 +97,7 @@ class Endpoint:
             look_up: Blocks in their stead: brings into memory what they need.
             asking: Methods whose handlers read the query themselves.
             original: The original had this resource, and clients of it know how it answers.
+            admit: Prepares the environ of each request, unless the server did.
         """
         self._handlers = {
             method: handler if method in asking else _asking_nothing(handler) for method, handler in handlers.items()
@@ -103,11 +112,18 @@ class Endpoint:
         self.look_up = look_up
         self._metrics = metrics
         self._name = name
+        self._admit = admit
+
+    def begins(self, method: str) -> bool:
+        """Returns whether requests with a method can perhaps be answered without blocking."""
+        return method in self._at_once
 
     def __call__(self, context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
         """Called by Pyramid."""
         start = perf_counter()
         environ: Environ = request.environ
+        if self._admit is not None:
+            self._admit(environ)
         try:
             check_path(environ)
             response = self._handlers.get(environ["REQUEST_METHOD"], self._no_such_method)(environ, request.matchdict)

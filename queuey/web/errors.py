@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from queuey import errors
@@ -35,6 +36,12 @@ HEADERS: dict[int, tuple[Header, ...]] = {
 BATCH = "queuey.batch"
 """Set in the environ of a batch once its messages are known: how many there are."""
 
+ERROR_FORM = "queuey.error_form"
+"""Set in the environ of a request to a facade: the :data:`ErrorForm` of its protocol."""
+
+ErrorForm = Callable[[Exception, int, str], Response]
+"""Makes the answer of an error, given its status here and a text for the caller, which says nothing of a defect."""
+
 NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
 
 
@@ -59,8 +66,12 @@ def status_of(error: Exception) -> int:
 def error_response(error: Exception, environ: Environ) -> Response:
     """Turns an error into a response, in the form that the client accepts."""
     status = status_of(error)
+    form: ErrorForm | None = environ.get(ERROR_FORM)
     if status == 500:  # noqa: PLR2004 - the status of our own defects
-        return _crash(error, environ)
+        text = f"application error: crash id {_note_crash(error, environ)}"
+        return _crashed(text, environ) if form is None else form(error, status, text)
+    if form is not None:
+        return form(error, status, str(error))
     extra = _extra(error, environ)
     headers = _headers(error, status)
     if _wants_problem(environ):
@@ -135,11 +146,15 @@ def _problem(
     return Response(status, encode(content), PROBLEM, *headers)
 
 
-def _crash(error: Exception, environ: Environ) -> Response:
+def _note_crash(error: Exception, environ: Environ) -> str:
     """Logs a defect under an id; the client gets only that id."""
     crash = secrets.token_hex(8)
     logger.error("crash %s: %s %r", crash, environ.get("REQUEST_METHOD"), environ.get("PATH_INFO"), exc_info=error)
-    texts = {"InternalError": f"application error: crash id {crash}"}
+    return crash
+
+
+def _crashed(text: str, environ: Environ) -> Response:
+    texts = {"InternalError": text}
     if _wants_problem(environ):
         return _problem(500, "InternalError", texts, {}, ())
     return json_response({"status": "error", "error_msg": texts}, 500)

@@ -99,7 +99,9 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         ("ops.version", "/__version__", views.version, views.version),
     ]
     if config.registry.publish_metrics:
-        resources.append(("ops.metrics", "/metrics", views.metrics, None))
+        # Where a facade has all other paths, a queue may be called metrics.
+        path = "/metrics" if config.registry.served.only is None else "/__metrics__"
+        resources.append(("ops.metrics", path, views.metrics, None))
     config.registry.operations = {}
     for name, path, handler, at_once in resources:
         endpoint = Endpoint(name, service.metrics, {"GET": handler}, None if at_once is None else {"GET": at_once})

@@ -36,6 +36,7 @@ STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTP
 # Clients that find no charset guess one, and guess wrong: the original client lets its HTTP library do that.
 JSON: Header = ("Content-Type", "application/json; charset=utf-8")
 PROBLEM: Header = ("Content-Type", "application/problem+json")
+NO_CONTENT = 204
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
 
 PIECE = 64 * 1024
@@ -114,7 +115,7 @@ def short_messages(response: Response, *, head: bool) -> tuple[dict[str, Any], d
     headers = _raw_headers(response)
     body = response.body
     # The server counts what it sends. Of a HEAD the WSGI application has said it, which leaves the body out.
-    if response.size if head else not body:
+    if (response.size if head else not body) and response.status != NO_CONTENT:
         headers = [*headers, _content_length(response.size)]
     start = {"type": "http.response.start", "status": response.status, "headers": headers}
     return start, {"type": "http.response.body", "body": b"" if head else body, "more_body": False}

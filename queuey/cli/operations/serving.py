@@ -6,12 +6,14 @@ written by a newer version, 6 the TLS files cannot be used.
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import shlex
 import socket
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -32,14 +34,26 @@ class Start(NamedTuple):
 
     facts: str
     notes: tuple[str, ...] = ()
+    promise: Acknowledgement | None = None
 
 
 class CannotStart(Exception):
     """The service cannot start: the exit code and the reason."""
 
 
-def serve(config: Config = None, **options: str | None) -> None:
+Facade = Annotated[
+    str | None,
+    typer.Option("--facade", help="Serve a facade alone, at /, for clients of another system: mq.", metavar="NAME"),
+]
+App = Annotated[str | None, typer.Option("--app", help="The application that facades serve.", show_default="queuey")]
+
+
+def serve(config: Config = None, facade: Facade = None, app: App = None, **options: str | None) -> None:
     """Serve. Needs nothing: the first start makes the store, an application, its key and a profile for the client."""
+    chosen = [f"{name}={value}" for name, value in (("only", facade), ("app", app)) if value is not None]
+    if chosen:
+        given = [options["facades"]] if options.get("facades") else []
+        options["facades"] = ",".join([*given, *chosen])
     settings = load(options, config).settings
     code = _serve(settings)
     raise typer.Exit(code)
@@ -97,6 +111,7 @@ def _serve(settings: Settings) -> int:
     url = server.url_of(settings, address[1])
     try:
         start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
+        start = _with_facades(settings, start)
     except CannotStart as refused:
         return _refuse(*refused.args)
     return server.run(settings, address, lambda: _announce(url, start), server.open_service)
@@ -109,7 +124,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
         CannotStart: The store cannot be used.
     """
     from queuey.cli.operations import first_start
-    from queuey.errors import StoreIncompatible, StoreUnavailable
+    from queuey.errors import ApplicationExists, StoreIncompatible, StoreUnavailable
     from queuey.storage import opening
 
     try:
@@ -120,13 +135,17 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
     except (StoreUnavailable, OSError) as error:
         raise CannotStart(BAD_STORE, f"the data directory {settings.data} cannot be used: {_reason(error)}") from error
     try:
-        made = first_start.prepare(store, settings, url, answers=_answers)
         promise = store.acknowledgement()
+        if settings.facades.only is not None:
+            with suppress(ApplicationExists):
+                store.create_application(settings.facades.app)
+            return Start(f"data {settings.data}, {_meaning(promise)}", promise=promise)
+        made = first_start.prepare(store, settings, url, answers=_answers)
     except StoreUnavailable as error:
         raise CannotStart(BAD_STORE, str(error)) from error
     finally:
         store.close()
-    return Start(f"data {settings.data}, profile {made.path}, {_meaning(promise)}", made.notes)
+    return Start(f"data {settings.data}, profile {made.path}, {_meaning(promise)}", made.notes, promise)
 
 
 def _look_at_cassandra(settings: Settings) -> Start:
@@ -148,9 +167,41 @@ def _look_at_cassandra(settings: Settings) -> Start:
         store.close()
     facts = f"{place}, {_meaning(promise)}"
     if applications:
-        return Start(facts)
+        return Start(facts, promise=promise)
     make = f"queuey app create NAME --store {shlex.quote(settings.store)}"
-    return Start(facts, (f"There is no application yet. This makes one and its key: {make}",))
+    return Start(facts, (f"There is no application yet. This makes one and its key: {make}",), promise)
+
+
+def _with_facades(settings: Settings, start: Start) -> Start:
+    """Says what the facades serve.
+
+    Raises:
+        CannotStart: The store answers before a message is on a disk, and the facade of MQ is to be served.
+    """
+    from queuey.settings import OPEN
+
+    prefixes = settings.facades.prefixes()
+    notes = [
+        f"The facade {name} serves queues of {settings.facades.app} at {at or '/'}." for name, at in prefixes.items()
+    ]
+    if "mq" in prefixes and (start.promise is None or start.promise.level != "fsync"):
+        means = "cannot be reached to say what it promises" if start.promise is None else _meaning(start.promise)
+        if not settings.facades.mq.unsynced:
+            allow = "Change that, or allow it in the settings file: unsynced = true under [facades.mq]."
+            raise CannotStart(BAD_STORE, f"MQ answers when a message is on a disk, but this store: {means}. {allow}")
+        notes.append(f"MQ answers before a message is on a disk. The store: {means}.")
+    if not _is_loopback(settings.host) and (unasked := [name for name in OPEN if name in prefixes]):
+        notes.append(
+            f"Whoever reaches {settings.host} can use the facade {' and '.join(unasked)}: no key is asked for."
+        )
+    return start._replace(notes=(*start.notes, *notes))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _meaning(promise: Acknowledgement) -> str:

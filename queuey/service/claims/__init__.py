@@ -404,7 +404,7 @@ class ClaimUseCases:
 
     def _undone(self, queue: Queue, number: int, view: _View) -> Iterator[Message]:
         """Gives the messages of a partition that are not done, in order."""
-        step = max(1, self._limits.page_bytes // self._limits.max_body)
+        step = max(1, self._limits.page_bytes // self._limits.longest)
         for at in range(0, len(view.below), step):
             yield from self._store.fetch(queue, [(number, position) for position in view.below[at : at + step]])
         for page in self._pages(queue, number, ids.following(view.cursor)):

@@ -284,7 +284,7 @@ class PartitionLog:
         room = self._limits.page_bytes
         ended = state.ended(self._timing.expired(now), wanted)
         material.dead, ended, doubt = divided(state, ended, most_deliveries(queue))
-        step = max(1, room // self._limits.max_body)
+        step = max(1, room // self._limits.longest)
         for at in range(0, len(ended), step):
             some = [(self._partition, position) for position in ended[at : at + step]]
             messages = yield self._fetch(queue, some)

@@ -29,15 +29,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from threading import Lock, get_ident
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAITER, Deferred, Endpoint, Match, WouldBlock
+from queuey.web.endpoint import WAITER, Deferred, Endpoint, Hot, Match, WouldBlock
 from queuey.web.errors import error_response
+from queuey.web.facades.facade import FACADE, Facade
 from queuey.web.gateway.long_polls import LongPoll, LongPolls
 from queuey.web.gateway.rates import RateLimits
 from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
@@ -131,6 +132,8 @@ class Gateway:
         self._max_wait = min(deadline, max_wait)
         self._application: Application = application
         self._hot: dict[str, Endpoint] = application.registry.hot
+        self._facades: list[Facade] = application.registry.facades
+        self._short_reads = SHORT_READS.union(*(facade.short_reads for facade in self._facades))
         self._operations: dict[str, Endpoint] = application.registry.operations
         self._authorization: Authorization = application.registry.authorization
         service = application.registry.service
@@ -173,6 +176,10 @@ class Gateway:
         environ, foreign = make_environ(scope)
         try:
             environ["PATH_INFO"], hot = find_path(scope["raw_path"])
+            for facade in self._facades:
+                if facade.admit(environ):
+                    hot = facade.hot(environ["PATH_INFO"])
+                    break
             if foreign:
                 refuse_unreadable(foreign)
             response = await self._respond(environ, hot, receive)
@@ -214,7 +221,7 @@ class Gateway:
     async def _respond(self, environ: Environ, hot: Hot | None, receive: Receive) -> Response:
         method = environ["REQUEST_METHOD"]
         tenant = await self._find_tenant(environ)
-        if self._rates is not None and environ["PATH_INFO"].startswith("/v1/"):
+        if self._rates is not None and _needs_caller(environ):
             self._count(self._rates, environ)
         if tenant in STRANGERS and announced_length(environ) != 0:
             # The body of an unknown caller is read only if the view asks for it, after it has authorized the caller.
@@ -224,8 +231,8 @@ class Gateway:
             if response is not None:
                 return response
         size = await self._bodies.take(environ, receive, self._loop, tenant)
-        if method == "POST" and size <= SHORT_BODY and hot is not None and hot.resource != CLAIMS:
-            endpoint = self._hot[hot.resource]
+        endpoint = None if hot is None or size > SHORT_BODY else self._hot.get(hot.resource)
+        if hot is not None and endpoint is not None and self._changes(method, hot, endpoint):
             response = await self._at_once(endpoint, environ, hot.match, size)
             if response is None and endpoint.look_up is not None:
                 await self._threads.run(tenant, partial(endpoint.look_up, environ, hot.match))
@@ -241,7 +248,7 @@ class Gateway:
     async def _find_tenant(self, environ: Environ) -> str:
         """Returns the tenant of a request; reads its credential if that was not done yet."""
         tenant = self._authorization.tenant(environ)
-        if tenant is None and environ["PATH_INFO"].startswith("/v1/"):
+        if tenant is None and _needs_caller(environ):
             # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
             await self._threads.run(ANONYMOUS, partial(self._authorization.know, environ))
             tenant = self._authorization.tenant(environ)
@@ -263,9 +270,15 @@ class Gateway:
         """
         caller = self._authorization.seen(environ)
         if caller is not None and not caller.anonymous:
-            environ[COUNTED], refusal = rates.count(caller, environ["PATH_INFO"].split("/", 3)[2])
+            facade: Facade | None = environ.get(FACADE)
+            application = environ["PATH_INFO"].split("/", 3)[2] if facade is None else facade.application
+            environ[COUNTED], refusal = rates.count(caller, application)
             if refusal is not None:
                 raise refusal
+
+    def _changes(self, method: str, hot: Hot, endpoint: Endpoint) -> bool:
+        """Returns whether a request may be handled at once, and its answer has no messages."""
+        return endpoint.begins(method) and (method, hot.resource) not in self._short_reads
 
     def _computing(self) -> bool:
         """Returns whether threads that make long responses would hold up other requests."""
@@ -273,7 +286,7 @@ class Gateway:
 
     async def _try(self, environ: Environ, hot: Hot | None, receive: Receive, tenant: str) -> Response:
         """Answers what is not answered at once; what may be a long poll can then wait, and be tried again."""
-        if _may_be_long_poll(environ):
+        if _may_be_long_poll(environ, hot):
             # What is left unread of a body would come before the end of the connection.
             poll = environ[WAITER] = self._polls.begin(
                 tenant, environ.get("HTTP_AUTHORIZATION"), receive if BODY in environ else None
@@ -283,13 +296,13 @@ class Gateway:
         return await self._work(environ, hot, tenant)
 
     async def _work(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
-        if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"], hot):
+        if _reads(environ["REQUEST_METHOD"], environ, hot) or self._is_short_read(environ, hot):
             return await self._read(environ, hot, tenant)
         return await self._threads.run(tenant, partial(self._run, environ))
 
     async def _read(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
         """Answers a read, whose answer may have a page of bodies."""
-        if hot is not None and (environ["REQUEST_METHOD"], hot.resource) in SHORT_READS:
+        if hot is not None and self._is_short_read(environ, hot):
             response = await self._read_at_once(environ, hot, tenant)
             if response is not None:
                 return response
@@ -298,6 +311,9 @@ class Gateway:
         response = await self._threads.run(tenant, partial(run, environ), self._page_bytes, computes=True)
         self._release_rest(environ, tenant, response, self._page_bytes)
         return response
+
+    def _is_short_read(self, environ: Environ, hot: Hot | None) -> bool:
+        return hot is not None and (environ["REQUEST_METHOD"], hot.resource) in self._short_reads
 
     def _release_rest(self, environ: Environ, tenant: str, response: Response | None, reserved: int) -> None:
         """Gives back what a read has reserved, but for the response itself."""
@@ -468,13 +484,6 @@ class LoopCalls:
             call(*args)
 
 
-class Hot(NamedTuple):
-    """What a path says that may be handled at once: a resource of a queue, and whose and which queue it is."""
-
-    resource: str
-    match: Match
-
-
 QUEUE, CLAIMS = "", "/claims"
 """Resources of a queue, as the end of their paths: the queue itself, and its claims."""
 SHORT_READS = frozenset({("GET", QUEUE), ("POST", CLAIMS)})
@@ -514,8 +523,16 @@ def find_path(raw: bytes) -> tuple[str, Hot | None]:
     return _known_path(raw) if len(raw) <= SHORT_PATH else _known_path.__wrapped__(raw)
 
 
-def _reads(method: str, path: str, hot: Hot | None) -> bool:
+def _needs_caller(environ: Environ) -> bool:
+    """Returns whether a request is one for which its caller has to be known."""
+    return FACADE in environ or environ["PATH_INFO"].startswith("/v1/")
+
+
+def _reads(method: str, environ: Environ, hot: Hot | None) -> bool:
     """Returns whether the response of a request may have many bodies of messages."""
+    if FACADE in environ:
+        return False  # A facade says it of its resources.
+    path: str = environ["PATH_INFO"]
     if method == "POST":
         return path.startswith("/v1/") and (
             path.rstrip("/").endswith("/_read") or (hot is not None and hot.resource == CLAIMS)
@@ -523,8 +540,11 @@ def _reads(method: str, path: str, hot: Hot | None) -> bool:
     return method == "GET" and path.startswith("/v1/")
 
 
-def _may_be_long_poll(environ: Environ) -> bool:
+def _may_be_long_poll(environ: Environ, hot: Hot | None) -> bool:
     """Returns whether a request may be a long poll, however its wait is written."""
+    facade: Facade | None = environ.get(FACADE)
+    if facade is not None:
+        return hot is not None and (environ["REQUEST_METHOD"], hot.resource) in facade.long_polls
     query: str = environ["QUERY_STRING"]
     if "wait=" in (unquote(query) if "%" in query else query):
         return True

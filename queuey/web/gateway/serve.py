@@ -98,7 +98,8 @@ def open_service(settings: Settings) -> Opened:
     from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
 
     readers = readers_of(settings.users) if settings.users else []
-    limits = Limits(**part(settings, Limits.__struct_fields__))
+    longest = settings.facades.longest_body(settings.max_body)
+    limits = Limits(**part(settings, Limits.__struct_fields__), longest_body=longest)
     store = open_store(settings)
     stopping = threading.Event()
     app = make_app(
@@ -108,6 +109,7 @@ def open_service(settings: Settings) -> Opened:
         publish_metrics=settings.metrics,
         readers=readers,
         private=frozenset(settings.users),
+        served=settings.facades,
     )
     app.registry.service.moves.watch()
     return Opened(app, store, stopping.set)
@@ -243,7 +245,7 @@ def run_worker(
         threads=settings.threads,
         # With half as many for others there is still a quarter of the connections for everything else.
         waiters=min(settings.wait_slots, settings.connections // 2),
-        max_body=max(settings.max_body, settings.max_batch_bytes),
+        max_body=settings.facades.longest_body(max(settings.max_body, settings.max_batch_bytes)),
         deadline=settings.deadline,
         memory=settings.memory,
         page_bytes=settings.page_bytes,

@@ -111,7 +111,7 @@ def routes(
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds version 1 to the application whose service is in the registry."""
     service: Service = config.registry.service
-    authorization = Authorization(service, config.registry.authenticate, config.registry.private)
+    authorization: Authorization = config.registry.authorization
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
     claims = ClaimViews(service, authorization)
     at_once: dict[str, dict[str, EarlyHandler]] = {
@@ -121,7 +121,6 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         "v1.renew": {"POST": claims.begin_renew},
         "v1.release": {"POST": claims.begin_release},
     }
-    config.registry.hot = {}
     for name, pattern, handlers in routes(service, authorization, messages, ranges, claims):
         config.add_route(name, pattern if pattern.endswith("/") else pattern + SLASH)
         endpoint = Endpoint(
@@ -136,4 +135,3 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         config.add_view(endpoint, route_name=name)
         if name in HOT:
             config.registry.hot[HOT[name]] = endpoint
-    config.registry.authorization = authorization

@@ -1,0 +1,87 @@
+"""The setting ``facades``: which protocols of other systems the service speaks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+LONGEST_BODY = 4 * 1024 * 1024
+"""Bytes of a message of MQ or RQMS, whatever ``max_body`` is."""
+OPEN = ("mq", "rqms")
+"""Facades that ask nobody for a credential."""
+
+_OWN = ("/v1/", "/metrics/")
+_PATH = re.compile(r"(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*)+")
+Prefix = Annotated[
+    str | None,
+    Meta(
+        description="Path under which the service serves it beside its own API, such as `/mq`. None: it does not.",
+    ),
+]
+
+
+class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the facade of SoftLayer MQ behaves."""
+
+    prefix: Prefix = None
+    redelivery: Annotated[
+        float,
+        Meta(
+            description="Seconds after which a message that was fetched and not deleted is delivered again.",
+            ge=0.1,
+            le=43_200,
+        ),
+    ] = 10.0
+    unsynced: Annotated[
+        bool,
+        Meta(
+            description="Serve on a store that answers before a message is on a disk (fsync), which MQ never did. "
+            "Otherwise the service does not start."
+        ),
+    ] = False
+
+
+class Facades(msgspec.Struct, frozen=True, kw_only=True):
+    """Which facades are served, and how."""
+
+    only: Annotated[
+        Literal["mq"] | None,
+        Meta(description="Serve this facade alone, at `/`. `queuey serve --facade` sets it."),
+    ] = None
+    app: Annotated[
+        str,
+        Meta(
+            description="The application whose queues the facades serve. `queuey serve --app` sets it.",
+            min_length=1,
+            max_length=50,
+        ),
+    ] = "queuey"
+    mq: Annotated[
+        MqFacade,
+        Meta(description="Only in a file: the facade of [SoftLayer MQ](compat/mq.md).", extra={"default": "none"}),
+    ] = MqFacade()
+
+    def prefixes(self) -> dict[str, str]:
+        """Returns the facades that are served, and under which path each."""
+        if self.only is not None:
+            return {self.only: ""}
+        return {name: prefix for name in OPEN if (prefix := getattr(getattr(self, name, None), "prefix", None))}
+
+    def longest_body(self, otherwise: int) -> int:
+        """Returns the bytes of the longest body that is taken, given those without facades."""
+        return max(otherwise, LONGEST_BODY) if self.prefixes() else otherwise
+
+    def mistakes(self) -> Iterator[str]:
+        """Says what is wrong with fields that fit by themselves."""
+        paths = self.prefixes() if self.only is None else {}
+        for name, path in paths.items():
+            if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):
+                yield f"{name}.prefix {path}, which is no path of its own such as /{name}"
+        for (name, path), (other, inner) in permutations(paths.items(), 2):
+            if f"{inner}/".startswith(f"{path}/"):
+                yield f"{other}.prefix {inner}, which lies in the path of {name}"

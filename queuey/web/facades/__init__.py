@@ -1,0 +1,33 @@
+"""Facades: protocols of other systems, spoken so that their clients work unchanged.
+
+A facade translates. It has no queue logic of its own: it calls the use cases that version 1 of the API calls, with the
+same authorization, and its queues are ordinary queues of an application. :mod:`.facade` has what all of them share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey.settings import Facades
+from queuey.web.facades.facade import Facade, Mount
+from queuey.web.facades.mq import MqFacade
+
+KINDS: dict[str, type[Facade]] = {"mq": MqFacade}
+
+
+def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+    """Adds the facades that are to be served to the application whose service is in the registry."""
+    registry = config.registry
+    served: Facades = registry.served
+    registry.facades = []
+    for name, prefix in served.prefixes().items():
+        mount = Mount(registry.service, registry.authorization, registry.callers, served, prefix)
+        facade = KINDS[name](mount)
+        facade.include(config)
+        registry.facades.append(facade)
+
+
+def admit(request: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+    """Prepares a request that no view handles, if it is under the path of a facade."""
+    for facade in request.registry.facades:
+        facade.admit(request.environ)

@@ -1,0 +1,177 @@
+"""What all facades share: paths, callers, errors, and queues that are made when they are first used."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from queuey.access import Action, matches
+from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
+from queuey.messages import Queue, QueueSpec
+from queuey.service import QueueAccess, Service
+from queuey.settings import Facades
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Hot, Match
+from queuey.web.errors import ERROR_FORM
+from queuey.web.facades.callers import FacadeCallers
+from queuey.web.responses import Environ, Response
+
+T = TypeVar("T")
+
+FACADE = "queuey.facade"
+"""Set in the environ of a request to a facade: the :class:`Facade`."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
+ATTEMPTS = 3
+"""How often a queue is looked for, or made, that others delete."""
+
+
+class Mount(NamedTuple):
+    """What a facade is made with, and the path under which it is: blank if it is served alone."""
+
+    service: Service
+    authorization: Authorization
+    callers: FacadeCallers
+    settings: Facades
+    prefix: str
+
+
+class Resource(NamedTuple):
+    """One resource of a facade.
+
+    Attributes:
+        name: For the metrics.
+        pattern: Of its path, after the prefix, as Pyramid has it.
+        handlers: By method; others get :class:`~queuey.web.errors.NoSuchResource`.
+        at_once: By method, handlers that never block.
+    """
+
+    name: str
+    pattern: str
+    handlers: Mapping[str, Handler]
+    at_once: Mapping[str, EarlyHandler] = {}
+
+
+class Facade(ABC):
+    """One protocol.
+
+    Attributes:
+        application: Whose queues it serves.
+        spec: How the queues are made that are used and not there.
+        short_reads: Methods and names of resources whose answers have messages.
+        long_polls: Those of them that wait for messages.
+    """
+
+    short_reads: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+    long_polls: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+    spec: ClassVar[QueueSpec]
+
+    def __init__(self, mount: Mount) -> None:
+        self.application = mount.settings.app
+        self._service = mount.service
+        self._authorization = mount.authorization
+        self._prefix = mount.prefix
+
+    # What a protocol defines
+
+    @abstractmethod
+    def resources(self) -> list[Resource]:
+        """Returns its resources, in the order of matching."""
+
+    @abstractmethod
+    def find_hot(self, path: str) -> Hot | None:
+        """Returns what may be handled at once, by the path after the prefix, which is ASCII."""
+
+    @abstractmethod
+    def sign(self, environ: Environ) -> None:
+        """Puts the caller's credential where version 1 has it: in ``HTTP_AUTHORIZATION``."""
+
+    @abstractmethod
+    def error_response(self, error: Exception, status: int, text: str) -> Response:
+        """Makes the answer of an error.
+
+        Args:
+            error: What happened.
+            status: What version 1 would answer.
+            text: For the caller; it says nothing of a defect but an id.
+        """
+
+    # Requests
+
+    def include(self, config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+        """Adds its resources to the application."""
+        for name, pattern, handlers, at_once in self.resources():
+            config.add_route(name, self._prefix + pattern)
+            endpoint = Endpoint(
+                name,
+                self._service.metrics,
+                handlers,
+                at_once,
+                self._look_up if at_once else None,
+                asking=METHODS,
+                original=True,
+                admit=self.admit,
+            )
+            config.add_view(endpoint, route_name=name)
+            if at_once:
+                config.registry.hot[name] = endpoint
+
+    def admit(self, environ: Environ) -> bool:
+        """Prepares a request if it is one to this facade: its credential, and the form of its errors."""
+        if FACADE in environ:
+            return environ[FACADE] is self
+        path: str = environ["PATH_INFO"]
+        if not path.startswith(f"{self._prefix}/") or path.startswith("/__"):
+            return False
+        environ[FACADE] = self
+        environ[ERROR_FORM] = self.error_response
+        self.sign(environ)
+        return True
+
+    def hot(self, path: str) -> Hot | None:
+        """Returns what a path says that may be handled at once."""
+        return self.find_hot(path[len(self._prefix) :]) if path.isascii() else None
+
+    def _look_up(self, environ: Environ, match: Match) -> None:
+        self._authorization.look_up(environ, self.where(match))
+
+    # Queues
+
+    def where(self, match: Match) -> Match:
+        """Returns application and queue of a path. A protocol whose names differ from ours translates them here."""
+        return {"app": self.application, "queue": match["queue"]}
+
+    def find(self, environ: Environ, match: Match, action: Action) -> QueueAccess:
+        """Lets the caller in to a queue.
+
+        Raises:
+            QueueNotFound: There is none.
+            NotAuthenticated, NotAllowed: It may not do this.
+        """
+        return self._authorization.enter(environ, self._authorization.find(environ, self.where(match)), action)
+
+    def use(self, environ: Environ, match: Match, action: Action, call: Callable[[QueueAccess], T]) -> T:
+        """Makes a call with a queue, which is made if it is not there.
+
+        Raises:
+            NotAuthenticated, NotAllowed: The caller may not do this; to make a queue it needs what ``send`` needs.
+            InvalidRequest: A queue cannot have this name.
+            StoreBusy: Others delete the queue again and again.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                return call(self.find(environ, match, action))
+            except QueueNotFound:
+                self.make(environ, match)
+        raise StoreBusy(f"Queue {match['queue']!r} is deleted all the time.")
+
+    def make(self, environ: Environ, match: Match) -> Queue:
+        """Makes a queue, or finds the one of this name, whatever its options. Raises as :meth:`use`."""
+        application, name = (where := self.where(match))["app"], where["queue"]
+        patterns = self._authorization.patterns(environ, application, "send")
+        if not any(matches(pattern, name) for pattern in patterns):
+            raise NotAllowed(f"The credential uses only queues that match {', '.join(patterns)}.")
+        try:
+            return self._service.queues.create(application, name, self.spec)[0]
+        except QueueExists as error:
+            return error.queue
