@@ -25,6 +25,8 @@ def as_markdown() -> str:
         level=_fields(lines["consistency.strong"]),
         catalogue=_fields(lines["consistency.catalogue"]),
         rates=_fields(lines["rates"]),
+        facades=_fields(lines["facades"]),
+        mq=_fields(next(field for field in lines["facades"].fields if field.name == "facades.mq")),
         users=_fields_of_users(),
     )
 
@@ -163,6 +165,30 @@ queues = {{"inbox-{{user}}" = ["read", "delete"]}}
 ```
 
 {users}
+
+## Facades
+
+`facades` lets clients of other systems use the service unchanged. A facade is served under a path beside the service's
+own API, or alone, at `/`, on a port of its own: `queuey serve --facade mq --app shop --port 7070`. It is one setting; a
+settings file has a table for each facade:
+
+```toml
+[facades]
+app = "shop"
+
+[facades.mq]
+prefix = "/mq"
+redelivery = 30
+```
+
+{facades}
+
+Messages of these facades have up to 4 MiB, whatever `max_body` is. A service on the same store that serves no facade
+does not expect them: its reads may need more memory than usual.
+
+Fields of `facades.mq` ([SoftLayer MQ](compat/mq.md)):
+
+{mq}
 
 ## Consistency levels
 

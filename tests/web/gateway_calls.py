@@ -9,6 +9,7 @@ from typing import Any
 
 from queuey.metrics import Metrics
 from queuey.web.endpoint import WouldBlock
+from queuey.web.facades.facade import Facade
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.responses import text_response
 from tests.web.caller import Reply
@@ -132,6 +133,7 @@ class Stub:
 
     def __init__(self) -> None:
         self.registry = self
+        self.facades: list[Facade] = []
         self.hot = {"": self}
         self.authorization = self
         self.service = self
@@ -144,6 +146,10 @@ class Stub:
         self.metrics = Metrics()
         self.operations: dict[str, Any] = {}
         self.look_up = None
+
+    def begins(self, _method: str) -> bool:
+        """Says that all that may be handled at once can be."""
+        return True
 
     def tenant(self, _environ: dict[str, Any]) -> str:
         """Knows everybody."""

@@ -25,6 +25,7 @@ from queuey.cli.output import Json
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
     from queuey.settings import Settings
+    from queuey.storage import Store
 
 BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
 
@@ -52,8 +53,7 @@ def serve(config: Config = None, facade: Facade = None, app: App = None, **optio
     """Serve. Needs nothing: the first start makes the store, an application, its key and a profile for the client."""
     chosen = [f"{name}={value}" for name, value in (("only", facade), ("app", app)) if value is not None]
     if chosen:
-        given = [options["facades"]] if options.get("facades") else []
-        options["facades"] = ",".join([*given, *chosen])
+        options["facades"] = ",".join(filter(None, [options.get("facades"), *chosen]))
     settings = load(options, config).settings
     code = _serve(settings)
     raise typer.Exit(code)
@@ -141,6 +141,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
                 store.create_application(settings.facades.app)
             return Start(f"data {settings.data}, {_meaning(promise)}", promise=promise)
         made = first_start.prepare(store, settings, url, answers=_answers)
+        _require_application(store, settings)
     except StoreUnavailable as error:
         raise CannotStart(BAD_STORE, str(error)) from error
     finally:
@@ -160,6 +161,7 @@ def _look_at_cassandra(settings: Settings) -> Start:
     try:
         applications = store.applications()
         promise = store.acknowledgement()
+        _require_application(store, settings)
     except StoreUnavailable as error:
         waiting = f"The store cannot be used yet; until it can, requests get 503: {error}"
         return Start(place, (waiting,))
@@ -195,6 +197,19 @@ def _with_facades(settings: Settings, start: Start) -> Start:
             f"Whoever reaches {settings.host} can use the facade {' and '.join(unasked)}: no key is asked for."
         )
     return start._replace(notes=(*start.notes, *notes))
+
+
+def _require_application(store: Store, settings: Settings) -> None:
+    """Makes sure that the application is there which facades serve.
+
+    Raises:
+        CannotStart: It is not.
+    """
+    name = settings.facades.app
+    if settings.facades.prefixes() and not store.has_application(name):
+        at = f" --store {shlex.quote(settings.store)}" if settings.store != "sqlite" else ""
+        make = f"queuey app create {shlex.quote(name)}{at}"
+        raise CannotStart(BAD_SETTINGS, f"the facades serve the application {name!r}, which does not exist: {make}")
 
 
 def _is_loopback(host: str) -> bool:

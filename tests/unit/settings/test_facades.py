@@ -1,0 +1,60 @@
+"""The setting ``facades``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queuey import settings
+from queuey.errors import SettingsError
+from queuey.settings import Facades, MqFacade
+from queuey.settings.facades import LONGEST_BODY
+
+
+def load(tmp_path: Path, text: str, **options: str) -> Facades:
+    """Returns what a file and options say."""
+    path = tmp_path / "queuey.toml"
+    path.write_text(text)
+    return settings.load(options, {}, config=path).settings.facades
+
+
+def test_nothing_is_served_by_default() -> None:
+    """Facades are there for those who ask for them, and change no limit for others."""
+    found = settings.load({}, {}).settings.facades
+    assert (found, found.prefixes(), found.longest_body(7)) == (Facades(), {}, 7)
+
+
+def test_tables(tmp_path: Path) -> None:
+    """Each facade has a table; options name the application and the facade that is served alone."""
+    text = '[facades]\napp = "shop"\n[facades.mq]\nprefix = "/mq"\nredelivery = 3\n'
+    beside, alone = load(tmp_path, text), load(tmp_path, text, facades="only=mq,app=mill")
+    assert (beside.app, beside.prefixes()) == ("shop", {"mq": "/mq"})
+    assert beside.longest_body(7) == LONGEST_BODY
+    assert beside.longest_body(LONGEST_BODY + 1) == LONGEST_BODY + 1
+    assert (alone.app, alone.prefixes(), alone.mq) == ("mill", {"mq": ""}, MqFacade(prefix="/mq", redelivery=3))
+
+
+@pytest.mark.parametrize(
+    "prefix", ["/", "mq", "/mq/", "/v1", "/v1/mq", "/metrics", "/__mq", "/a//b", "/a b", "/../x", "/é"]
+)
+def test_paths_that_are_no_prefix(tmp_path: Path, prefix: str) -> None:
+    """A facade needs a path of its own, which hides nothing of the service."""
+    with pytest.raises(SettingsError, match=r"facades has mq\.prefix"):
+        load(tmp_path, f'[facades.mq]\nprefix = "{prefix}"\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[facades.nats]\n", r"Unknown setting facades\.nats"),
+        ("[facades.mq]\ndelay = 3\n", r"facades\.mq .*unknown field"),
+        ("[facades.mq]\nredelivery = 0\n", r"facades\.mq .*>= 0\.1"),
+        ('[facades]\nonly = "nats"\n', r"facades\.only .*nats"),
+        ('[facades]\napp = ""\n', r"facades\.app"),
+    ],
+)
+def test_mistakes(tmp_path: Path, text: str, said: str) -> None:
+    """What cannot be is refused by name."""
+    with pytest.raises(SettingsError, match=said):
+        load(tmp_path, text)

@@ -1,0 +1,58 @@
+"""Facades in process: what they answer when the store fails, and under a server that knows nothing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from queuey.errors import StoreFull, StoreUnavailable
+from queuey.settings import Facades, MqFacade
+from queuey.storage import Store
+from queuey.web import make_app
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller, Reply
+
+Call = Callable[[str, str, bytes], Reply]
+
+
+@pytest.fixture
+def mq(store: Store, between: InterposedStore) -> Call:
+    """Calls an application that serves MQ under a path, with a method, a path and a body."""
+    store.create_application("shop")
+    caller = Caller(make_app(between.store, served=Facades(app="shop", mq=MqFacade(prefix="/mq"))))
+    return lambda method, path, body: caller.send(caller.environ(method, path, body, {}, ""))
+
+
+def failing(error: Exception) -> Callable[..., NoReturn]:
+    """A method that fails."""
+
+    def fail(*_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - of any method
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("away", outcome="unknown"), StoreFull("full"), ValueError("defect")]
+)
+def test_mq_not_stored(mq: Call, between: InterposedStore, error: Exception) -> None:
+    """A message that is not certainly stored is answered with 503 and when to try again, whatever went wrong."""
+    between.instead(Store.append, failing(error))
+    reply = mq("POST", "/mq/q/messages", b"x")
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "10")
+    assert ("defect" in reply.text, "crash id" in reply.text) == (False, isinstance(error, ValueError))
+    between.passing(Store.append)
+    assert mq("POST", "/mq/q/messages", b"x").status == 201
+
+
+def test_mq_in_process(mq: Call) -> None:
+    """The application alone, under any WSGI server, serves the facade as well."""
+    assert mq("GET", "/mq/q/messages", b"").status == 204
+    posted = mq("POST", "/mq/q/messages", b"\xff")
+    fetched = mq("GET", "/mq/q/messages", b"")
+    assert (fetched.status, fetched.body) == (200, b"\xff")
+    assert fetched.headers["X-Message-Id"] == posted.headers["X-Message-Id"]
+    assert mq("DELETE", f"/mq/q/messages/{posted.headers['X-Message-Id']}", b"").status == 202
+    assert mq("GET", "/mq/q/unknown", b"").status == 404
