@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,20 @@ class Facade:
             return Reply(answer.status, answer.read(), answer.headers)
         finally:
             connection.close()
+
+    def raw(self, head: str, body: bytes) -> int:
+        """Sends a request in one piece, as no HTTP library would; returns the status of the answer.
+
+        Args:
+            head: The method, the path and headers, one line each.
+            body: As it goes over the wire.
+        """
+        method, path, *headers = head.split("\n")
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", "Host: x", *headers, "", ""]
+        with socket.create_connection(("127.0.0.1", self._port), timeout=WAIT) as connection:
+            connection.sendall("\r\n".join(lines).encode() + body)
+            with connection.makefile("rb") as answer:
+                return int(answer.readline().split()[1])
 
 
 def settings_file(directory: Path, text: str) -> list[str]:

@@ -183,10 +183,10 @@ def test_id_of_another_queue(mq: Facade, queue: str) -> None:
     )
 
 
-def test_bodies_that_break_off(served: Served, mq: Facade, queue: str) -> None:
-    """A body that cannot be read is 400, and nothing is stored."""
-    reply = mq.call("POST", f"/{queue}/messages", iter([b"x"]), Transfer_Encoding="gzip, chunked")
-    assert reply.status == 400
+def test_bodies_that_cannot_be_read(mq: Facade, queue: str) -> None:
+    """A body of a coding that nobody understands is 400, and nothing is stored."""
+    head = f"POST\n/{queue}/messages\nTransfer-Encoding: gzip, chunked"
+    assert mq.raw(head, b"1\r\nx\r\n0\r\n\r\n") == 400
     assert mq.call("GET", f"/{queue}").status == 404
 
 
