@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from queuey.ids import Position
+from queuey.messages import Location
 
 Outcome = Literal["done", "final", "superseded", "none", "unknown", ""]
 """What a client was told of an acknowledgement; final: it was done before; empty: nothing."""
@@ -76,6 +78,8 @@ class History:
     releases: list[ReleasingAll] = field(default_factory=list)
     letters: dict[Position, float] = field(default_factory=dict)
     """Messages that became dead letters, and when."""
+    letter_places: Mapping[Position, Collection[Location]] = field(default_factory=dict)
+    """Where these lie."""
     left: set[Position] | None = None
     """Where acknowledged messages are deleted: those that are still there."""
     calm: float = 0.0
@@ -90,6 +94,7 @@ class History:
             *self.undeleted(),
             *self._too_early(),
             *self._copies(),
+            *self._letters(),
         ]
 
     def _two_at_once(self) -> list[str]:
@@ -154,6 +159,10 @@ class History:
                 if text == body and body not in undone and other.number > one.number and began < one.asked - APART:
                     found.append(f"dedup: {other} is a copy of {one}")
         return found
+
+    def _letters(self) -> list[str]:
+        """A message becomes one dead letter."""
+        return [f"outbox: {was} lies at {places}" for was, places in self.letter_places.items() if len(places) > 1]
 
     def _stands_for_another(self, position: Position, lasting: set[Position]) -> bool:
         """Returns whether a copy was given after a message was posted, which is in order."""

@@ -15,9 +15,10 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from queuey import ids
+from queuey.deadletters import PREFIX
 from queuey.errors import InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import LogEntry, LogPage, Message, NewMessage, Page, Queue, QueueSpec, Slice
+from queuey.messages import Location, LogEntry, LogPage, Message, NewMessage, Page, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import PAGE, Appended
 from tests.sim.world import Process, World
@@ -91,7 +92,9 @@ class Replicas:
         self.queues: dict[str, Queue] = {}
         self.covers: dict[tuple[int, int, bytes], int] = {}
         self.letters: dict[Position, float] = {}
-        """When dead letters were written."""
+        """When messages became dead letters."""
+        self.letter_places: dict[Position, set[Location]] = {}
+        """Where these lie."""
         self._lows = itertools.count(1)
         self._qids = itertools.count(1000)
 
@@ -179,10 +182,11 @@ class Replicas:
         """Removes a message."""
         self.messages[partition].pop(position, None)
 
-    def put(self, positions: Iterable[Position]) -> None:
-        """Writes dead letters."""
-        for position in positions:
-            self.letters.setdefault(position, self.world.now)
+    def put(self, locations: Iterable[Location], was: Position) -> None:
+        """Writes the dead letter of a message."""
+        for location in locations:
+            self.letters.setdefault(was, self.world.now)
+            self.letter_places.setdefault(was, set()).add(location)
 
     def create_queue(self, application: str, name: str, partitions: int) -> tuple[Queue, bool]:
         """Makes a queue, if it is not there."""
@@ -287,7 +291,8 @@ class ModelStore:
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         """See the contract. Claims write nothing but dead letters."""
         assert queue.name.endswith(".dead")
-        self._replicas.put(position for _, position in self._failing(locations))
+        assert item.meta is not None
+        self._replicas.put(self._failing(locations), ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"]))
 
     def _failing(self, items: Iterable[T]) -> Iterable[T]:
         """Gives those of some items with which something is to be done; then the call may fail."""

@@ -338,7 +338,7 @@ class Storm:
         Poll(web, done, limit=3, ttl=10 * LONGEST_CALM, wait=0, queue=self.queue).attempt()
 
     def _unfinished(self) -> bool:
-        self.history.letters = dict(self.replicas.letters)
+        self.history.letters, self.history.letter_places = dict(self.replicas.letters), self.replicas.letter_places
         if self.queue.on_ack == "delete":
             self.history.left = {place for places in self.replicas.messages.values() for place in places}
         return bool(self.history.lost() or self.history.undeleted())

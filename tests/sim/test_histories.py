@@ -17,7 +17,7 @@ from queuey.claims import ClaimTiming, Copies, CoverDraft, Entry, EntryDraft, St
 from queuey.claims.entries import CoverMade
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import LogEntry, Page, Queue, Slice
+from queuey.messages import Location, LogEntry, NewMessage, Page, Queue, Slice
 from queuey.service.claims import duplicates
 from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import FollowUps, publish
@@ -210,6 +210,15 @@ def publishing_first(
     return applied
 
 
+class Renumbering(ModelStore):
+    """Gives a dead letter an id of its own each time."""
+
+    def put(self, queue: Queue, locations: Sequence[Location], item: NewMessage) -> None:
+        """Writes at the clock's id."""
+        now = ids.seconds_to_ticks(self._process.clock())
+        super().put(queue, [(partition, (now, low)) for partition, (_, low) in locations], item)
+
+
 REAL_APPEND = PartitionLog._append
 
 
@@ -316,6 +325,7 @@ MUTATIONS = {
     "the append before the dead letter": Mutation(
         ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first)
     ),
+    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=40),
     "the append before the deletion": Mutation(
         ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=370
     ),
