@@ -20,7 +20,7 @@ _PATH = re.compile(r"(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*)+")
 Prefix = Annotated[
     str | None,
     Meta(
-        description="Path under which the service serves it beside its own API, such as `/mq`. None: it does not.",
+        description="Path under which the service serves it beside its own API, such as `/mq`; none: it does not.",
     ),
 ]
 
@@ -33,7 +33,7 @@ class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         Meta(
             description="Seconds after which a message that was fetched and not deleted is delivered again.",
-            ge=0.1,
+            ge=1,
             le=43_200,
         ),
     ] = 10.0
@@ -46,11 +46,17 @@ class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = False
 
 
+class RqmsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the facade of RQMS behaves."""
+
+    prefix: Prefix = None
+
+
 class Facades(msgspec.Struct, frozen=True, kw_only=True):
     """Which facades are served, and how."""
 
     only: Annotated[
-        Literal["mq"] | None,
+        Literal["mq", "rqms"] | None,
         Meta(description="Serve this facade alone, at `/`. `queuey serve --facade` sets it."),
     ] = None
     app: Annotated[
@@ -65,12 +71,16 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         MqFacade,
         Meta(description="Only in a file: the facade of [SoftLayer MQ](compat/mq.md).", extra={"default": "none"}),
     ] = MqFacade()
+    rqms: Annotated[
+        RqmsFacade,
+        Meta(description="Only in a file: the facade of [RQMS](compat/rqms.md).", extra={"default": "none"}),
+    ] = RqmsFacade()
 
     def prefixes(self) -> dict[str, str]:
         """Returns the facades that are served, and under which path each."""
         if self.only is not None:
             return {self.only: ""}
-        return {name: prefix for name in OPEN if (prefix := getattr(getattr(self, name, None), "prefix", None))}
+        return {name: prefix for name in OPEN if (prefix := getattr(self, name).prefix)}
 
     def longest_body(self, otherwise: int) -> int:
         """Returns the bytes of the longest body that is taken, given those without facades."""

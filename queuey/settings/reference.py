@@ -26,7 +26,7 @@ def as_markdown() -> str:
         catalogue=_fields(lines["consistency.catalogue"]),
         rates=_fields(lines["rates"]),
         facades=_fields(lines["facades"]),
-        mq=_fields(next(field for field in lines["facades"].fields if field.name == "facades.mq")),
+        **{line.name.partition(".")[2]: _fields(line) for line in lines["facades"].fields if line.fields},
         users=_fields_of_users(),
     )
 
@@ -189,6 +189,10 @@ does not expect them: its reads may need more memory than usual.
 Fields of `facades.mq` ([SoftLayer MQ](compat/mq.md)):
 
 {mq}
+
+Fields of `facades.rqms` ([RQMS](compat/rqms.md)):
+
+{rqms}
 
 ## Consistency levels
 

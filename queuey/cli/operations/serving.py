@@ -44,7 +44,9 @@ class CannotStart(Exception):
 
 Facade = Annotated[
     str | None,
-    typer.Option("--facade", help="Serve a facade alone, at /, for clients of another system: mq.", metavar="NAME"),
+    typer.Option(
+        "--facade", help="Serve a facade alone, at /, for clients of another system: mq or rqms.", metavar="NAME"
+    ),
 ]
 App = Annotated[str | None, typer.Option("--app", help="The application that facades serve.", show_default="queuey")]
 

@@ -11,8 +11,9 @@ from typing import Any
 from queuey.settings import Facades
 from queuey.web.facades.facade import Facade, Mount
 from queuey.web.facades.mq import MqFacade
+from queuey.web.facades.rqms import RqmsFacade
 
-KINDS: dict[str, type[Facade]] = {"mq": MqFacade}
+KINDS: dict[str, type[Facade]] = {"mq": MqFacade, "rqms": RqmsFacade}
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey.access import Action, matches
-from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
+from queuey.claims import ReceiptStatus, Settlement
+from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy, TooManyClaims
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.settings import Facades
@@ -175,3 +176,13 @@ class Facade(ABC):
             return self._service.queues.create(application, name, self.spec)[0]
         except QueueExists as error:
             return error.queue
+
+
+def check_settled(settlements: Sequence[Settlement]) -> None:
+    """Makes sure that nothing was refused.
+
+    Raises:
+        TooManyClaims: A partition has as many messages done out of order as it may have.
+    """
+    if any(each.status is ReceiptStatus.REFUSED for each in settlements):
+        raise TooManyClaims("The queue has as many messages done out of order as it may have. Fetch the oldest ones.")

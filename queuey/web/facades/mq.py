@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement
-from queuey.errors import InvalidRequest, QueueNotFound, TooManyClaims
+from queuey.claims import ClaimReceipt, Settlement
+from queuey.errors import InvalidRequest, QueueNotFound
 from queuey.messages import MAX_TTL, Location, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft, HandedOut
 from queuey.service.queues import queue_name_error
@@ -16,7 +16,7 @@ from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
 from queuey.web.endpoint import Begun, Hot, Match, WouldBlock
 from queuey.web.errors import NoSuchResource
-from queuey.web.facades.facade import Facade, Mount, Resource
+from queuey.web.facades.facade import Facade, Mount, Resource, check_settled
 from queuey.web.requests import read_body
 from queuey.web.responses import TEXT, Environ, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
@@ -149,7 +149,7 @@ class MqFacade(Facade):
         try:
             access = self.find(environ, match, "work")
             if receipt is not None and receipt.partition <= access.queue.partitions:
-                _check(self._claims.acknowledge(access, [receipt]))
+                check_settled(self._claims.acknowledge(access, [receipt]))
         except QueueNotFound:
             self.where(match)
         return Response(202, b"")
@@ -162,7 +162,7 @@ class MqFacade(Facade):
             raise WouldBlock
 
         def deleted(settlements: Sequence[Settlement]) -> Response:
-            _check(settlements)
+            check_settled(settlements)
             return Response(202, b"")
 
         return partial(self._claims.begin_acknowledge, queue, [receipt]), deleted
@@ -203,13 +203,3 @@ def _sent(message: Message) -> Response:
         ("X-Content-Type-Options", "nosniff"),
         ("X-Message-Id", message_id((message.partition, message.position))),
     )
-
-
-def _check(settlements: Sequence[Settlement]) -> None:
-    """Makes sure that nothing was refused.
-
-    Raises:
-        TooManyClaims: The partition has as many claims as it may have.
-    """
-    if any(each.status is ReceiptStatus.REFUSED for each in settlements):
-        raise TooManyClaims("The queue has as many messages done out of order as it may have. Fetch the oldest ones.")

@@ -175,6 +175,7 @@ class Gateway:
         """Called by granian with each request."""
         environ, foreign = make_environ(scope)
         try:
+            environ["PATH_INFO"] = scope["path"]
             environ["PATH_INFO"], hot = find_path(scope["raw_path"])
             for facade in self._facades:
                 if facade.admit(environ):
@@ -190,6 +191,7 @@ class Gateway:
                 if await self._polls.turn(poll):
                     response = await self._work(environ, hot, poll.tenant)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
+            any(facade.admit(environ) for facade in self._facades)  # unless that was done
             response = error_response(error, environ)
             if WAITER not in environ:
                 self._metrics.observe(NAME, response.status, 0.0)

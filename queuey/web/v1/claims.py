@@ -160,7 +160,7 @@ class ClaimViews:
 
 
 def _handed_out(queue: Queue, claimed: Sequence[HandedOut]) -> Response:
-    return Response(200, body_of(render_claims(claimed, _mark(queue))), JSON)
+    return Response(200, body_of(render_claims(claimed, mark_of(queue))), JSON)
 
 
 def _begun(begin: Begin, respond_with: Callable[[Any], Response]) -> Begun:
@@ -194,7 +194,7 @@ def _receipts(value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]
         errors["receipts"] = f"Longer than maximum length {MOST_CLAIMS}"
         return []
     found = []
-    mark = _mark(queue)
+    mark = mark_of(queue)
     for index, item in enumerate(value):
         text, _, marked = item.rpartition("-") if isinstance(item, str) else ("", "", "")
         try:
@@ -208,7 +208,7 @@ def _receipts(value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]
     return found
 
 
-def _mark(queue: Queue) -> str:
+def mark_of(queue: Queue) -> str:
     """Returns the end of a queue's receipts; it differs between queues, and before and after a purge."""
     return f"{crc32(b'%d' % queue.qid) & 0xFFFFFF:06x}"
 
@@ -220,7 +220,7 @@ def _settled(queue: Queue, settlements: Sequence[Settlement]) -> Response:
         TooManyClaims: The partition has as many claims as it may have.
         ClaimLost: Some were superseded.
     """
-    mark = _mark(queue)
+    mark = mark_of(queue)
     results = [
         schemas.Settlement(
             receipt=f"{each.receipt}-{mark}",

@@ -486,15 +486,27 @@ def _deeper_than(value: object, most: int) -> bool:
     return True
 
 
-def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool) -> tuple[str | bytes, bool]:
-    """Returns an item's body and whether it is the text of a JSON value."""
+def decode_value(raw: bytes) -> Any:  # noqa: ANN401 - any JSON
+    """Reads a JSON value that is to be stored.
+
+    Raises:
+        BadField: Not every reader could take it in.
+    """
     try:
         value = decode_any(raw)
     except JSON_ERRORS:
-        errors["body"] = "Is no JSON that others could read"
-        return "", False
+        raise validators.BadField("Is no JSON that others could read") from None
     if raw.count(b"[") + raw.count(b"{") > DEEPEST and _deeper_than(value, DEEPEST):
-        errors["body"] = f"Nested deeper than {DEEPEST} levels"
+        raise validators.BadField(f"Nested deeper than {DEEPEST} levels")
+    return value
+
+
+def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool) -> tuple[str | bytes, bool]:
+    """Returns an item's body and whether it is the text of a JSON value."""
+    try:
+        value = decode_value(raw)
+    except validators.BadField as error:
+        errors["body"] = str(error)
         return "", False
     body: str | bytes = value if isinstance(value, str) else raw.decode()
     if encoded:

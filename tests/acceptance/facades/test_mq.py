@@ -21,7 +21,7 @@ from tests.servers.served import Served, environment, free_port
 
 LONGEST = 4 * 1024 * 1024
 LASTING = '[facades.mq]\nprefix = "/mq"\nredelivery = 3600\n'
-SHORT = "[facades.mq]\nredelivery = 0.2\n"
+SHORT = "[facades.mq]\nredelivery = 1\n"
 
 
 @pytest.fixture(scope="module")

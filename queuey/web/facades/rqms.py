@@ -1,0 +1,292 @@
+"""The facade of RQMS: queues of JSON values with ids, locked for a time by who fetches them."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
+from queuey.errors import Conflict, InvalidRequest, QueueNotFound, TooManyWaiters
+from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
+from queuey.service import Draft, HandedOut
+from queuey.service.queues import queue_name_error
+from queuey.service.reading import SHORT_BYTES
+from queuey.settings.facades import LONGEST_BODY
+from queuey.web import validators
+from queuey.web.endpoint import WAITER, Begun, Hot, Match, WouldBlock
+from queuey.web.facades.facade import Facade, Mount, Resource, check_settled
+from queuey.web.requests import JSON_ERRORS, decode_any, parse_form, read_body
+from queuey.web.responses import Environ, Header, Response, encode, json_response
+from queuey.web.v1.claims import mark_of
+from queuey.web.v1.messages import decode_value
+from queuey.web.v1.spec import MAX_CLAIM, MOST_CLAIMS
+from queuey.web.validators import Errors
+
+WAIT = 0.25
+"""Seconds that a fetch waits if nothing is free, as the original's program does. Its manual says about two."""
+COUNT, TIME = 1, 10.0
+"""What a fetch asks for that does not say."""
+SHORTEST = 1.0
+"""Seconds of the shortest lock: of shorter ones too many would be over before the answer is there."""
+ID = "rqms-id"
+"""The header of a message that has its id."""
+TICKET = 2
+"""Parts of a ticket: an id and a revision."""
+HTML: Header = ("Content-Type", "text/html; charset=utf-8")
+
+
+class TicketSpent(Conflict):
+    """The item has changed, was fetched by somebody else since, or is done."""
+
+    code = "TicketSpent"
+
+
+class RqmsFacade(Facade):
+    """Four calls, without credentials."""
+
+    spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
+    short_reads = frozenset({("GET", "rqms.queue")})
+    long_polls = short_reads
+
+    def __init__(self, mount: Mount) -> None:
+        super().__init__(mount)
+        self._header = mount.callers.header(self.application)
+        self._names = self._service.names
+        self._claims = self._service.claims
+
+    def resources(self) -> list[Resource]:
+        """See the base class. What follows in a path means nothing to most calls."""
+        return [
+            Resource(
+                "rqms.queue",
+                "/{queue:[^/]+}{rest:(?:/.*)?}",
+                {"GET": self.fetch, "POST": self.add, "PUT": self.set, "DELETE": self.finish},
+                {"GET": self.begin_fetch, "DELETE": self.begin_finish},
+            )
+        ]
+
+    def find_hot(self, path: str) -> Hot | None:
+        """See the base class."""
+        queue = path.split("/", 2)[1]
+        return Hot("rqms.queue", {"queue": queue}) if queue else None
+
+    def sign(self, environ: Environ) -> None:
+        """See the base class."""
+        environ["HTTP_AUTHORIZATION"] = self._header
+
+    def error_response(self, error: Exception, status: int, text: str) -> Response:
+        """See the base class."""
+        if isinstance(error, TooManyWaiters):
+            return json_response({"items": []})
+        if status in {429, 500, 503}:
+            headers: tuple[Header, ...] = (("Retry-After", "1"),)
+            status = 500 if status == 500 else 503  # noqa: PLR2004 - a defect of ours
+        else:
+            headers, status = (), status if isinstance(error, Conflict) else 400
+        response = json_response({"error": True, "message": text}, status)
+        response.headers += headers
+        return response
+
+    def where(self, match: Match) -> Match:
+        """See the base class.
+
+        Raises:
+            InvalidRequest: No queue can have this name.
+        """
+        found = super().where(match)
+        if (reason := queue_name_error(found["queue"], self._service.limits.max_queue_name)) is not None:
+            raise InvalidRequest({"database": reason})
+        return found
+
+    # Adding
+
+    def add(self, environ: Environ, match: Match) -> Response:
+        """Stores an item under an id that is free."""
+        self.where(match)
+        given = parse_form(environ["QUERY_STRING"], "query")
+        name, draft = _name(given.get("id", "")), _draft(environ, given.get("id", ""))
+        self.use(environ, match, "send", lambda access: self._names.create(access, name, draft))
+        return Response(201, b"It shall be done.", HTML)
+
+    def set(self, environ: Environ, match: Match) -> Response:
+        """Stores an item in the place of the one that has the name, also if that is locked."""
+        self.where(match)
+        name = _name(match["rest"].split("/", 2)[1] if match["rest"] else "")
+        draft = _draft(environ, name)
+        self.use(environ, match, "overwrite", lambda access: self._names.replace(access, name, draft))
+        return Response(201, b"Well spoken.", HTML)
+
+    # Fetching
+
+    def fetch(self, environ: Environ, match: Match) -> Response:
+        """Locks items; none if there is no such queue."""
+        asked = _asked(environ)
+        try:
+            access = self.find(environ, match, "work")
+            return _fetched(access.queue, self._claims.claim(access, **asked))
+        except QueueNotFound:
+            return json_response({"items": []})
+
+    def begin_fetch(self, environ: Environ, match: Match) -> Begun:
+        """Is ``fetch`` without blocking."""
+        queue = self._authorization.enter_at_once(environ, self.where(match), "work")
+        begin = partial(self._claims.begin_claim, queue, **_asked(environ), max_bytes=SHORT_BYTES)
+        return begin, partial(_fetched, queue)
+
+    # Finishing
+
+    def finish(self, environ: Environ, match: Match) -> Response:
+        """Removes an item by its ticket."""
+        revision = _revision(read_body(environ, LONGEST_BODY))
+        try:
+            access = self.find(environ, match, "work")
+            receipt = _receipt(revision, access.queue)
+            if receipt is None and access.renew():
+                receipt = _receipt(revision, access.queue)
+        except QueueNotFound:
+            receipt = None
+        if receipt is None:
+            raise TicketSpent("The ticket is of another queue, or of one that was deleted since.")
+        return _finished(self._claims.acknowledge(access, [receipt]))
+
+    def begin_finish(self, environ: Environ, match: Match) -> Begun:
+        """Is ``finish`` without blocking."""
+        queue = self._authorization.enter_at_once(environ, self.where(match), "work")
+        receipt = _receipt(_revision(read_body(environ, LONGEST_BODY)), queue)
+        if receipt is None:
+            raise WouldBlock  # It may be the row that is wrong.
+        return partial(self._claims.begin_acknowledge, queue, [receipt]), _finished
+
+
+def _name(text: str) -> str:
+    """Checks an id, or the name of an item.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    if not text:
+        raise InvalidRequest({"id": validators.REQUIRED})
+    if len(text) > LONGEST_NAME:
+        raise InvalidRequest({"id": f"Longer than maximum length {LONGEST_NAME}"})
+    return text
+
+
+def _draft(environ: Environ, name: str) -> Draft:
+    """Reads an item.
+
+    Raises:
+        InvalidRequest: Its value is not JSON.
+    """
+    body = read_body(environ, LONGEST_BODY)
+    try:
+        decode_value(body)
+    except validators.BadField as error:
+        raise InvalidRequest({"value": str(error)}) from None
+    meta = Meta("application/json", ((ID, name),), json=True)
+    # White space between the parts of a value says nothing, so it does not make it another one.
+    return Draft(msgspec.json.format(body, indent=-1).decode(), meta=meta)
+
+
+def _asked(environ: Environ) -> dict[str, Any]:
+    """Reads what a fetch asks for, as the use case takes it. More than can be had is as much as can be had.
+
+    Raises:
+        InvalidRequest: One of the numbers is none.
+    """
+    given = parse_form(environ["QUERY_STRING"], "query")
+    errors = Errors()
+    count = errors.take("count", _number, given.get("count"), 1)
+    time = errors.take("time", _number, given.get("time"), 0)
+    errors.check()
+    return {
+        "limit": int(min(count or COUNT, MOST_CLAIMS)),
+        "ttl": min(max(TIME if time is None else time, SHORTEST), MAX_CLAIM),
+        "wait": WAIT,
+        "waiter": environ.get(WAITER),
+    }
+
+
+def _number(text: object, least: float) -> float:
+    """Reads a number that may be as large as it likes.
+
+    Raises:
+        BadField: It is none.
+    """
+    try:
+        number = float(str(text))
+    except ValueError:
+        number = math.nan
+    if not number >= least:  # which no number is that is none
+        raise validators.BadField(f'"{validators.show(text)}" is no number from {least:g} on')
+    return number
+
+
+def _fetched(queue: Queue, claimed: Sequence[HandedOut]) -> Response:
+    """Answers with items, ascending by their ids."""
+    mark = mark_of(queue)
+    items = []
+    for each in claimed:
+        name = _id_of(each.message)
+        ticket = encode([name, f"{each.receipt}-{mark}"]).decode()
+        items.append((name, {"ticket": ticket, "value": _value_of(each.message)}))
+    return json_response({"items": [item for _, item in sorted(items, key=lambda item: item[0].encode())]})
+
+
+def _id_of(message: Message) -> str:
+    """Returns the id of an item; that of the message if it was not posted as one."""
+    return dict(message.meta.headers if message.meta is not None else ()).get(ID, message.id)
+
+
+def _value_of(message: Message) -> object:
+    """Returns the value of an item: of a message that was not posted as one its text, or its bytes in base64."""
+    body = message.body
+    if isinstance(body, bytes):
+        return b64encode(body).decode()
+    return msgspec.Raw(body.encode()) if message.meta is not None and message.meta.json else body
+
+
+def _revision(body: bytes) -> str:
+    """Reads a ticket, as it was given out or as a JSON string once more.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    try:
+        ticket = decode_any(body)
+        if isinstance(ticket, str):
+            ticket = decode_any(ticket)
+    except JSON_ERRORS:
+        raise InvalidRequest({"ticket": "Is no JSON: send the ticket of the item, unchanged"}) from None
+    if not isinstance(ticket, list) or len(ticket) != TICKET or not all(isinstance(part, str) for part in ticket):
+        raise InvalidRequest({"ticket": "Is not the ticket of an item: a list of an id and a revision"})
+    revision: str = ticket[1]
+    return revision
+
+
+def _receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
+    """Reads the revision of a ticket; None: it is not of this queue."""
+    text, _, mark = revision.rpartition("-")
+    try:
+        receipt = parse_receipt(text)
+    except ValueError:
+        return None
+    # Number 0 would be a lock that nobody has.
+    return receipt if mark == mark_of(queue) and receipt.partition <= queue.partitions and receipt.number else None
+
+
+def _finished(settlements: Sequence[Settlement]) -> Response:
+    """Answers whoever finishes an item.
+
+    Raises:
+        TicketSpent: It has changed, or is done.
+        TooManyClaims: The partition has as many claims as it may have.
+    """
+    check_settled(settlements)
+    if any(each.status is not ReceiptStatus.DONE for each in settlements):
+        raise TicketSpent("The item has changed, was fetched by somebody else since, or is done.")
+    return Response(200, b"Well done, sir!", HTML)

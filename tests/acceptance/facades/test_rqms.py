@@ -1,0 +1,356 @@
+"""The facade of RQMS on a real service: every call, every error, and what the original lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from queuey.client import Client
+from queuey.messages import MAX_TTL
+from tests.acceptance.facades.calls import WAIT, Facade, Reply, settings_file
+from tests.servers import keyspaces
+from tests.servers.served import Served, environment, free_port
+
+TABLE = '[facades.rqms]\nprefix = "/rqms"\n'
+LONG = 3600
+"""Seconds of a lock that lasts as long as the tests do."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service with the facade beside its own API."""
+    directory = tmp_path_factory.mktemp("rqms")
+    with Served(directory, settings_file(directory, TABLE)) as running:
+        yield running
+        assert "Traceback" not in running.output
+
+
+@pytest.fixture
+def rqms(served: Served) -> Facade:
+    """The facade."""
+    return Facade(served.port, "/rqms")
+
+
+@pytest.fixture
+def native(served: Served) -> Iterator[Client]:
+    """A client of the service's own API."""
+    with served.client() as client:
+        yield client
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that is not there."""
+    return f"q{uuid.uuid4().hex[:12]}"
+
+
+def add(rqms: Facade, queue: str, name: str, value: object = 1) -> Reply:
+    """Posts an item."""
+    return rqms.call("POST", f"/{queue}?id={quote(name)}", json.dumps(value).encode())
+
+
+def fetch(rqms: Facade, queue: str, count: int = 1, seconds: float = LONG) -> list[dict[str, Any]]:
+    """Fetches items, as many as there are."""
+    reply = rqms.call("GET", f"/{queue}?count={count}&time={seconds:f}")
+    assert (reply.status, reply.headers.get_content_type()) == (200, "application/json")
+    found = json.loads(reply.body)
+    assert found.keys() == {"items"}
+    assert all(item.keys() == {"ticket", "value"} for item in found["items"])
+    items: list[dict[str, Any]] = found["items"]
+    return items
+
+
+def fetch_some(rqms: Facade, queue: str, seconds: float = LONG) -> list[dict[str, Any]]:
+    """Fetches until there is an item; returns one. A short lock may be over before the answer is there: then 503."""
+    end = time.monotonic() + WAIT
+    while (
+        reply := rqms.call("GET", f"/{queue}?count=1&time={seconds:f}")
+    ).status == 503 or b"ticket" not in reply.body:
+        assert time.monotonic() < end
+    items: list[dict[str, Any]] = json.loads(reply.body)["items"]
+    return items
+
+
+def finish(rqms: Facade, queue: str, item: dict[str, Any]) -> Reply:
+    """Gives an item's ticket back, as it was."""
+    return rqms.call("DELETE", f"/{queue}", item["ticket"].encode())
+
+
+def test_calls(rqms: Facade, native: Client, queue: str) -> None:
+    """An item is posted, fetched with a ticket, locked, and removed by the ticket; the answers are the original's."""
+    posted = add(rqms, queue, "item-1", {"a": [1, None, "é"]})
+    assert (posted.status, posted.body) == (201, b"It shall be done.")
+    assert posted.headers["Content-Type"] == "text/html; charset=utf-8"
+    [item] = fetch(rqms, queue, 5)
+    assert item["value"] == {"a": [1, None, "é"]}
+    name, revision = json.loads(item["ticket"])
+    assert (name, bool(revision)) == ("item-1", True)
+    assert fetch(rqms, queue) == []
+    done = finish(rqms, queue, item)
+    assert (done.status, done.body) == (200, b"Well done, sir!")
+    assert finish(rqms, queue, item).status == 409
+    found = native.info(queue)
+    assert (found.partitions, found.ttl, found.on_ack, found.count) == (1, MAX_TTL, "delete", 0)
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 0, -1.5e300, "", "text", [], {}, {"b": 1, "a": 2}, "\x00\u2028"], ids=repr
+)
+def test_any_json(rqms: Facade, queue: str, value: object) -> None:
+    """Every JSON value comes back as it was."""
+    assert add(rqms, queue, "x", value).status == 201
+    [item] = fetch(rqms, queue)
+    assert (item["value"], type(item["value"])) == (value, type(value))
+
+
+def test_numbers_keep_their_digits(rqms: Facade, queue: str) -> None:
+    """A number is not rounded, as long as it is."""
+    digits = b"123456789012345678901234567890.50"
+    assert rqms.call("POST", f"/{queue}?id=x", b'{ "n" : ' + digits + b" }").status == 201
+    assert digits in rqms.call("GET", f"/{queue}").body
+
+
+def test_posted_again(rqms: Facade, queue: str) -> None:
+    """The same id with the same value is 201 again and stored once; with another value it is 409, until it is done."""
+    assert [add(rqms, queue, "x", {"n": 1}).status for _ in range(3)] == [201] * 3
+    assert rqms.call("POST", f"/{queue}?id=x", b'{ "n" :\n1}').status == 201
+    refused = add(rqms, queue, "x", {"n": 2})
+    assert (refused.status, json.loads(refused.body)["error"]) == (409, True)
+    [item] = fetch(rqms, queue, 10)
+    assert item["value"] == {"n": 1}
+    assert add(rqms, queue, "x", {"n": 2}).status == 409
+    assert finish(rqms, queue, item).status == 200
+    assert add(rqms, queue, "x", {"n": 2}).status == 201
+    assert [item["value"] for item in fetch(rqms, queue, 10)] == [{"n": 2}]
+
+
+def test_set(rqms: Facade, queue: str) -> None:
+    """A named item has its newest value; whoever has locked an older one learns that at removing it."""
+    for number in (1, 2):
+        reply = rqms.call("PUT", f"/{queue}/state%20changed/ignored", b"%d" % number)
+        assert (reply.status, reply.body) == (201, b"Well spoken.")
+    [old] = fetch(rqms, queue, 10)
+    assert (old["value"], json.loads(old["ticket"])[0]) == (2, "state changed")
+    assert rqms.call("PUT", f"/{queue}/state%20changed", b"3").status == 201
+    assert finish(rqms, queue, old).status == 409
+    [new] = fetch(rqms, queue, 10)
+    assert new["value"] == 3
+    assert finish(rqms, queue, new).status == 200
+    assert fetch(rqms, queue, 10) == []
+
+
+def test_order_within_an_answer(rqms: Facade, queue: str) -> None:
+    """Items of one answer ascend by their ids, byte by byte, whatever the order of the posts."""
+    names = ["b", "a10", "Z", "a9", "\u00e9", "item-000000001", "~"]
+    for name in names:
+        assert add(rqms, queue, name).status == 201
+    fetched = [json.loads(item["ticket"])[0] for item in fetch(rqms, queue, 100)]
+    assert fetched == sorted(names, key=str.encode)
+
+
+def test_locks_end(rqms: Facade, queue: str) -> None:
+    """An item whose lock has ended is fetched again; then the old ticket is spent, and before it is not."""
+    add(rqms, queue, "x")
+    [first] = fetch_some(rqms, queue, 0)
+    [second] = fetch_some(rqms, queue, 0.5)
+    assert second["ticket"] != first["ticket"]
+    [third] = fetch_some(rqms, queue)
+    assert [finish(rqms, queue, item).status for item in (first, second, third)] == [409, 409, 200]
+
+
+def test_defaults_and_more_than_can_be_had(rqms: Facade, queue: str) -> None:
+    """One item for some seconds unless asked otherwise; of more than can be had there is as much as there can be."""
+    for name in "abc":
+        add(rqms, queue, name)
+    assert len(json.loads(rqms.call("GET", f"/{queue}").body)["items"]) == 1
+    # On a machine that stands still for ten seconds the first is free again.
+    assert len(fetch(rqms, queue, 10**9, 1e12)) in {2, 3}
+
+
+def test_short_wait(rqms: Facade, queue: str) -> None:
+    """A fetch that finds nothing waits a moment for an item; a queue that is not there has none."""
+    assert fetch(rqms, queue) == []
+    assert rqms.call("GET", f"/{queue}/anything/below?x=1").body == b'{"items":[]}'
+    add(rqms, queue, "first")
+    assert len(fetch(rqms, queue)) == 1
+    ended = threading.Event()
+    found: list[dict[str, Any]] = []
+
+    def go_on() -> None:
+        while not found and not ended.is_set():
+            found.extend(fetch(rqms, queue))
+
+    reader = threading.Thread(target=go_on)
+    reader.start()
+    try:
+        add(rqms, queue, "second")
+        reader.join(WAIT)
+    finally:
+        ended.set()
+        reader.join(WAIT)
+    assert json.loads(found[0]["ticket"])[0] == "second"
+
+
+DEEP = b"[" * 300 + b"]" * 300
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/{queue}", b"1"),
+        ("POST", "/{queue}?id=", b"1"),
+        ("POST", "/{queue}?id=x", b""),
+        ("POST", "/{queue}?id=x", b"{"),
+        ("POST", "/{queue}?id=x", b"\xff"),
+        ("POST", "/{queue}?id=x", b"NaN"),
+        ("POST", "/{queue}?id=x", b"1 2"),
+        ("POST", "/{queue}?id=x", DEEP),
+        ("POST", "/{queue}?id=%ff", b"1"),
+        ("POST", "/{queue}?id=" + 256 * "x", b"1"),
+        ("POST", "/{queue}?id=x", b'"' + b"x" * (4 * 1024 * 1024) + b'"'),
+        ("PUT", "/{queue}", b"1"),
+        ("PUT", "/{queue}/", b"1"),
+        ("PUT", "/{queue}/" + 256 * "x", b"1"),
+        ("PUT", "/{queue}/a%2Fb", b"1"),
+        ("PUT", "/{queue}/x", b"{"),
+        ("PUT", "/_private/x", b"1"),
+        ("POST", "/%01?id=x", b"1"),
+        ("POST", "/%ff?id=x", b"1"),
+        ("POST", "/" + 51 * "q" + "?id=x", b"1"),
+        ("POST", "/", b"1"),
+        ("GET", "/", None),
+        ("GET", "/{queue}?count=x", None),
+        ("GET", "/{queue}?count=0", None),
+        ("GET", "/{queue}?time=-1", None),
+        ("GET", "/{queue}?time=nan", None),
+        ("GET", "/_private", None),
+        ("DELETE", "/{queue}", b""),
+        ("DELETE", "/{queue}", b"{"),
+        ("DELETE", "/{queue}", b"{}"),
+        ("DELETE", "/{queue}", b'["x"]'),
+        ("DELETE", "/{queue}", b'["x", 1]'),
+        ("DELETE", "/{queue}", b'"x"'),
+        ("PATCH", "/{queue}", b"1"),
+        ("OPTIONS", "/{queue}", None),
+    ],
+)
+def test_bad_input(rqms: Facade, native: Client, queue: str, method: str, path: str, body: bytes | None) -> None:
+    """What is wrong is 400 in the original's form of errors, and stores nothing."""
+    before = list(native.queue_names())
+    reply = rqms.call(method, path.format(queue=queue), body)
+    assert reply.status == 400
+    answer = json.loads(reply.body)
+    assert (answer.keys(), answer["error"]) == ({"error", "message"}, True)
+    assert list(native.queue_names()) == before
+
+
+@pytest.mark.parametrize("ticket", ['["x","y"]', '["x","1-' + "0" * 32 + '-1-000000"]', '["x",""]'])
+def test_tickets_of_nothing(rqms: Facade, queue: str, ticket: str) -> None:
+    """A ticket that is none of the queue's is spent, as is every ticket of a queue that is not there."""
+    for _ in range(2):
+        assert rqms.call("DELETE", f"/{queue}", ticket.encode()).status == 409
+        add(rqms, queue, "x")
+    assert len(fetch(rqms, queue)) == 1
+
+
+def test_tickets_of_another_queue(rqms: Facade, queue: str) -> None:
+    """A ticket removes nothing from another queue."""
+    add(rqms, queue, "x")
+    add(rqms, f"{queue}b", "x")
+    [item], [other] = fetch(rqms, queue), fetch(rqms, f"{queue}b")
+    assert finish(rqms, queue, other).status == 409
+    assert rqms.call("DELETE", f"/{queue}", json.dumps(item["ticket"]).encode()).status == 200
+    assert finish(rqms, f"{queue}b", other).status == 200
+
+
+def test_as_its_client_sends(served: Served, rqms: Facade, queue: str) -> None:
+    """The original client sends absolute request targets, and tickets as the body of DELETE; others send chunks."""
+    body = b'{"n": 1}'
+    target = f"http://127.0.0.1:{served.port}/rqms/{queue}?id=item-000000000-abcdefghijklmnopqrstuv"
+    assert Facade(served.port).raw(f"POST\n{target}\nContent-Length: {len(body)}", body) == 201
+    [item] = fetch(rqms, queue)
+    ticket = item["ticket"].encode()
+    target = f"http://127.0.0.1:{served.port}/rqms/{queue}"
+    assert Facade(served.port).raw(f"DELETE\n{target}\nContent-Length: {len(ticket)}", ticket) == 200
+    add(rqms, queue, "y")
+    [item] = fetch(rqms, queue)
+    chunks = iter([item["ticket"].encode()])
+    assert rqms.call("DELETE", f"/{queue}", chunks, Transfer_Encoding="chunked").status == 200
+
+
+def test_ordinary_queues(rqms: Facade, native: Client, queue: str) -> None:
+    """Items can be read by time, by name and claimed natively, and messages sent natively are fetched."""
+    add(rqms, queue, "x", {"n": 1})
+    native.send(queue, "text")
+    native.send(queue, b"\xff")
+    native.send(queue, json=[1])
+    assert next(message.body for message in native.read_all(queue, since=0)) == {"n": 1}
+    named = native.named(queue).get("x")
+    assert named is not None
+    [job] = native.job_queue(queue).receive(limit=1, ttl=600)
+    assert job.message.id == named.id
+    assert {json.dumps(item["value"]) for item in fetch(rqms, queue, 10)} == {'"text"', '"/w=="', "[1]"}
+    assert native.job_queue(queue).counts().claimed == 4
+
+
+def test_many_readers(rqms: Facade, queue: str) -> None:
+    """Readers at the same time share the items: each is given to one of them."""
+    for number in range(40):
+        add(rqms, queue, f"item-{number:03}")
+    taken: list[str] = []
+
+    def work() -> None:
+        while items := fetch(rqms, queue, 3):
+            taken.extend(item["ticket"] for item in items)
+
+    readers = [threading.Thread(target=work) for _ in range(4)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(WAIT)
+    assert sorted(json.loads(ticket)[0] for ticket in taken) == [f"item-{number:03}" for number in range(40)]
+
+
+def test_alone(tmp_path: Path) -> None:
+    """Alone it is at /, for one application, with health beside it."""
+    with Served(tmp_path, ["--facade", "rqms", "--app", "shop"]) as served:
+        rqms = Facade(served.port)
+        assert add(rqms, "metrics", "x").status == 201
+        assert len(fetch(rqms, "metrics")) == 1
+        assert rqms.call("GET", "/").status == 400
+        assert rqms.call("GET", "/__heartbeat__").status == 200
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "cassandra"])
+def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """After kill -9 of the service locks last, tickets are valid, and what was stored is there once."""
+    options = settings_file(tmp_path, TABLE)
+    if kind == "cassandra":
+        url = keyspaces.make(request.getfixturevalue("cassandra"))
+        options += ["--store", url]
+        make = [sys.executable, "-m", "queuey", "app", "create", "queuey", "--store", url]
+        subprocess.run(make, env=environment(), check=True, capture_output=True, timeout=WAIT)
+    port = free_port()
+    rqms = Facade(port, "/rqms")
+    with Served(tmp_path, options, port=port):
+        assert [add(rqms, "jobs", name).status for name in "abc"] == [201] * 3
+        [first] = fetch_some(rqms, "jobs")
+        assert rqms.call("PUT", "/jobs/b", b"2").status == 201
+    with Served(tmp_path, options, port=port):
+        assert add(rqms, "jobs", "c").status == 201
+        others = list(itertools.chain.from_iterable(fetch_some(rqms, "jobs") for _ in range(2)))
+        assert {(json.loads(item["ticket"])[0], item["value"]) for item in others} == {("b", 2), ("c", 1)}
+        assert fetch(rqms, "jobs") == []
+        assert [finish(rqms, "jobs", item).status for item in (first, *others)] == [200] * 3
+        assert finish(rqms, "jobs", first).status == 409
