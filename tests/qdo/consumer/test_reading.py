@@ -93,8 +93,9 @@ async def test_no_more_is_held_than_the_settings_allow(site: Site) -> None:
     for partition in range(1, 5):
         await site.send(queue, 1000, partition)
     consumer = await site.consumer(queue, page=50, prefetch_messages=400)
-    await until(lambda: not any(pending_call.end is None for pending_call in consumer._fetcher._pending_calls))
-    assert 0 < consumer._buffer.count <= 400
+    calls = consumer._fetcher._pending_calls
+    await until(lambda: consumer._buffer.count > 0 and not any(pending_call.end is None for pending_call in calls))
+    assert consumer._buffer.count <= 400
     found = await collect(consumer, 4000)
     assert all(bodies(found, partition) == list(range(1, 1001)) for partition in range(1, 5))
 
@@ -140,7 +141,7 @@ async def test_a_busy_partition_does_not_break_the_polls_of_others_off(site: Sit
     """While one partition is read page by page, the idle ones wait in one and the same long poll."""
     queue = await site.queue(partitions=8)
     await site.send(queue, 100, 1)
-    consumer = await site.consumer(queue, page=10, prefetch_messages=40)
+    consumer = await site.consumer(queue, page=10, prefetch_messages=40, wait=20.0)
     found = await collect(consumer, 100, most=10)
     assert bodies(found) == list(range(1, 101))
     polls = [read for read in site.gate.reads if read.get("wait")]

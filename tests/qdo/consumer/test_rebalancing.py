@@ -10,6 +10,7 @@ import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.errors import CoordinationLost, NotOwner, SessionLost
 from qdo.partitions import Partition, Queue
 from queuey.client import Message
@@ -68,7 +69,7 @@ async def test_members_share_the_partitions_out(site: Site) -> None:
     await until(lambda: len(first.assignment) == len(second.assignment) == 2)
     for partition in range(1, 5):
         await site.send(queue, 50, partition, first=51)
-    await until(lambda: len(found) >= 400)
+    await until(lambda: len({message.id for message in found}) == 400)
     await first.close()
     await second.close()
     await asyncio.gather(*working)
@@ -177,12 +178,12 @@ async def test_one_that_takes_too_long_loses_the_partition(site: Site) -> None:
         queue,
         owns=places(queue, 1, 2),
         callbacks=notified.callbacks() | {"on_revoke": on_revoke},
-        revoke_timeout=1.0,  # long enough for on_revoke to begin, on any machine
+        revoke_timeout=1.0,  # long enough for on_revoke to begin, unless the machine stands still
     )
     found = await collect(first, 2)
     second = await site.consumer(queue)
     (moved,) = second.assignment
-    await until(lambda: notified.of(moved.number) == ["on_assign", "on_revoke", "on_lost"])
+    await until(lambda: notified.of(moved.number)[-1:] == ["on_lost"])
     with pytest.raises(NotOwner):
         await first.commit({moved: next(one.id for one in found if one.partition == moved.number)})
 
@@ -286,9 +287,15 @@ async def test_whoever_is_suspended_hands_nothing_out(site: Site) -> None:
     await site.send(queue, 10)
     consumer = await site.consumer(queue)
     await collect(consumer, 2, most=2)
+    group = consumer._group
+    assert isinstance(group, GroupMember)
+    assert isinstance(group.table, PartitionTable)
+    options = group.table._options
+    group.table._options = options._replace(patience=0.2)
     await site.service.cut()
     with pytest.raises(CoordinationLost):
-        await asyncio.wait_for(_commit_impatiently(consumer), 60)
+        await consumer.commit()
+    group.table._options = options
     await until(lambda: consumer._listener.stopped)
     assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
@@ -333,20 +340,12 @@ async def test_a_poll_that_is_handing_out_stops_too(site: Site, how: str) -> Non
     assert consumer._buffer.count == 0
 
 
-async def _commit_impatiently(consumer: AsyncConsumer) -> None:
-    group = consumer._group
-    assert isinstance(group, GroupMember)
-    assert group._group_session is not None
-    group._group_session._options = group._options._replace(patience=0.2)
-    await consumer.commit()
-
-
 async def test_whoever_is_lost_abandons_everything_and_comes_back(site: Site) -> None:
     """Nothing of the old session can be committed; under the new one it begins at the committed offset."""
     queue = await site.queue()
     await site.send(queue, 10)
     notified = Told()
-    consumer = await site.consumer(queue, callbacks=notified.callbacks(), session_timeout=1.5)
+    consumer = await site.consumer(queue, callbacks=notified.callbacks())
     await collect(consumer, 4, most=4)
     await consumer.commit()
     found = await collect(consumer, 4, most=4)

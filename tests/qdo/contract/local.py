@@ -59,11 +59,12 @@ class LocalService:
         return open_coordinator(self.url, group, session_timeout=session_timeout)
 
     async def expire(self, session: Session) -> None:
-        """Lets its time be over."""
+        """Lets its time be over, and has the next sign of life made then, however long the session was to be."""
         assert isinstance(session, LocalSession)
         with self.writing() as tx:
             tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session.key,))
             assert tx.changes()
+        session._thread.submit(session._thread._beat)
 
     async def cut(self) -> None:
         """Puts the file away, and what is none in its place."""

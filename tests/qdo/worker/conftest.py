@@ -16,6 +16,7 @@ from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
 from tests.qdo.consumer.conftest import WAIT, Site, _own_environment, profile, running, site, until
+from tests.qdo.consumer.gate import PATIENCE
 
 __all__ = ["HASTY", "Floor", "_own_environment", "profile", "running", "site", "until"]
 
@@ -83,7 +84,7 @@ class Floor:
 
     async def recorded(self, identifier: str | None, number: int = 1) -> None:
         """Waits until that is what is recorded of a partition."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while (await self.offsets()).get(number) != identifier:  # noqa: ASYNC110 - nobody tells of a commit
                 await asyncio.sleep(0.01)
 
@@ -101,7 +102,7 @@ def place(queue: Queue, number: int = 1) -> Partition:
 async def _end(worker: Worker, task: asyncio.Task[int]) -> None:
     worker.stop()
     with contextlib.suppress(asyncio.CancelledError, Exception):
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, PATIENCE)
 
 
 @pytest.fixture

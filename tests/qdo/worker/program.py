@@ -36,9 +36,14 @@ def handle(message: Message, context: object) -> None:
 
 
 async def handle_async(message: Message, context: object) -> None:
-    """The same, async."""
+    """The same, async, as far as it lets others run."""
     _say("begun", message)
-    await asyncio.sleep(_seconds(message))
+    what, _, how = message.body.partition(" ")
+    if what == "wait":
+        while not Path(how).exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(0.01)
+    else:
+        await asyncio.sleep(_seconds(message))
     _say("done", message)
 
 

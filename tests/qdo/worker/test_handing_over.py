@@ -21,9 +21,6 @@ from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.door import Door
 from tests.replacing import replace
 
-HEARD_OF = 4.5
-"""Seconds of a session whose end its member hears of soon: at its next sign of life, a third of this apart."""
-
 
 async def test_a_clean_hand_over_handles_nothing_twice(floor: Floor) -> None:
     """Members come and go while messages are handled: each message is handled once, each partition in order."""
@@ -167,8 +164,7 @@ async def test_the_message_in_hand_is_finished_before_its_partition_goes(floor: 
 async def test_a_message_that_takes_too_long_does_not_hold_up_the_group(floor: Floor) -> None:
     """After the time allowed the partition goes; the message is handled again there, and its end here means nothing."""
     queue = await floor.site.queue(partitions=2)
-    for number in (1, 2):
-        await floor.site.send(queue, 3, number)
+    first = {number: (await floor.site.send(queue, 3, number))[0] for number in (1, 2)}
     go_on = asyncio.Event()
     hands: list[tuple[str, str]] = []
 
@@ -180,9 +176,11 @@ async def test_a_message_that_takes_too_long_does_not_hold_up_the_group(floor: F
     async def quick_one(message: Message, context: object) -> None:
         hands.append(("quick", message.body))
 
-    old = await floor.worker(stuck, queue, consuming={"revoke_timeout": 0.5})
+    settings = quick(commit_seconds=0.05)
+    old = await floor.worker(stuck, queue, settings=settings, consuming={"revoke_timeout": 0.5})
     floor.start(old)
-    await until(lambda: len(hands) == 2)
+    for number, identifier in first.items():
+        await floor.recorded(identifier, number)
     new = await floor.worker(quick_one, queue)
     floor.start(new)
     await until(lambda: len(hands) == 4)
@@ -376,7 +374,7 @@ async def test_a_lost_session_abandons_what_is_in_hand(floor: Floor) -> None:
         if message.body == "1:2" and not lost.is_set():
             await go_on.wait()
 
-    worker = await floor.worker(handle, queue, session_timeout=HEARD_OF, settings=quick(commit_seconds=0.05))
+    worker = await floor.worker(handle, queue, settings=quick(commit_seconds=0.05))
     worker.consumer.attach(Callbacks(on_lost=lambda _: lost.set()))
     floor.start(worker)
     await until(lambda: floor.seen == ["1:1", "1:2"])
@@ -405,7 +403,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
             raise ValueError
 
     async with AsyncClient(floor.site.profile.url, key=floor.site.profile.key, transport=door) as client:
-        worker = await floor.worker(handle, queue, client=client, session_timeout=HEARD_OF)
+        worker = await floor.worker(handle, queue, client=client)
         task = floor.start(worker)
         await until(lambda: "PUT" in door.methods)
         bad.clear()

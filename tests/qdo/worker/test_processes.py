@@ -28,6 +28,8 @@ from tests.qdo.worker.test_failing import Told, letters
 from tests.replacing import replace
 
 MODULE = "tests.qdo.worker.hands"
+LIMIT = 123.0
+"""Seconds that a message may take; no test waits for them."""
 
 
 class Book:
@@ -148,17 +150,40 @@ async def test_a_crash_that_passes_costs_nothing_else(floor: Floor, book: Book) 
     assert await letters(floor, queue) == []
 
 
-async def test_a_handler_that_takes_too_long_is_killed(floor: Floor, book: Book) -> None:
+async def test_a_handler_that_takes_too_long_is_killed(
+    floor: Floor, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With all that it has started; that attempt failed, those before it did not."""
     queue = await floor.site.queue()
-    ids = await send(floor, queue, "slow 0.3", "slow 0.3", "hang", "fine")
-    worker = await crew(floor, queue, time_limit=0.5, retry=Retry(attempts=1))
-    assert await serve_all(floor, worker, ids[-1]) == exit_codes.ENDED
+    ids = await send(floor, queue, "slow 0.2", "slow 0.2", "hang", "fine")
+    limits: list[asyncio.Timeout] = []
+    timeout = asyncio.timeout
+
+    def limited(seconds: float | None) -> asyncio.Timeout:
+        made = timeout(seconds)
+        if seconds == LIMIT:
+            limits.append(made)
+        return made
+
+    monkeypatch.setattr(asyncio, "timeout", limited)
+    worker = await crew(floor, queue, time_limit=LIMIT, retry=Retry(attempts=1))
+    serving = asyncio.create_task(serve_all(floor, worker, ids[-1]))
+    # The limit begins anew with each message, so the third one's ends later than the first one's by what they took.
+    await until(lambda: any(line[1] == "hang" for line in book.lines("begun")))
+    await until(lambda: _end_of(limits[-1]) - _end_of(limits[0]) >= 0.4)
+    limits[-1].reschedule(0.0)
+    assert await serving == exit_codes.ENDED
     assert [line[1] for line in book.lines("done")] == ["slow", "slow", "fine"]
     (dead_letter,) = await letters(floor, queue)
     assert dead_letter.cause.error == "qdo.errors.TimeLimit"
     (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
     await until(lambda: not living(int(hung)))
+
+
+def _end_of(limit: asyncio.Timeout) -> float:
+    end = limit.when()
+    assert end is not None
+    return end
 
 
 async def test_errors_come_back_whole(floor: Floor, book: Book) -> None:
@@ -194,14 +219,14 @@ async def test_a_handler_that_exits_fails_its_message(floor: Floor, book: Book) 
 async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(floor: Floor, book: Book) -> None:
     """It ends after the message in hand, and what it handled is recorded."""
     queue = await floor.site.queue()
-    ids = await send(floor, queue, *(f"slow 0.0{at % 10}" for at in range(200)))
+    ids = await send(floor, queue, *(f"slow 0.0{at % 10}" for at in range(600)))
     worker = await crew(floor, queue, slice=60)
     task = floor.start(worker)
     await until(lambda: len(book.lines("done")) >= 5)
     worker.stop()
     assert await task == exit_codes.ENDED
     done = len(book.lines("done"))
-    assert 5 <= done < 200
+    assert 5 <= done < 600
     assert (await floor.offsets())[1] == ids[done - 1]
 
 

@@ -106,15 +106,25 @@ def start(running: Served, floor: Floor) -> Iterator[Any]:
     ],
     ids=str,
 )
-async def test_the_first_signal_drains(floor: Floor, start: Any, kind: str, number: int) -> None:  # noqa: ANN401 - makes programs
+async def test_the_first_signal_drains(
+    floor: Floor,
+    start: Any,  # noqa: ANN401 - makes programs
+    tmp_path: Path,
+    kind: str,
+    number: int,
+) -> None:
     """The message in hand is finished, recorded, nothing behind it begins, the group is left, and the code is 0."""
     queue = await floor.site.queue()
-    receipts = await floor.site.client.send_many(queue.name, ["first", "second 1.0", "third"])
+    go_on = tmp_path / "go_on"
+    second = f"wait {go_on}"
+    receipts = await floor.site.client.send_many(queue.name, ["first", second, "third"])
     program = start(queue.name, **KINDS[kind])
-    program.wait_for("begun second")
+    program.wait_for("begun wait")
     program.process.send_signal(number)
+    program.wait_for("no more are started")
+    go_on.touch()
     assert program.end() == exit_codes.ENDED
-    assert program.said("done") == ["first", "second 1.0"]
+    assert program.said("done") == ["first", second]
     assert "third" not in program.said("begun")
     assert (await floor.offsets())[1] == receipts[1].id
     assert await (await floor.site.coordinator()).members() == {}

@@ -175,11 +175,7 @@ async def test_the_smallest_window_lets_one_after_another_through() -> None:
     partition = Partition(QUEUE, 1)
     middle.feed(partition, messages(1, 1))
     middle.dispatch()
-    for _ in range(1000):
-        if partition not in middle.busy and done.is_set():
-            break
-        await asyncio.sleep(0.01)
-    assert partition not in middle.busy
+    await _until(lambda: done.is_set() and partition not in middle.busy)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
