@@ -45,10 +45,12 @@ class Bundle:
     Args:
         name: Of its directory in the cache; has the version, so that a new version is a new directory.
         coordinates: What to fetch with all that it needs, each as ``group:artifact:version``.
+        alone: Fetch these alone: what they need is among them.
     """
 
     name: str
     coordinates: tuple[str, ...]
+    alone: bool = False
 
 
 CASSANDRA = Bundle(f"cassandra-{CASSANDRA_VERSION}", (f"org.apache.cassandra:cassandra-all:{CASSANDRA_VERSION}",))
@@ -126,7 +128,8 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _fill(bundle: Bundle, work: Path, lib: Path) -> None:
-    if shutil.which("mvn"):
+    # Maven reads what each jar needs even where it is told to leave that out, and fails where it cannot.
+    if shutil.which("mvn") and not bundle.alone:
         try:
             _by_maven(bundle, work, lib)
             check(lib)
@@ -180,7 +183,7 @@ def _by_jgo(bundle: Bundle, work: Path, lib: Path) -> None:
     context = MavenContext(repo_cache=work / "repository", remote_repos=remote, timeout=60)
     try:
         wanted = [context.create_dependency(replace(Coordinate.parse(x), scope="compile")) for x in bundle.coordinates]
-        given, further = context.resolver.resolve(wanted)
+        given, further = (wanted, []) if bundle.alone else context.resolver.resolve(wanted)
         needed = [x.artifact for x in (*given, *(y for y in further if y.scope in {"compile", "runtime"}))]
         with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
             for path in pool.map(lambda artifact: artifact.resolve(), needed):

@@ -11,7 +11,7 @@ import msgspec
 
 from queuey.access import matches
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
-from queuey.messages import Acknowledgement, PartitionInfo, Queue, QueueSpec
+from queuey.messages import CONSISTENCIES, Acknowledgement, PartitionInfo, Queue, QueueSpec
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
@@ -85,13 +85,16 @@ class Queues:
         if not self._store.has_application(application):
             raise ApplicationNotFound(application)
 
-    def create(self, application: str, name: str | None, spec: QueueSpec) -> tuple[Queue, bool]:
+    def create(
+        self, application: str, name: str | None, spec: QueueSpec, *, longest: int | None = None
+    ) -> tuple[Queue, bool]:
         """Creates a queue, or finds the one that has every field given.
 
         Args:
             application: The owner.
             name: None: a random one.
             spec: Fields that are not given take their defaults.
+            longest: Characters that the name may have; None: as many as names usually may.
 
         Returns:
             The queue and whether it is new.
@@ -102,7 +105,7 @@ class Queues:
         """
         if name is None:
             name = uuid4().hex
-        elif (error := queue_name_error(name, self._limits.max_queue_name)) is not None:
+        elif (error := queue_name_error(name, longest or self._limits.max_queue_name)) is not None:
             raise InvalidRequest({"queue_name": error})
         self._check(name, spec)
         try:
@@ -114,6 +117,17 @@ class Queues:
             # The same principals in another order are the same principals.
             spec = msgspec.structs.replace(spec, principals=error.queue.principals)
         return self._store.create_queue(application, name, spec)
+
+    def claimable(self, spec: QueueSpec) -> QueueSpec:
+        """Returns how to make a queue whose messages can be claimed, if this store allows it at any level.
+
+        The level is the first one that does, from the usual one on.
+        """
+        for level in CONSISTENCIES[1:]:
+            row = Queue(application="", name="", uid=0, qid=0, consistency=level)
+            if self._store.claims_refusal(row) is None:
+                return msgspec.structs.replace(spec, consistency=level)
+        return spec
 
     def _check(self, name: str, spec: QueueSpec) -> None:
         """Raises InvalidRequest if the named queue cannot take the dead letters."""

@@ -8,7 +8,7 @@ contradict each other refuse to start. What only the chosen store can judge is c
 """
 
 from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_cassandra, part
-from queuey.settings.facades import OPEN, Facades, MqFacade, RqmsFacade
+from queuey.settings.facades import OPEN, EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.reference import as_markdown
@@ -24,6 +24,7 @@ __all__ = [
     "OPEN",
     "OTHER_VARIABLES",
     "REMOVED",
+    "EmodbFacade",
     "Facades",
     "Given",
     "Loaded",

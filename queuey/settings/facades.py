@@ -46,6 +46,15 @@ class MqFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = False
 
 
+class EmodbFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the facade of EmoDB's queue service behaves."""
+
+    beside: Annotated[
+        bool,
+        Meta(description="Serve it under `/queue/1` and `/dedupq/1` beside the service's own API."),
+    ] = False
+
+
 class RqmsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How the facade of RQMS behaves."""
 
@@ -56,7 +65,7 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
     """Which facades are served, and how."""
 
     only: Annotated[
-        Literal["mq", "rqms"] | None,
+        Literal["emodb", "mq", "rqms"] | None,
         Meta(description="Serve this facade alone, at `/`. `queuey serve --facade` sets it."),
     ] = None
     app: Annotated[
@@ -67,6 +76,10 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
             max_length=50,
         ),
     ] = "queuey"
+    emodb: Annotated[
+        EmodbFacade,
+        Meta(description="Only in a file: the facade of [EmoDB](compat/emodb.md).", extra={"default": "none"}),
+    ] = EmodbFacade()
     mq: Annotated[
         MqFacade,
         Meta(description="Only in a file: the facade of [SoftLayer MQ](compat/mq.md).", extra={"default": "none"}),
@@ -80,15 +93,16 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the facades that are served, and under which path each."""
         if self.only is not None:
             return {self.only: ""}
-        return {name: prefix for name in OPEN if (prefix := getattr(self, name).prefix)}
+        fixed = {"emodb": ""} if self.emodb.beside else {}
+        return fixed | {name: prefix for name in OPEN if (prefix := getattr(self, name).prefix)}
 
     def longest_body(self, otherwise: int) -> int:
         """Returns the bytes of the longest body that is taken, given those without facades."""
-        return max(otherwise, LONGEST_BODY) if self.prefixes() else otherwise
+        return max(otherwise, LONGEST_BODY) if not self.prefixes().keys().isdisjoint(OPEN) else otherwise
 
     def mistakes(self) -> Iterator[str]:
         """Says what is wrong with fields that fit by themselves."""
-        paths = self.prefixes() if self.only is None else {}
+        paths = {name: path for name, path in self.prefixes().items() if name in OPEN and self.only is None}
         for name, path in paths.items():
             if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):
                 yield f"{name}.prefix {path}, which is no path of its own such as /{name}"

@@ -183,8 +183,12 @@ redelivery = 30
 
 {facades}
 
-Messages of these facades have up to 4 MiB, whatever `max_body` is. A service on the same store that serves no facade
-does not expect them: its reads may need more memory than usual.
+Messages of MQ and RQMS have up to 4 MiB, whatever `max_body` is. A service on the same store that serves neither does
+not expect them: its reads may need more memory than usual.
+
+Fields of `facades.emodb` ([EmoDB](compat/emodb.md)):
+
+{emodb}
 
 Fields of `facades.mq` ([SoftLayer MQ](compat/mq.md)):
 

@@ -45,7 +45,7 @@ class CannotStart(Exception):
 Facade = Annotated[
     str | None,
     typer.Option(
-        "--facade", help="Serve a facade alone, at /, for clients of another system: mq or rqms.", metavar="NAME"
+        "--facade", help="Serve a facade alone, at /, for clients of another system: emodb, mq or rqms.", metavar="NAME"
     ),
 ]
 App = Annotated[str | None, typer.Option("--app", help="The application that facades serve.", show_default="queuey")]
@@ -116,7 +116,24 @@ def _serve(settings: Settings) -> int:
         start = _with_facades(settings, start)
     except CannotStart as refused:
         return _refuse(*refused.args)
+    try:
+        _open_health_port(settings, address)
+    except (OSError, OverflowError) as error:
+        text = f"cannot listen on {settings.host}:{address[1] + 1}, where clients of EmoDB ask for its health"
+        return _refuse(BAD_ADDRESS, f"{text}: {_reason(error)}")
     return server.run(settings, address, lambda: _announce(url, start), server.open_service)
+
+
+def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
+    """Answers on the next port, if clients of EmoDB are served.
+
+    Raises:
+        OSError, OverflowError: That is not possible.
+    """
+    from queuey.web.gateway.health_port import HealthPort
+
+    if "emodb" in settings.facades.prefixes():
+        HealthPort(address[0], address[1] + 1, address).start()
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:
@@ -188,6 +205,8 @@ def _with_facades(settings: Settings, start: Start) -> Start:
     notes = [
         f"The facade {name} serves queues of {settings.facades.app} at {at or '/'}." for name, at in prefixes.items()
     ]
+    if settings.facades.only == "emodb":
+        notes.append(f"Its callers need a key of {settings.facades.app}: queuey app key-add {settings.facades.app}")
     if "mq" in prefixes and (start.promise is None or start.promise.level != "fsync"):
         means = "cannot be reached to say what it promises" if start.promise is None else _meaning(start.promise)
         if not settings.facades.mq.unsynced:

@@ -132,7 +132,7 @@ class ClaimUseCases:
 
     # Claiming
 
-    def begin_claim(
+    def begin_claim(  # noqa: PLR0913 - what a caller may ask for
         self,
         queue: Queue,
         done: Done,
@@ -143,6 +143,7 @@ class ClaimUseCases:
         waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
         max_bytes: int | None = None,
+        gather: bool = False,
     ) -> Callable[[], Outcome]:
         """Starts a claim. It does not wait: if there is no message to claim, it calls the ``waiter``.
 
@@ -156,6 +157,7 @@ class ClaimUseCases:
                 waits.
             partitions: Partitions to claim from; None: all.
             max_bytes: Bytes of bodies, but for the last one's; None: as many as a page has.
+            gather: Give as many as ``limit``, of several partitions, if they are there; else the messages are of one.
 
         Returns:
             A function that gives up: what was claimed for it is released.
@@ -176,7 +178,12 @@ class ClaimUseCases:
             done(found, error)
 
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes))
-        return ClaimSearch(self._logs, self._turns, queue, order, poll, told).start()
+
+        def is_late(began: float) -> bool:
+            return self._runtime.boottime() - began > self._timing.answer_within(ttl)
+
+        search = ClaimSearch(self._logs, self._turns, queue, order, poll, told, gather=is_late if gather else None)
+        return search.start()
 
     def claim(
         self,
@@ -187,6 +194,7 @@ class ClaimUseCases:
         wait: float = 0.0,
         waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
+        gather: bool = False,
     ) -> list[HandedOut]:
         """Gives messages to a caller; does what :meth:`begin_claim` does, and waits if there is nothing.
 
@@ -197,8 +205,15 @@ class ClaimUseCases:
             wait: Seconds to wait at most.
             waiter: The request that waits instead of this call, as for :meth:`begin_claim`. None: this call waits.
             partitions: Partitions to claim from.
+            gather: See :meth:`begin_claim`.
         """
-        asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "partitions": partitions}
+        asked: dict[str, Any] = {
+            "limit": limit,
+            "ttl": ttl,
+            "wait": wait,
+            "partitions": partitions,
+            "gather": gather,
+        }
 
         def attempt(waiter: Waiter | None) -> list[HandedOut]:
             found: list[HandedOut] = access.use(

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from queuey.settings import Facades
+from queuey.web.facades.emodb.views import EmodbFacade
 from queuey.web.facades.facade import Facade, Mount
 from queuey.web.facades.mq import MqFacade
 from queuey.web.facades.rqms import RqmsFacade
 
-KINDS: dict[str, type[Facade]] = {"mq": MqFacade, "rqms": RqmsFacade}
+KINDS: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types

@@ -58,14 +58,16 @@ class Facade(ABC):
 
     Attributes:
         application: Whose queues it serves.
-        spec: How the queues are made that are used and not there.
+        spec: How the queues are made that are used and not there, if that does not depend on their names.
+        longest_name: Characters of the names of the queues that it makes; None: as many as names usually have.
         short_reads: Methods and names of resources whose answers have messages.
         long_polls: Those of them that wait for messages.
     """
 
     short_reads: ClassVar[frozenset[tuple[str, str]]] = frozenset()
     long_polls: ClassVar[frozenset[tuple[str, str]]] = frozenset()
-    spec: ClassVar[QueueSpec]
+    spec: ClassVar[QueueSpec] = QueueSpec()
+    longest_name: ClassVar[int | None] = None
 
     def __init__(self, mount: Mount) -> None:
         self.application = mount.settings.app
@@ -121,13 +123,16 @@ class Facade(ABC):
         """Prepares a request if it is one to this facade: its credential, and the form of its errors."""
         if FACADE in environ:
             return environ[FACADE] is self
-        path: str = environ["PATH_INFO"]
-        if not path.startswith(f"{self._prefix}/") or path.startswith("/__"):
+        if not self.owns(environ["PATH_INFO"]):
             return False
         environ[FACADE] = self
         environ[ERROR_FORM] = self.error_response
         self.sign(environ)
         return True
+
+    def owns(self, path: str) -> bool:
+        """Returns whether a path is one of its own."""
+        return path.startswith(f"{self._prefix}/") and not path.startswith("/__")
 
     def hot(self, path: str) -> Hot | None:
         """Returns what a path says that may be handled at once."""
@@ -141,6 +146,10 @@ class Facade(ABC):
     def where(self, match: Match) -> Match:
         """Returns application and queue of a path. A protocol whose names differ from ours translates them here."""
         return {"app": self.application, "queue": match["queue"]}
+
+    def spec_of(self, match: Match) -> QueueSpec:
+        """Returns how a queue is made that is used and not there."""
+        return self.spec
 
     def find(self, environ: Environ, match: Match, action: Action) -> QueueAccess:
         """Lets the caller in to a queue.
@@ -168,12 +177,18 @@ class Facade(ABC):
 
     def make(self, environ: Environ, match: Match) -> Queue:
         """Makes a queue, or finds the one of this name, whatever its options. Raises as :meth:`use`."""
-        application, name = (where := self.where(match))["app"], where["queue"]
-        patterns = self._authorization.patterns(environ, application, "send")
+        name = self.where(match)["queue"]
+        patterns = self._authorization.patterns(environ, self.application, "send")
         if not any(matches(pattern, name) for pattern in patterns):
             raise NotAllowed(f"The credential uses only queues that match {', '.join(patterns)}.")
+        return self.make_for(match)
+
+    def make_for(self, match: Match) -> Queue:
+        """Does what :meth:`make` does for a caller that may use a queue of this name."""
+        where, queues = self.where(match), self._service.queues
+        spec = queues.claimable(self.spec_of(match))
         try:
-            return self._service.queues.create(application, name, self.spec)[0]
+            return queues.create(where["app"], where["queue"], spec, longest=self.longest_name)[0]
         except QueueExists as error:
             return error.queue
 

@@ -64,6 +64,20 @@ def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
     assert statuses(two.claims.acknowledge(there, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.SUPERSEDED]
 
 
+def test_claims_of_several_partitions(store: Store) -> None:
+    """A claim gathers what several partitions have, if it is told to; otherwise its messages are of one."""
+    queue = make_queue(store, partitions=3)
+    for number in (1, 2, 3):
+        say(store, queue, f"{number}a", f"{number}b", partition=number)
+    service, access = enter(store, queue)
+    assert len(service.claims.claim(access, limit=9, ttl=60)) == 2
+    service.claims.release_all(access)
+    found = service.claims.claim(access, limit=5, ttl=60, gather=True)
+    assert len({one.message.body for one in found}) == 5
+    last = service.claims.claim(access, limit=5, ttl=60, gather=True)
+    assert {one.message.body for one in found + last} == {f"{number}{each}" for number in (1, 2, 3) for each in "ab"}
+
+
 def test_a_claim_expires(store: Store, clock: Clock) -> None:
     """A message that is not acknowledged in time comes back, and the old receipt is worth nothing then."""
     queue = make_queue(store)

@@ -1,0 +1,109 @@
+"""Messages as JSON: read from the bodies of requests, and written into answers as they were sent."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from queuey.messages import Message, Meta
+from queuey.service import Draft, Limits
+from queuey.web.facades.emodb.errors import BadArgument, BadBody, WrongContentType
+from queuey.web.facades.emodb.message_ids import MessageIds
+from queuey.web.requests import JSON_ERRORS, read_body
+from queuey.web.responses import Environ, encode
+from queuey.web.v1.messages import decode_value
+from queuey.web.validators import BadField
+
+LONGEST_MESSAGE = 30_720
+"""Bytes of a message without the white space between its parts."""
+_JSON = Meta("application/json", json=True)
+_WHITE = b" \t\r\n"
+
+_decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_batches = msgspec.json.Decoder(dict[str, list[msgspec.Raw]]).decode
+_decode_ids = msgspec.json.Decoder(list[str] | None).decode
+
+
+def _body(environ: Environ, limits: Limits) -> bytes:
+    """Returns the body, which has to say that it is JSON.
+
+    Raises:
+        WrongContentType: It says something else.
+    """
+    if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/json":
+        raise WrongContentType
+    return read_body(environ, limits.max_batch_bytes)
+
+
+def _decode(decode: Any, body: bytes) -> Any:  # noqa: ANN401 - what the decoder is for
+    try:
+        return decode(body)
+    except JSON_ERRORS as error:
+        raise BadBody(f"Unable to process JSON: {error}") from None
+
+
+def read_message(environ: Environ, limits: Limits) -> Draft:
+    """Reads one message.
+
+    Raises:
+        BadBody: It is no JSON.
+        BadArgument: It is too long.
+    """
+    return _draft(_body(environ, limits).strip(_WHITE), limits)
+
+
+def read_batch(environ: Environ, limits: Limits) -> list[Draft]:
+    """Reads a list of messages."""
+    return _drafts(_decode(_decode_batch, _body(environ, limits)), limits)
+
+
+def read_batches(environ: Environ, limits: Limits) -> dict[str, list[Draft]]:
+    """Reads lists of messages by the names of their queues, as callers have them."""
+    found = _decode(_decode_batches, _body(environ, limits))
+    return {name: _drafts(some, limits) for name, some in found.items()}
+
+
+def read_ids(environ: Environ, limits: Limits) -> list[str]:
+    """Reads a list of message ids."""
+    found: list[str] | None = _decode(_decode_ids, _body(environ, limits))
+    if found is None:
+        raise BadArgument("Missing message IDs: the body is null. Send a JSON array of IDs.")
+    return found
+
+
+def _drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]:
+    return [_draft(bytes(message), limits) for message in messages]
+
+
+def _draft(raw: bytes, limits: Limits) -> Draft:
+    try:
+        decode_value(raw)
+    except BadField as error:
+        raise BadBody(f"Unable to process JSON: {error}") from None
+    if len(raw) > LONGEST_MESSAGE and (size := len(msgspec.json.format(raw, indent=-1))) > LONGEST_MESSAGE:
+        raise BadArgument(f"Message size ({size}) is greater than the maximum allowed ({LONGEST_MESSAGE}) message size")
+    if len(raw) > limits.max_body:
+        raise BadArgument(f"Message size with its white space ({len(raw)}) is greater than {limits.max_body}")
+    return Draft(raw.decode(), meta=_JSON)
+
+
+def write_messages(messages: Sequence[Message], ids: MessageIds) -> list[bytes]:
+    """Returns messages as a JSON array, in pieces. Text that is no JSON becomes a string, and bytes one of base64."""
+    pieces = [b"["]
+    for number, message in enumerate(messages):
+        pieces.append(
+            b'%b{"id":"%b","payload":%b}' % (b"," if number else b"", ids.write(message).encode(), _payload(message))
+        )
+    return [*pieces, b"]"]
+
+
+def _payload(message: Message) -> bytes:
+    body = message.body
+    if isinstance(body, bytes):
+        return encode(b64encode(body).decode())
+    if message.meta is not None and message.meta.json:
+        return body.encode()
+    return encode(body)

@@ -1,0 +1,81 @@
+"""A port of its own that says whether the service takes connections, for clients that ask for that there.
+
+The Java client of EmoDB asks for ``/healthcheck`` one port above the service, and sends nothing more until that is 200.
+It runs in a thread of the parent process, so it answers while workers are being replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+HEAD_SECONDS = 10
+HEAD_BYTES = 8 * 1024
+MOST = 64
+"""Connections at a time."""
+CHECK_SECONDS = 5
+
+
+class HealthPort:
+    """Answers ``/healthcheck`` with 200 or 503, and anything else with 404.
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on.
+        service: Address and port that are tried.
+
+    Raises:
+        OSError: The address cannot be used.
+    """
+
+    def __init__(self, host: str, port: int, service: tuple[str, int]) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family)
+        self._service = service
+        self._open = 0
+
+    def start(self) -> None:
+        """Answers from now on until the process ends."""
+        threading.Thread(target=lambda: asyncio.run(self._serve()), name="queuey-health", daemon=True).start()
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._take, sock=self._listener, limit=HEAD_BYTES)
+        async with server:
+            await server.serve_forever()
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers the one request of a connection."""
+        self._open += 1
+        try:
+            if self._open <= MOST:
+                with contextlib.suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                    async with asyncio.timeout(HEAD_SECONDS + CHECK_SECONDS):
+                        head = await reader.readuntil(b"\r\n\r\n")
+                        writer.write(await self._answer(head))
+                        await writer.drain()
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, head: bytes) -> bytes:
+        method, path, _ = head.split(b"\r\n", 1)[0].split(b" ", 2)
+        if method not in {b"GET", b"HEAD"} or path.partition(b"?")[0] != b"/healthcheck":
+            status, body = b"404 Not Found", b"{}"
+        elif await self._accepts():
+            status, body = b"200 OK", b'{"queuey":{"healthy":true}}'
+        else:
+            status, body = b"503 Service Unavailable", b'{"queuey":{"healthy":false}}'
+        lines = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        return lines % (status, len(body)) + (b"" if method == b"HEAD" else body)
+
+    async def _accepts(self) -> bool:
+        """Returns whether the service takes connections."""
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                _, writer = await asyncio.open_connection(*self._service)
+        except OSError:
+            return False
+        writer.close()
+        return True

@@ -1,0 +1,368 @@
+"""The facade of EmoDB on a real service: every route and every error, as its wire has them."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queuey.client import Client
+from tests.acceptance.facades.calls import WAIT, Facade, Reply, settings_file
+from tests.servers.served import Served, free_port
+
+SERVED = "[facades.emodb]\nbeside = true\n"
+SUCCESS = (200, {"success": True})
+BAD = "java.lang.IllegalArgumentException"
+HOUR = "ttl=3600"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service with the facade beside its own API."""
+    directory = tmp_path_factory.mktemp("emodb")
+    with Served(directory, settings_file(directory, SERVED), port=pair_of_ports()) as running:
+        yield running
+        assert "Traceback" not in running.output
+
+
+def pair_of_ports() -> int:
+    """A port that is free, as is the next one."""
+    while True:
+        first, second = free_port(), free_port()
+        if second == first + 1:
+            return first
+
+
+class Emodb:
+    """A caller with a key."""
+
+    def __init__(self, served: Served) -> None:
+        self._facade = Facade(served.port)
+        self.key = served.profile.key
+
+    def call(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
+        """Calls with the key; the body is sent as JSON."""
+        if body is not None:
+            headers = {"Content_Type": "application/json", **headers}
+        raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        return self._facade.call(method, path, raw, **{"X_BV_API_Key": self.key, **headers})
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - tests look into it
+        """The answer to a GET that succeeds."""
+        reply = self.call("GET", path)
+        assert reply.status == 200, reply
+        assert reply.headers["Content-Type"].startswith("application/json")
+        return json.loads(reply.body)
+
+    def do(self, method: str, path: str, body: object = None) -> None:
+        """Changes something, with success."""
+        reply = self.call(method, path, body)
+        assert (reply.status, json.loads(reply.body)) == SUCCESS
+
+    def stranger(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+        """Calls without the key."""
+        return self._facade.call(method, path, body, **headers)
+
+
+@pytest.fixture
+def emodb(served: Served) -> Emodb:
+    """A caller that may do everything."""
+    return Emodb(served)
+
+
+@pytest.fixture
+def native(served: Served) -> Iterator[Client]:
+    """A client of the service's own API."""
+    with served.client() as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of a queue that is not there."""
+    return f"q{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def queue(name: str) -> str:
+    """The path of a queue that is not there."""
+    return f"/queue/1/{name}"
+
+
+def said(reply: Reply) -> tuple[int, str | None, str]:
+    """Status, exception and text of a refusal."""
+    return reply.status, reply.headers["X-BV-Exception"], reply.body.decode()
+
+
+def ids_of(messages: list[dict[str, Any]]) -> list[str]:
+    """The ids of messages."""
+    return [message["id"] for message in messages]
+
+
+@pytest.mark.parametrize("base", ["queue", "dedupq"])
+def test_every_route(emodb: Emodb, base: str, name: str) -> None:
+    """A message goes all ways that there are."""
+    path = f"/{base}/1/{name}"
+    emodb.do("POST", f"{path}/send", {"n": 1})
+    emodb.do("POST", f"{path}/sendbatch", [{"n": 2}, {"n": 3}])
+    emodb.do("POST", f"/{base}/1/_sendbatch", {name: [{"n": 4}], f"{name}-too": [{"n": 5}]})
+    assert emodb.get(f"{path}/size") == emodb.get(f"{path}/uncached_size") == emodb.get(f"{path}/size?limit=9") == 4
+    peeked = emodb.get(f"{path}/peek")
+    polled = emodb.get(f"{path}/poll?{HOUR}&limit=10&partitioned=true")
+    assert sorted(each["payload"]["n"] for each in peeked) == [1, 2, 3, 4]
+    assert sorted(ids_of(peeked)) == sorted(ids_of(polled))
+    assert all(re.fullmatch("[0-9a-f]{40}", each) for each in ids_of(polled))
+    assert emodb.get(f"{path}/claimcount") == 4
+    emodb.do("POST", f"{path}/renew?ttl=0", ids_of(polled)[:1])
+    assert ids_of(emodb.get(f"{path}/poll?{HOUR}")) == ids_of(polled)[:1]
+    emodb.do("POST", f"{path}/ack", ids_of(polled)[:2])
+    emodb.do("POST", f"{path}/unclaimall")
+    assert sorted(ids_of(emodb.get(f"{path}/poll?ttl=0&limit=1000"))) == sorted(ids_of(polled)[2:])
+    emodb.do("POST", f"{path}/renew?{HOUR}", ids_of(polled)[2:3])
+    assert ids_of(emodb.get(f"{path}/poll?{HOUR}")) == ids_of(polled)[3:]
+    emodb.do("DELETE", path)
+    assert emodb.get(f"{path}/size") == emodb.get(f"{path}/claimcount") == 0
+    emodb.do("POST", f"{path}/ack", ids_of(polled))
+
+
+def test_a_queue_that_is_not_there(emodb: Emodb, queue: str) -> None:
+    """It is as one that is empty, and only a send makes it."""
+    assert emodb.get(f"{queue}/poll") == emodb.get(f"{queue}/peek") == []
+    assert emodb.get(f"{queue}/size") == emodb.get(f"{queue}/claimcount") == 0
+    emodb.do("POST", f"{queue}/unclaimall")
+    emodb.do("POST", f"{queue}/ack", [])
+    emodb.do("DELETE", queue)
+    assert emodb.call("POST", f"{queue}/send", b"{").status == 400
+    assert emodb.stranger("GET", f"/v1/queuey/{queue.split('/')[3]}/info").status == 404
+
+
+def test_queues_are_the_applications_own(emodb: Emodb, native: Client, name: str, queue: str) -> None:
+    """They live for 14 days in 8 partitions, and the service's own API reads what is sent, and sends what is polled."""
+    emodb.do("POST", f"{queue}/send", {"a": 1})
+    emodb.do("POST", f"/dedupq/1/{name}/send", 1)
+    info = native.info(name)
+    assert (info.partitions, info.ttl, info.kind) == (8, 14 * 86_400, "plain")
+    assert native.info(f"{name}~dedup").kind == "dedup"
+    assert [message.body for message in native.job_queue(name).peek()] == [{"a": 1}]
+    native.send(name, "text")
+    native.send(name, b"\xff\xfe")
+    polled = emodb.get(f"{queue}/poll?{HOUR}")
+    assert sorted(str(each["payload"]) for each in polled) == ["//4=", "text", "{'a': 1}"]
+    emodb.do("POST", f"{queue}/ack", ids_of(polled))
+    assert native.job_queue(name).size().size == 0
+
+
+@pytest.mark.parametrize(
+    "text", ['{"b": 1.0,  "a":[1e2, 12345678901234567890]}', '"\\u00e9 é"', "null", "[]", "-0.0", '{"a":1,"a":2}']
+)
+def test_payloads_come_back_as_they_were_sent(emodb: Emodb, queue: str, text: str) -> None:
+    """Whatever JSON it is, its text is the same, alone and in batches."""
+    raw = text.encode()
+    emodb.do("POST", f"{queue}/send", b" " + raw + b"\n")
+    [message] = emodb.get(f"{queue}/poll?{HOUR}")
+    assert emodb.call("GET", f"{queue}/peek").body == b'[{"id":"%b","payload":%b}]' % (message["id"].encode(), raw)
+    emodb.do("POST", f"{queue}/ack", [message["id"]])
+    emodb.do("POST", f"{queue}/sendbatch", b"[" + raw + b" ]")
+    assert b'"payload":%b}' % raw in emodb.call("GET", f"{queue}/peek").body
+
+
+def test_names(emodb: Emodb, name: str) -> None:
+    """Names have up to 255 characters; the kinds, and a name and its underscored one, are apart."""
+    for own in (f"{name}.:@-".ljust(255, "x"), f"__{name}".ljust(255, "x")):
+        for number, base in enumerate(("queue", "dedupq")):
+            emodb.do("POST", f"/{base}/1/{own}/sendbatch", list(range(number + 1)))
+        assert [emodb.get(f"/{base}/1/{own}/size") for base in ("queue", "dedupq")] == [1, 2]
+    for wrong in (name.upper(), f"_{name}", name.ljust(256, "x"), f"{name}~dedup", "%C3%A9", "a%20b"):
+        status, exception, text = said(emodb.call("POST", f"/queue/1/{wrong}/send", 1))
+        assert (status, exception, text[:30]) == (400, BAD, "Queue name must be a lowercase")
+
+
+def test_a_batch_of_thousands(emodb: Emodb, queue: str) -> None:
+    """A batch has any number of messages, and a poll gives up to 1,000 of all partitions."""
+    emodb.do("POST", f"{queue}/sendbatch", list(range(2500)))
+    found: list[int] = []
+    while polled := emodb.get(f"{queue}/poll?{HOUR}&limit=1000"):
+        found += (each["payload"] for each in polled)
+        emodb.do("POST", f"{queue}/ack", ids_of(polled))
+    assert sorted(found) == list(range(2500))
+
+
+def test_chunks(emodb: Emodb, queue: str) -> None:
+    """A body may come in chunks, as the Java client sends it."""
+    reply = emodb.stranger(
+        "POST",
+        f"{queue}/send",
+        iter([b'{"a"', b":1}"]),  # type: ignore[arg-type] # sent in chunks
+        X_BV_API_Key=emodb.key,
+        Content_Type="application/json; charset=utf-8",
+    )
+    assert (reply.status, json.loads(reply.body)) == SUCCESS
+    assert emodb.get(f"{queue}/poll")[0]["payload"] == {"a": 1}
+
+
+def test_keys(emodb: Emodb, queue: str) -> None:
+    """A key is in a header or in the query; without one, or with a wrong one, everything is 403."""
+    assert emodb.stranger("GET", f"{queue}/size?APIKey={emodb.key}").body == b"0"
+    refused = [
+        emodb.stranger("GET", f"{queue}/size"),
+        emodb.stranger("GET", f"{queue}/poll", X_BV_API_Key="wrong"),
+        emodb.stranger("GET", f"{queue}/poll", X_BV_API_Key=f"wrong; Application {emodb.key}"),
+        emodb.stranger("GET", f"{queue}/poll", Authorization=f"Application {emodb.key}"),
+        emodb.stranger("POST", f"{queue}/send", b"1", Content_Type="application/json"),
+        emodb.stranger("POST", "/queue/1/_sendbatch", b"{}", Content_Type="application/json"),
+        emodb.stranger("POST", "/queue/1/_move"),
+        emodb.stranger("GET", "/queue/1/_move/AAAAAAAAAAAAA"),
+        emodb.stranger("DELETE", queue),
+    ]
+    exception = "com.bazaarvoice.emodb.common.api.UnauthorizedException"
+    assert {said(reply) for reply in refused} == {(403, exception, '{"reason":"not authorized"}')}
+
+
+BIG = b'["' + b"x" * 30_716 + b'"]'
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "text"),
+    [
+        ("GET", "poll?limit=0", None, "Limit must be >0"),
+        ("GET", "poll?limit=1001", None, "Limit must be <=1000"),
+        ("GET", "poll?ttl=-1", None, "ClaimTtl must be >=0"),
+        ("GET", "poll?ttl=3601", None, "ClaimTtl must be <=1 hour"),
+        ("GET", "peek?limit=-5", None, "Limit must be >0"),
+        ("GET", "peek?limit=1001", None, "Limit must be <=1000"),
+        ("GET", "size?limit=0", None, "Limit must be >0"),
+        ("POST", "renew?ttl=3601", [], "ClaimTtl must be <=1 hour"),
+        ("POST", "ack", ["xyz"], "Invalid event ID."),
+        ("POST", "ack", ["0001" + 32 * "0" + "ffff"], "Invalid event ID checksum."),
+        ("POST", "renew", ["0" * 39], "Invalid event ID."),
+        ("POST", "send", BIG + b"x"[:0] + b" ", ""),
+        (
+            "POST",
+            "send",
+            b'["x' + BIG[2:],
+            "Message size (30721) is greater than the maximum allowed (30720) message size",
+        ),
+        (
+            *("POST", "sendbatch", b'[1, ["x' + BIG[2:] + b"]"),
+            "Message size (30721) is greater than the maximum allowed (30720) message size",
+        ),
+    ],
+)
+def test_bad_arguments(emodb: Emodb, queue: str, method: str, path: str, body: object, text: str) -> None:
+    """They are refused in the original's words, and nothing is stored. What just fits is taken."""
+    reply = emodb.call(method, f"{queue}/{path}", body)
+    if text:
+        assert said(reply) == (400, BAD, text)
+        assert reply.headers["Content-Type"] == "text/plain"
+    else:
+        assert reply.status == 200
+    assert emodb.get(f"{queue}/size") == (0 if text else 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("poll?limit=ten", '"ten" is not a number.'),
+        ("poll?ttl=1.5", '"1.5" is not a number.'),
+        ("poll?limit=", '"" is not a number.'),
+        ("size?limit=x", '"x" is not a number.'),
+        ("claimcount?partitioned=1", '"1" must be "true" or "false".'),
+    ],
+)
+def test_parameters_of_the_wrong_type(emodb: Emodb, queue: str, path: str, text: str) -> None:
+    """They are refused without an exception."""
+    assert said(emodb.call("GET", f"{queue}/{path}")) == (400, None, text)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("send", b""),
+        ("send", b"{"),
+        ("send", b"nope"),
+        ("send", b"1 2"),
+        ("send", b'"\xff"'),
+        ("send", b"[" * 201 + b"]" * 201),
+        ("send", b"[" * 100_000),
+        ("sendbatch", b'{"a":1}'),
+        ("sendbatch", b"null"),
+        ("ack", b'{"a":1}'),
+        ("ack", b"[1]"),
+        ("renew", b"[null]"),
+    ],
+)
+def test_bodies_of_the_wrong_shape(emodb: Emodb, queue: str, path: str, body: bytes) -> None:
+    """They are refused with a message as JSON, and nothing is stored."""
+    reply = emodb.call("POST", f"{queue}/{path}", body)
+    assert (reply.status, reply.headers["X-BV-Exception"]) == (400, None)
+    assert json.loads(reply.body).keys() == {"message"}
+    assert emodb.get(f"{queue}/size") == 0
+
+
+def test_bodies_that_are_not_json(emodb: Emodb, queue: str) -> None:
+    """What does not say that it is JSON is 415; a null list of ids is a bad argument."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp"):
+        assert emodb.call("POST", f"{queue}/send", b"1", Content_Type=kind).status == 415
+    assert emodb.stranger("POST", f"{queue}/ack", b"[]", X_BV_API_Key=emodb.key).status == 415
+    assert said(emodb.call("POST", f"{queue}/ack", b"null"))[:2] == (400, BAD)
+    assert emodb.get(f"{queue}/size") == 0
+
+
+def test_ids_of_another_queue(emodb: Emodb, name: str) -> None:
+    """They are refused, the other kind's included, and nothing is done with the other ids of the request."""
+    for path in (f"/queue/1/{name}", f"/queue/1/{name}-2", f"/dedupq/1/{name}"):
+        emodb.do("POST", f"{path}/send", 1)
+    ids = {path: emodb.get(f"{path}/poll?{HOUR}")[0]["id"] for path in (f"/queue/1/{name}", f"/dedupq/1/{name}")}
+    first, second = ids.values()
+    for path in (f"/queue/1/{name}", f"/queue/1/{name}-2"):
+        assert said(emodb.call("POST", f"{path}/ack", [first, second])) == (400, BAD, "Invalid event ID checksum.")
+    assert emodb.get(f"/queue/1/{name}/size") == 1
+    emodb.do("POST", f"/queue/1/{name}/ack", [first.upper(), first])
+    assert emodb.get(f"/queue/1/{name}/size") == 0
+
+
+def test_moves(emodb: Emodb, name: str, queue: str) -> None:
+    """A move between queues that are not there is over soon; those of dedup queues are refused."""
+    reply = emodb.call("POST", f"/queue/1/_move?from={name}&to={name}-2")
+    reference = json.loads(reply.body)["id"]
+    assert re.fullmatch("[A-Z2-7]{13}", reference)
+    assert emodb.get(f"/queue/1/_move/{reference}").keys() == {"from", "to", "status"}
+    unknown = "com.bazaarvoice.emodb.queue.api.UnknownMoveException"
+    for path in ("/queue/1/_move/AAAAAAAAAAAAA", "/queue/1/_move/no-base32", f"/dedupq/1/_move/{reference}"):
+        body = json.dumps({"id": path.rsplit("/", 1)[1]}, separators=(",", ":"))
+        assert said(emodb.call("GET", path)) == (404, unknown, body)
+    assert said(emodb.call("POST", f"/queue/1/_move?from={name}&to={name}")) == (
+        400,
+        BAD,
+        "cannot move queue to itself",
+    )
+    for query in (f"from={name}", f"to={name}", "", f"from=&to={name}", f"from={name}&to=Upper"):
+        assert said(emodb.call("POST", f"/queue/1/_move?{query}"))[:2] == (400, BAD)
+    assert said(emodb.call("POST", f"/dedupq/1/_move?from={name}&to={name}-2"))[:2] == (400, BAD)
+
+
+def test_other_paths(emodb: Emodb, queue: str) -> None:
+    """Ping needs no key; other methods and paths are not there."""
+    assert emodb.stranger("GET", "/ping").body == b"pong"
+    for method, path in (("GET", f"{queue}/send"), ("GET", queue), ("GET", f"{queue}/nothing"), ("POST", "/queue/1/")):
+        assert emodb.call(method, path).status == 404
+
+
+def test_health(served: Served) -> None:
+    """The port above the service's says that it takes connections, and nothing else."""
+    for method, path, status, body in (
+        ("HEAD", "/healthcheck", 200, b""),
+        ("GET", "/healthcheck", 200, b'{"queuey":{"healthy":true}}'),
+        ("GET", "/other", 404, b"{}"),
+        ("POST", "/healthcheck", 404, b"{}"),
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", served.port + 1, timeout=WAIT)
+        connection.request(method, path)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (status, body)
+        connection.close()

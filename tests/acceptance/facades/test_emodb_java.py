@@ -1,0 +1,119 @@
+"""EmoDB's own Java client on a real service: every method, and every exception that it makes of answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.facades.calls import settings_file
+from tests.acceptance.facades.java_client import JavaClient, build
+from tests.servers.served import Served
+
+MOST = 60
+"""Seconds that a test waits for a move."""
+SERVED = "[facades.emodb]\nbeside = true\n"
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Runs the program that calls the client."""
+    return build(tmp_path_factory.mktemp("java"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service with the facade."""
+    directory = tmp_path_factory.mktemp("emodb")
+    with Served(directory, settings_file(directory, SERVED)) as running:
+        yield running
+        assert "Traceback" not in running.output
+
+
+@pytest.fixture(scope="module")
+def emodb(command: list[str], served: Served) -> Iterator[JavaClient]:
+    """The client, with a key that may do everything."""
+    client = JavaClient(command, served.port, served.profile.key)
+    yield client
+    client.close()
+
+
+def test_from_send_to_acknowledge(emodb: JavaClient) -> None:
+    """What is sent is counted, polled once, renewed, released and acknowledged."""
+    bodies = [{"a": [1, 2.5, "é"], "b": None}, "text", None, True, 7]
+    emodb.call("send", "jobs", bodies[0])
+    emodb.call("sendAll", "jobs", bodies[1:3])
+    emodb.call("sendAllByQueue", {"jobs": bodies[3:], "others": [8]})
+    assert emodb.call("size", "jobs") == 5
+    assert emodb.call("sizeUpTo", "jobs", 5) == 5
+    assert emodb.call("size", "others") == 1
+    assert sorted(str(each["payload"]) for each in emodb.call("peek", "jobs", 10)) == sorted(map(str, bodies))
+    polled = emodb.call("poll", "jobs", 3600, 10)
+    assert sorted(str(each["payload"]) for each in polled) == sorted(map(str, bodies))
+    ids = [each["id"] for each in polled]
+    assert emodb.call("poll", "jobs", 3600, 10) == []
+    assert emodb.call("claimCount", "jobs") == 5
+    emodb.call("renew", "jobs", ids[:1], 0)
+    assert [each["id"] for each in emodb.call("poll", "jobs", 3600, 10)] == ids[:1]
+    emodb.call("renew", "jobs", ids, 3600)
+    emodb.call("ack", "jobs", ids[:2])
+    emodb.call("unclaimAll", "jobs")
+    assert emodb.call("claimCount", "jobs") == 0
+    assert {each["id"] for each in emodb.call("poll", "jobs", 3600, 10)} == set(ids[2:])
+    emodb.call("purge", "jobs")
+    assert emodb.call("size", "jobs") == 0
+
+
+def test_dedup_queues(emodb: JavaClient) -> None:
+    """Of equal messages that wait one is delivered; a plain queue of the same name is another queue."""
+    emodb.call("sendAll", "index", [{"page": 7}, {"page": 7}, {"page": 8}], kind="dedup")
+    assert emodb.call("size", "index") == 0
+    polled = emodb.call("poll", "index", 3600, 10, kind="dedup")
+    assert sorted(each["payload"]["page"] for each in polled) == [7, 8]
+    emodb.call("ack", "index", [each["id"] for each in polled], kind="dedup")
+    emodb.call("send", "index", {"page": 7}, kind="dedup")
+    assert [each["payload"] for each in emodb.call("poll", "index", 3600, 10, kind="dedup")] == [{"page": 7}]
+
+
+def test_a_move(emodb: JavaClient) -> None:
+    """A move goes on by itself, and its reference says when it is over."""
+    emodb.call("sendAll", "from", [1, 2, 3])
+    reference = emodb.call("move", "from", "to")
+    end = time.monotonic() + MOST
+    while (status := emodb.call("moveStatus", reference)) != ["from", "to", "COMPLETE"]:
+        assert status == ["from", "to", "IN_PROGRESS"]
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert emodb.call("size", "from") == 0
+    assert sorted(each["payload"] for each in emodb.call("poll", "to", 3600, 10)) == [1, 2, 3]
+
+
+def test_its_own_exceptions(emodb: JavaClient, command: list[str], served: Served) -> None:
+    """Refusals are raised as the exceptions that the original's were."""
+    emodb.call("send", "strict", 1)
+    [polled] = emodb.call("poll", "strict", 3600, 1)
+    refused: dict[str, tuple[str, *tuple[object, ...]]] = {
+        "Limit must be >0": ("poll", "strict", 30, 0),
+        "ClaimTtl must be <=1 hour": ("poll", "strict", 3601, 1),
+        "Invalid event ID checksum.": ("ack", "other", [polled["id"]]),
+        "Invalid event ID.": ("ack", "strict", ["nonsense"]),
+        "cannot move queue to itself": ("move", "strict", "strict"),
+        "Message size (30722) is greater than the maximum allowed (30720) message size": (
+            "send",
+            "strict",
+            "x" * 30_720,
+        ),
+    }
+    for message, call in refused.items():
+        said = emodb.say(*call)
+        assert (said.error, said.message) == ("java.lang.IllegalArgumentException", message)
+    assert emodb.say("send", "Upper", 1).error == "java.lang.IllegalArgumentException"
+    unknown = emodb.say("moveStatus", "AAAAAAAAAAAAA")
+    assert unknown.error == "com.bazaarvoice.emodb.queue.api.UnknownMoveException"
+    stranger = JavaClient(command, served.port, "no-such-key")
+    try:
+        assert stranger.say("send", "strict", 1).error == "com.bazaarvoice.emodb.common.api.UnauthorizedException"
+    finally:
+        stranger.close()
+    assert emodb.call("size", "strict") == 1

@@ -1,0 +1,128 @@
+"""A claim over several partitions, with logs that answer when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from queuey.claims import Poll
+from queuey.errors import StoreUnavailable, TooManyClaims
+from queuey.messages import Message, Queue
+from queuey.service.claims.claiming import ClaimSearch
+from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.requests import PollRequest, Request, SettleRequest
+from queuey.service.claims.turns import Turns
+
+QUEUE = Queue(application="a", name="q", uid=1, qid=7, partitions=3)
+
+
+class Scene:
+    """A search, what it has asked for, and what it has told its caller."""
+
+    def __init__(self, poll: Poll, *, gather: Callable[[float], bool] | None = lambda _began: False) -> None:
+        self.asked: list[tuple[int, Request]] = []
+        self.told: list[tuple[Any, Exception | None]] = []
+        turns = Turns(lambda: 0.0, lambda: 0.0)
+        self.search = ClaimSearch(cast(LogCache, self), turns, QUEUE, [1, 2, 3], poll, self._done, gather=gather)
+        self.give_up = self.search.start()
+
+    def add(self, key: Key, request: Request) -> None:
+        """Takes a request, as logs do."""
+        self.asked.append((key[1], request))
+
+    def _done(self, value: object, error: Exception | None) -> None:
+        self.told.append((value, error))
+
+    def answer(self, *bodies: str, error: Exception | None = None) -> Poll:
+        """Answers the last poll; returns what it asked for."""
+        number, request = self.asked[-1]
+        assert isinstance(request, PollRequest)
+        given = [(Message(10 * number + at, 0, number, 99, body), 1, 5, 60_000) for at, body in enumerate(bodies)]
+        request.answer(None if error else given, error)
+        return request.poll
+
+    @property
+    def bodies(self) -> list[str]:
+        """The bodies that the caller got."""
+        [(found, error)] = self.told
+        assert error is None
+        return [one.message.body for one in found]
+
+    @property
+    def released(self) -> list[tuple[int, list[int]]]:
+        """Partitions and times of the messages whose claims were ended."""
+        return [
+            (number, [receipt.ticks for receipt in request.receipts])
+            for number, request in self.asked
+            if isinstance(request, SettleRequest) and request.kind == "release"
+        ]
+
+
+def test_one_partition_is_enough() -> None:
+    """Unless it is to gather, a claim ends with the first partition that has some."""
+    scene = Scene(Poll(5, 60, 100), gather=None)
+    scene.answer()
+    scene.answer("a")
+    assert (scene.bodies, [number for number, _ in scene.asked]) == (["a"], [1, 2])
+
+
+def test_gathering_until_there_are_enough() -> None:
+    """It goes on with what is still wanted, in messages and in bytes."""
+    scene = Scene(Poll(5, 60, 100))
+    scene.answer("aa", "b")
+    rest = scene.answer("c")
+    assert (rest.limit, rest.max_bytes) == (3, 97)
+    scene.answer("d", "e")
+    assert scene.bodies == ["aa", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("poll", [Poll(2, 60, 100), Poll(9, 60, 2)])
+def test_gathering_ends_with_what_was_wanted(poll: Poll) -> None:
+    """No further partition is asked when there are as many messages, or bytes, as wanted."""
+    scene = Scene(poll)
+    scene.answer("a", "b")
+    assert (scene.bodies, len(scene.asked)) == (["a", "b"], 1)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), TooManyClaims("full")])
+def test_what_was_found_before_an_error(error: Exception) -> None:
+    """The caller gets the messages that are claimed for it; without any it gets the error."""
+    scene, empty = Scene(Poll(5, 60, 100)), Scene(Poll(5, 60, 100))
+    scene.answer("a")
+    scene.answer(error=error)
+    if isinstance(error, TooManyClaims):
+        scene.answer()
+    assert scene.bodies == ["a"]
+    for _ in range(3 if isinstance(error, TooManyClaims) else 1):
+        empty.answer(error=error)
+    assert empty.told == [(None, error)]
+
+
+def test_giving_up_releases_what_was_found() -> None:
+    """Nobody waits for these messages any more, so others get them at once."""
+    scene = Scene(Poll(5, 60, 100))
+    scene.answer("a", "b")
+    scene.give_up()
+    assert scene.released == [(1, [10, 11])]
+    assert scene.told == []
+
+
+def test_nothing_is_claimed_with_no_time() -> None:
+    """What is only shown needs no release."""
+    scene = Scene(Poll(5, 0, 100))
+    scene.answer("a", "b")
+    scene.give_up()
+    assert scene.released == []
+
+
+def test_claims_that_would_be_over() -> None:
+    """If gathering has taken so long that the first claims may be over, the caller gets none of them."""
+    scene = Scene(Poll(5, 60, 100), gather=lambda _began: True)
+    scene.answer("a")
+    scene.answer("b")
+    scene.answer()
+    assert scene.released == [(1, [10]), (2, [20])]
+    [(found, error)] = scene.told
+    assert (found, isinstance(error, StoreUnavailable)) == (None, True)
