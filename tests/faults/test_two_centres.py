@@ -56,7 +56,10 @@ def options_of(centre: str) -> CassandraOptions:
     """What a process in a data centre is started with, as in deploy/settings/several-data-centres.toml."""
     return CassandraOptions(
         local_dc=centre,
-        levels={"strong": Level(None, None, delay=D, deadline=W)},
+        levels={
+            "strong": Level(None, None, delay=D, deadline=W),
+            "very_strong": Level("EACH_QUORUM", "LOCAL_QUORUM", delay=D, deadline=W),
+        },
         clock_difference=S,
         row_age=C,
         catalogue_write="EACH_QUORUM",

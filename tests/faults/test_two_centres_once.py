@@ -1,0 +1,169 @@
+"""Idempotency keys and names where two data centres are cut off from each other: one message, in both."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from queuey.errors import ClaimsRefused, KeyInUse, StoreUnavailable
+from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
+from queuey.service import Draft, QueueAccess, Service
+from queuey.storage import Store
+from queuey.storage.cassandra import CassandraStore
+from tests.faults.centres import NAMES, Centres
+from tests.faults.test_two_centres import APPLICATION, PATIENCE, D, Sites, W, sites_on, until
+from tests.servers.plugin import unique_name
+
+T = TypeVar("T")
+KEYS = 24
+
+
+@pytest.fixture
+def stores(centres_keyspace: str, centres: Centres) -> Iterator[list[CassandraStore]]:
+    """A store in each data centre."""
+    with sites_on(centres_keyspace) as sites:
+        yield opened(sites)
+
+
+def opened(sites: Sites) -> list[CassandraStore]:
+    """Opens them."""
+    return [sites.open(CassandraStore, name) for name in NAMES]
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Calls again until there is an answer."""
+    limit = time.monotonic() + 2 * PATIENCE
+    while True:
+        try:
+            return call()
+        except (StoreUnavailable, KeyInUse):
+            assert time.monotonic() < limit, "the data centres do not find each other"
+            time.sleep(0.2)
+
+
+def make_queue(store: Store, consistency: str) -> Queue:
+    """Makes a queue of one partition."""
+    queue, _ = store.create_queue(APPLICATION, unique_name("queue"), QueueSpec(consistency=consistency))
+    return queue
+
+
+def shown(store: Store, queue: Queue) -> list[str]:
+    """The bodies that a reader by time is shown."""
+    [page] = store.read(queue, [Slice(1)])
+    return sorted(str(message.body) for message in page.messages)
+
+
+def cut_twice(centres: Centres, begun: Callable[[], bool]) -> None:
+    """Cuts the link for longer than a post may take, and for a moment."""
+    for seconds in (2 * W, 0.3):
+        until(begun)
+        centres.link.cut()
+        time.sleep(seconds)  # what is cut off is the input
+        centres.link.heal()
+
+
+@pytest.mark.slow
+def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None:
+    """Posts that are repeated in both data centres are stored once, and both are answered with the same ids."""
+    queue = make_queue(stores[0], "strong")
+    keys = [PostKey(f"{number}", b"content", 3600) for number in range(KEYS)]
+    answered: list[dict[str, PostResult]] = [{}, {}]
+
+    def post(number: int) -> None:
+        for key in keys if number else reversed(keys):
+            item = NewMessage(key.text, 1, 3600, None, 0.0)
+            answered[number][key.text] = patiently(partial(stores[number].append_once, queue, [item], key))
+            time.sleep(0.1)  # so that some are posted at any moment of what follows
+
+    with ThreadPoolExecutor(2) as pool:
+        posting = [pool.submit(post, number) for number in range(2)]
+        cut_twice(centres, lambda: all(answered))
+        for each in posting:
+            each.result()
+    east, west = answered
+    assert {key: result.locations for key, result in east.items()} == {
+        key: result.locations for key, result in west.items()
+    }
+    assert not [key for key, result in east.items() if not (result.replayed or west[key].replayed)]
+    expected = sorted(key.text for key in keys)
+    for store in stores:
+        until(lambda store=store: shown(store, queue) == expected)  # type: ignore[misc]
+    time.sleep(D)  # nothing appears later
+    assert [shown(store, queue) for store in stores] == [expected, expected]
+
+
+@pytest.mark.slow
+def test_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> None:
+    """While the data centres are cut off from each other, neither takes a post with a key, nor stores it."""
+    queue = make_queue(stores[0], "strong")
+    item, key = NewMessage("x", 1, 3600, None, 0.0), PostKey("key", b"content", 3600)
+    centres.link.cut()
+    for store in stores:
+        with pytest.raises(StoreUnavailable):
+            store.append_once(queue, [item], key)
+    centres.link.heal()
+    first, second = (patiently(partial(store.append_once, queue, [item], key)) for store in stores)
+    assert (second.locations, second.replayed) == (first.locations, True)
+    for store in stores:
+        until(lambda store=store: shown(store, queue) == ["x"])  # type: ignore[misc]
+
+
+Way = tuple[Service, QueueAccess]
+
+
+@pytest.mark.slow
+def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
+    """A name that both data centres change has one value, in both; at ``strong`` it is refused."""
+    queue = make_queue(stores[0], "very_strong")
+    ways = [enter(store, queue) for store in stores]
+    ended = threading.Event()
+    done: Counter[int] = Counter()
+
+    def write(number: int) -> None:
+        service, access = ways[number]
+        while not ended.is_set():
+            patiently(lambda: service.names.replace(access, "n", Draft(f"{number}:{done[number] + 1}")))
+            done[number] += 1
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = [pool.submit(write, number) for number in range(2)]
+        cut_twice(centres, lambda: all(done[number] for number in range(2)))
+        before = sum(done.values())
+        until(lambda: sum(done.values()) > before + 2)
+        ended.set()
+        for each in writing:
+            each.result()
+    values = [patiently(partial(body_of, way)) for way in ways]
+    assert values[0] == values[1]
+    assert values[0] in {f"{number}:{count}" for number, count in done.items()}
+    for store in stores:
+        until(lambda store=store: shown(store, queue) == [values[0]])  # type: ignore[misc]
+    (east, here), (west, there) = ways
+    [given] = patiently(lambda: east.claims.claim(here, limit=9, ttl=600))
+    assert given.message.body == values[0]
+    patiently(lambda: east.claims.acknowledge(here, [given.receipt]))
+    assert body_of(ways[1]) is None
+    assert patiently(lambda: west.names.create(there, "n", Draft("again"))).stored
+
+    with pytest.raises(ClaimsRefused, match="very_strong"):
+        west.names.replace(enter(stores[1], make_queue(stores[1], "strong"))[1], "n", Draft("x"))
+
+
+def enter(store: Store, queue: Queue) -> Way:
+    """A service on a store, and a way to a queue."""
+    service = Service(store)
+    return service, service.enter(queue, lambda _queue: None)
+
+
+def body_of(way: Way) -> str | None:
+    """The body of what the name stands for."""
+    service, access = way
+    message = service.names.fetch(access, "n")
+    return None if message is None else str(message.body)
