@@ -52,7 +52,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """A store of each kind."""
     if request.param == "sqlite":
         return Site(tmp_path, None)
-    return Site(tmp_path, keyspaces.make(request.getfixturevalue("cassandra")))
+    url = request.getfixturevalue("contract_keyspace")
+    keyspaces.empty(url)
+    return Site(tmp_path, url)
 
 
 def emptied(jobs: JobQueue) -> list[str]:

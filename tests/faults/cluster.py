@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from deploy.local import CassandraCluster
 
 APPLICATION = "faults"
-COPIES = 3
 
 
-def store_on(cluster: CassandraCluster, span: Span, *, difference: float, row_age: float) -> Store:
-    """Makes a keyspace with a copy on each node.
+def store_on(cluster: CassandraCluster, url: str, span: Span, *, difference: float, row_age: float) -> Store:
+    """Makes a store of a keyspace with a copy on each node, and empties that.
 
     Args:
         cluster: Three nodes.
+        url: Of a keyspace there.
         span: W and D of ``strong``.
         difference: S in seconds.
         row_age: C in seconds.
     """
-    url = keyspaces.make(cluster, COPIES)
+    keyspaces.empty(url)
+    keyspaces.close()  # nobody else is connected while nodes are killed
     options = _options(url, span, difference, row_age)
     nodes: dict[str, Victim | Severable] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
     return Store(options, span, _account(url), nodes, cluster.wait_until_settled, lambda: converge(url))

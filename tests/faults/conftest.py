@@ -10,6 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.faults.centres import Centres
+    from tests.servers.plugin import Cassandra
 
 PROPERTY = "experiment"
 """Under which a test records the counts of its run."""
@@ -21,6 +22,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, value in report.user_properties:
             if name == PROPERTY:
                 terminalreporter.write_line(f"{report.nodeid}: {value}")
+
+
+@pytest.fixture(scope="package")
+def nodes_keyspace(cassandra_cluster: Cassandra) -> str:
+    """The URL of a keyspace with a copy of everything on each of three nodes; each test finds it emptied."""
+    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+
+    return keyspaces.make(cassandra_cluster, 3)
 
 
 @pytest.fixture(scope="package")

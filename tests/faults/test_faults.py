@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.faults.checking.checker import Limits
 from tests.faults.checking.counts import vacuous
 from tests.faults.conftest import PROPERTY
@@ -34,34 +36,48 @@ def test_sqlite(tmp_path: Path, record_property: Record) -> None:
     assert vacuous(check_result.counts, {"acknowledged": 200, "unknown": 1, "shown": 400, "during_faults": 10}) == []
 
 
-def cassandra_acts(span: Span) -> list[Act]:
-    """What is done to nodes and web processes, around the times that matter."""
-    late, longer, longest = 1.3 * span.deadline, 1.2 * span.delay, 1.6 * span.delay
-    return [
-        # What web-1 has just sent to node-2 is written and answered when they go on, long after readers have passed.
-        (Step("pause", "node-2", longest), Step("pause", "web-1", longest, after=0.3)),
-        (Step("pause", "node-1", late), Step("pause", "node-3", late)),
-        (Step("pause", "node-2", longer), Step("pause", "node-3", longer)),
-        (
-            Step("kill", "node-3", 2.0),
-            Step("pause", "web-2", longer, after=1.0),
-            Step("pause", "node-1", late, after=1.5),
-            # The node takes a while to come back.
-            Step("kill", "web-1", 0.5, after=6.0),
-            Step("pause", "node-2", late, after=6.0),
-        ),
-        (Step("pause", "node-2", late), Step("pause", "node-3", late)),
-    ]
+SPAN = Span(deadline=1.0, delay=2.5)
+LATE, LONGER, LONGEST = 1.3 * SPAN.deadline, 1.2 * SPAN.delay, 1.6 * SPAN.delay
+"""Seconds, around the times that matter."""
+# What web-1 has just sent to node-2 is written and answered when they go on, long after readers have passed.
+WRITES_LATE: Act = (Step("pause", "node-2", LONGEST), Step("pause", "web-1", LONGEST, after=0.3))
+DEATHS: Act = (
+    Step("kill", "node-3", 2.0),
+    Step("pause", "web-2", LONGER, after=1.0),
+    Step("pause", "node-1", LATE, after=1.5),
+    # The node takes a while to come back.
+    Step("kill", "web-1", 0.5, after=6.0),
+    Step("pause", "node-2", LATE, after=6.0),
+)
+MORE: list[Act] = [
+    (Step("pause", "node-1", LATE), Step("pause", "node-3", LATE)),
+    (Step("pause", "node-2", LONGER), Step("pause", "node-3", LONGER)),
+]
+FEW = {"acknowledged": 300, "refused": 2, "unknown": 2, "shown": 900, "during_faults": 25}
+MANY = {"acknowledged": 1000, "refused": 8, "unknown": 8, "none_late": 1, "shown": 3000, "during_faults": 50}
+"""What a run must have seen at least."""
 
 
-def test_cassandra(tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster) -> None:
+@pytest.mark.parametrize(
+    ("acts", "least"),
+    [
+        pytest.param([WRITES_LATE, DEATHS], FEW, id="two"),
+        pytest.param([WRITES_LATE, *MORE, DEATHS, MORE[0]], MANY, marks=pytest.mark.slow, id="five"),
+    ],
+)
+def test_cassandra(
+    tmp_path: Path,
+    record_property: Record,
+    cassandra_nodes: CassandraCluster,
+    nodes_keyspace: str,
+    acts: list[Act],
+    least: dict[str, int],
+) -> None:
     """Two web processes on three nodes with small W, S, D and C: one or two nodes and a web process fail at a time."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
-    span = Span(deadline=1.0, delay=2.5)
-    store = store_on(cassandra_nodes, span, difference=0.5, row_age=1.0)
-    check_result = Experiment(tmp_path, store, seed=1, slowness=4.0).run(cassandra_acts(span), limits=LIMITS, rest=0.7)
+    store = store_on(cassandra_nodes, nodes_keyspace, SPAN, difference=0.5, row_age=1.0)
+    check_result = Experiment(tmp_path, store, seed=1, slowness=4.0).run(acts, limits=LIMITS, rest=0.7)
     record_property(PROPERTY, str(check_result.counts))
     assert check_result.violations == [], explain(check_result)
-    least = {"acknowledged": 1000, "refused": 8, "unknown": 8, "none_late": 1, "shown": 3000, "during_faults": 50}
     assert vacuous(check_result.counts, least) == [], explain(check_result)

@@ -37,12 +37,12 @@ def test_sqlite_for_long(tmp_path: Path, record_property: Record, seed: int) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_cassandra_for_long(
-    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, seed: int
+    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, seed: int
 ) -> None:
     """Two web processes on three nodes with the default W, S, D and C."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
-    store = store_on(cassandra_nodes, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
+    store = store_on(cassandra_nodes, nodes_keyspace, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
     acts = random_acts(seed, WEBS, list(store.nodes), store.span, 60 * fault_minutes())
     check_result = Experiment(tmp_path, store, seed, slowness=2.0).run(acts, limits=Limits(calm=3.0), rest=2.0)
     record_property(PROPERTY, str(check_result.counts))

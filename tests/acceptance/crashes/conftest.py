@@ -32,7 +32,8 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     options: list[str] = []
     store: Store
     if request.param == "cassandra":
-        url = keyspaces.make(request.getfixturevalue("cassandra"))
+        url = request.getfixturevalue("contract_keyspace")
+        keyspaces.empty(url)
         options = ["--store", url, "--consistency-strong", f"deadline={W},delay={W + 1.5}"]
         store = cassandra.open_store(url)
     else:

@@ -69,7 +69,7 @@ def run(start: Start, *, kills: int, seed: int) -> None:
 
 def test_killed_services(start: Start) -> None:
     """Whatever a service was doing when it died: what was answered is there, once, and nothing else."""
-    run(start, kills=3, seed=1)
+    run(start, kills=2, seed=1)
 
 
 @pytest.mark.slow

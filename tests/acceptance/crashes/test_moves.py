@@ -56,7 +56,7 @@ def run(start: Start, *, messages: int, kills: int, seed: int) -> None:
 
 def test_killed_services(start: Start) -> None:
     """Whatever the service was doing when it died, its successor goes on: nothing is lost or doubled."""
-    run(start, messages=6_000, kills=1, seed=1)
+    run(start, messages=4_000, kills=1, seed=1)
 
 
 @pytest.mark.slow

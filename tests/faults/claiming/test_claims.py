@@ -39,29 +39,41 @@ def test_sqlite(tmp_path: Path, record_property: Record) -> None:
     verify(result, record_property, {"posted": 100, "again": 5, "acknowledgements done": 100, "faults": 4})
 
 
-def test_cassandra(tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster) -> None:
-    """Four web processes on three nodes; web processes and a node are killed and paused for longer than claims last."""
+PAUSES: Act = (
+    Step("pause", "web-1", 6.0),
+    Step("pause", "node-2", 2.0, after=1.0),
+    Step("kill", "web-2", 0.5, after=2.0),
+)
+"""A web process is paused for longer than claims last, and meanwhile a node is, and another web process killed."""
+DEATH: Act = (Step("kill", "node-3", 1.0), Step("pause", "web-3", 3.0, after=0.5))
+
+
+@pytest.mark.parametrize(
+    "acts",
+    [pytest.param([PAUSES], id="pauses"), pytest.param([PAUSES, DEATH], marks=pytest.mark.slow, id="and a death")],
+)
+def test_cassandra(
+    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, acts: list[Act]
+) -> None:
+    """Three web processes on three nodes; web processes and nodes are paused and killed."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
     span = Span(deadline=1.0, delay=2.5)
-    store = store_on(cassandra_nodes, span, difference=0.5, row_age=1.0)
-    acts: list[Act] = [
-        (Step("pause", "web-1", 6.0), Step("pause", "node-2", 2.0, after=1.0), Step("kill", "web-2", 0.5, after=2.0)),
-        (Step("kill", "node-3", 1.0), Step("pause", "web-3", 3.0, after=0.5)),
-    ]
-    result = ClaimRun(tmp_path, store, seed=1).run(acts, rest=0.5)
-    verify(result, record_property, {"posted": 100, "again": 5, "acknowledgements done": 100, "faults": 5})
+    store = store_on(cassandra_nodes, nodes_keyspace, span, difference=0.5, row_age=1.0)
+    result = ClaimRun(tmp_path, store, seed=1, webs=3).run(acts, rest=0.5)
+    least = {"posted": 60, "again": 3, "acknowledgements done": 60, "faults": sum(map(len, acts))}
+    verify(result, record_property, least)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_cassandra_for_long(
-    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, seed: int
+    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, seed: int
 ) -> None:
     """The same for minutes of random faults, with the default W, S, D and C."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
-    store = store_on(cassandra_nodes, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
+    store = store_on(cassandra_nodes, nodes_keyspace, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
     acts = random_acts(seed, WEBS, list(store.nodes), store.span, 60 * fault_minutes())
     result = ClaimRun(tmp_path, store, seed).run(acts, rest=2.0)
     least = {"posted": 1200, "again": 40, "acknowledgements done": 1200, "faults": 5}
