@@ -147,6 +147,16 @@ def test_messages_live_for_14_days(emodb: Emodb, clock: Clock) -> None:
     assert emodb.get("/queue/1/q/poll") == []
 
 
+def test_copies(emodb: Emodb) -> None:
+    """Of equal messages of a dedup queue a poll gives one, until it is sent again; peek and size see every copy."""
+    emodb.do("POST", "/dedupq/1/q/sendbatch", [{"a": 1}, {"a": 1}, {"a": 2}])
+    assert [len(emodb.get("/dedupq/1/q/peek")), emodb.get("/dedupq/1/q/size")] == [3, 3]
+    assert sorted(each["payload"]["a"] for each in emodb.get("/dedupq/1/q/poll")) == [1, 2]
+    assert emodb.get("/dedupq/1/q/poll") == []
+    emodb.do("POST", "/dedupq/1/q/send", {"a": 1})
+    assert [each["payload"] for each in emodb.get("/dedupq/1/q/poll")] == [{"a": 1}]
+
+
 def test_what_is_acknowledged_without_a_poll(emodb: Emodb) -> None:
     """An id of a peek is as good as one of a poll."""
     emodb.do("POST", "/queue/1/q/sendbatch", [1, 2])
@@ -213,6 +223,8 @@ def test_requests_that_are_too_long(emodb: Emodb) -> None:
     """Nobody can have the service take in any amount."""
     reply = emodb("all", "POST", "/queue/1/q/sendbatch", ["x" * 30_000] * 300)
     assert (reply.status, reply.json.keys()) == (413, {"message"})
+    assert emodb("all", "POST", "/queue/1/q/sendbatch", [1] * 1_000_002).status == 413
+    assert emodb("all", "POST", "/queue/1/_sendbatch", {f"q{number}": [] for number in range(1001)}).status == 400
     assert emodb.get("/queue/1/q/size") == 0
 
 

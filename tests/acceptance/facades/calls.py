@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.servers.served import free_port
+
 WAIT = 60
 """Seconds that a test waits for an answer."""
 
@@ -64,3 +66,11 @@ def settings_file(directory: Path, text: str) -> list[str]:
     path = directory / "queuey.toml"
     path.write_text(text)
     return ["--config", str(path)]
+
+
+def pair_of_ports() -> int:
+    """A port that is free, as is the next one."""
+    while True:
+        first, second = free_port(), free_port()
+        if second == first + 1:
+            return first

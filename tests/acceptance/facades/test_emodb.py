@@ -5,15 +5,17 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queuey.client import Client
-from tests.acceptance.facades.calls import WAIT, Facade, Reply, settings_file
-from tests.servers.served import Served, free_port
+from tests.acceptance.facades.calls import WAIT, Facade, Reply, pair_of_ports, settings_file
+from tests.servers.served import Served
 
 SERVED = "[facades.emodb]\nbeside = true\n"
 SUCCESS = (200, {"success": True})
@@ -30,20 +32,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         assert "Traceback" not in running.output
 
 
-def pair_of_ports() -> int:
-    """A port that is free, as is the next one."""
-    while True:
-        first, second = free_port(), free_port()
-        if second == first + 1:
-            return first
-
-
 class Emodb:
     """A caller with a key."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, key: str = "") -> None:
         self._facade = Facade(served.port)
-        self.key = served.profile.key
+        self.key = key or served.profile.key
 
     def call(self, method: str, path: str, body: object = None, **headers: str) -> Reply:
         """Calls with the key; the body is sent as JSON."""
@@ -351,6 +345,39 @@ def test_other_paths(emodb: Emodb, queue: str) -> None:
     assert emodb.stranger("GET", "/ping").body == b"pong"
     for method, path in (("GET", f"{queue}/send"), ("GET", queue), ("GET", f"{queue}/nothing"), ("POST", "/queue/1/")):
         assert emodb.call(method, path).status == 404
+
+
+def test_what_the_original_loses(tmp_path: Path) -> None:
+    """Claims and messages outlast every process, also one that is killed; ids stay what they are."""
+    options = ["--facade", "emodb", "--app", "queuey"]
+    with Served(tmp_path) as first:
+        emodb = Emodb(first)
+    with Served(tmp_path, options, port=pair_of_ports()) as first:
+        emodb = Emodb(first, emodb.key)
+        emodb.do("POST", "/queue/1/q/sendbatch", [1, 2, 3])
+        [claimed] = emodb.get("/queue/1/q/poll?ttl=3600&limit=1")
+        first.kill()
+    with Served(tmp_path, options, port=pair_of_ports()) as second:
+        emodb = Emodb(second, emodb.key)
+        assert (emodb.get("/queue/1/q/claimcount"), emodb.get("/queue/1/q/size")) == (1, 3)
+        others = emodb.get(f"/queue/1/q/poll?{HOUR}")
+        assert claimed["id"] not in ids_of(others)
+        emodb.do("POST", "/queue/1/q/ack", [claimed["id"], *ids_of(others)])
+        assert emodb.get("/queue/1/q/size") == 0
+        assert emodb.call("GET", "/v1/queuey").status == 404
+        assert "queuey app key-add queuey" in second.output
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    """The service does not start where clients could not ask for its health."""
+    port = pair_of_ports()
+    with socket.create_server(("127.0.0.1", port + 1)):
+        refused = Served(tmp_path, ["--facade", "emodb"], port=port)
+        try:
+            assert refused.end() == 3
+            assert f"cannot listen on 127.0.0.1:{port + 1}" in refused.output
+        finally:
+            refused.kill()
 
 
 def test_health(served: Served) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.acceptance.facades.calls import settings_file
+from tests.acceptance.facades.calls import pair_of_ports, settings_file
 from tests.acceptance.facades.java_client import JavaClient, build
 from tests.servers.served import Served
 
 MOST = 60
-"""Seconds that a test waits for a move."""
+"""Seconds that a test waits for what goes on by itself."""
 SERVED = "[facades.emodb]\nbeside = true\n"
 
 
@@ -26,7 +27,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service with the facade."""
     directory = tmp_path_factory.mktemp("emodb")
-    with Served(directory, settings_file(directory, SERVED)) as running:
+    with Served(directory, settings_file(directory, SERVED), port=pair_of_ports()) as running:
         yield running
         assert "Traceback" not in running.output
 
@@ -117,3 +118,23 @@ def test_its_own_exceptions(emodb: JavaClient, command: list[str], served: Serve
     finally:
         stranger.close()
     assert emodb.call("size", "strict") == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_was_away(command: list[str], tmp_path: Path) -> None:
+    """The client finds a server again that was killed: it asks for its health until that is good."""
+    port, options = pair_of_ports(), settings_file(tmp_path, SERVED)
+    with Served(tmp_path, options, port=port) as first:
+        client = JavaClient(command, port, first.profile.key)
+        try:
+            client.call("send", "q", 1)
+            first.kill()
+            assert client.say("size", "q").error
+            with Served(tmp_path, options, port=port):
+                end = time.monotonic() + MOST
+                while (said := client.say("size", "q")).error:
+                    assert time.monotonic() < end, said
+                    time.sleep(0.2)
+                assert said.result == 1
+        finally:
+            client.close()

@@ -12,13 +12,17 @@ from queuey.messages import Message, Meta
 from queuey.service import Draft, Limits
 from queuey.web.facades.emodb.errors import BadArgument, BadBody, WrongContentType
 from queuey.web.facades.emodb.message_ids import MessageIds
-from queuey.web.requests import JSON_ERRORS, read_body
+from queuey.web.requests import JSON_ERRORS, read_body, too_large
 from queuey.web.responses import Environ, encode
 from queuey.web.v1.messages import decode_value
 from queuey.web.validators import BadField
 
 LONGEST_MESSAGE = 30_720
 """Bytes of a message without the white space between its parts."""
+MOST_QUEUES = 1000
+"""Queues in one batch."""
+MOST_COMMAS = 1_000_000
+"""In one batch: bounds what its messages take in memory, however short they are."""
 _JSON = Meta("application/json", json=True)
 _WHITE = b" \t\r\n"
 
@@ -57,13 +61,27 @@ def read_message(environ: Environ, limits: Limits) -> Draft:
 
 def read_batch(environ: Environ, limits: Limits) -> list[Draft]:
     """Reads a list of messages."""
-    return _drafts(_decode(_decode_batch, _body(environ, limits)), limits)
+    return _drafts(_decode(_decode_batch, _batch(environ, limits)), limits)
 
 
 def read_batches(environ: Environ, limits: Limits) -> dict[str, list[Draft]]:
     """Reads lists of messages by the names of their queues, as callers have them."""
-    found = _decode(_decode_batches, _body(environ, limits))
+    found = _decode(_decode_batches, _batch(environ, limits))
+    if len(found) > MOST_QUEUES:
+        raise BadArgument(f"{len(found)} queues in a batch, at most {MOST_QUEUES}. Send several batches.")
     return {name: _drafts(some, limits) for name, some in found.items()}
+
+
+def _batch(environ: Environ, limits: Limits) -> bytes:
+    """Returns the body of a batch.
+
+    Raises:
+        TooLarge: Its messages are too many, about.
+    """
+    body = _body(environ, limits)
+    if body.count(b",") > MOST_COMMAS:
+        raise too_large("body", MOST_COMMAS, unit="parts between commas")
+    return body
 
 
 def read_ids(environ: Environ, limits: Limits) -> list[str]:

@@ -33,8 +33,8 @@ KINDS: dict[str, Kind] = {"queue": "plain", "dedupq": "dedup"}
 BASE = "/{base:queue|dedupq}/1"
 QUEUE = BASE + "/{queue:[^/]+}"
 OWN = tuple(f"/{base}/1/" for base in KINDS)
-HOT = {"send": "emodb.send", "ack": "emodb.ack", "renew": "emodb.renew", "poll": "emodb.poll"}
-"""The resources that are handled at once, by the last part of their paths."""
+HOT = {"send": "emodb.send", "ack": "emodb.ack", "renew": "emodb.renew", "poll": "emodb.poll", "peek": "emodb.peek"}
+"""The resources that are handled at once, or whose answers have messages, by the last part of their paths."""
 
 SUCCESS = b'{"success":true}'
 NONE = b"[]"
@@ -48,7 +48,7 @@ class EmodbFacade(Facade):
         open_claims: Bounds the claims of each queue.
     """
 
-    short_reads: ClassVar = frozenset({("GET", "emodb.poll")})
+    short_reads: ClassVar = frozenset({("GET", "emodb.poll"), ("GET", "emodb.peek")})
     longest_name = LONGEST_QUEUE
 
     def __init__(self, mount: Mount) -> None:
@@ -69,7 +69,7 @@ class EmodbFacade(Facade):
             Resource("emodb.send", f"{QUEUE}/send", {"POST": self.send}, {"POST": self.begin_send}),
             Resource("emodb.batch", f"{QUEUE}/sendbatch", {"POST": self.send_batch}),
             Resource("emodb.poll", f"{QUEUE}/poll", {"GET": self.poll}, {"GET": self.begin_poll}),
-            Resource("emodb.peek", f"{QUEUE}/peek", {"GET": self.peek}),
+            Resource("emodb.peek", f"{QUEUE}/peek", {"GET": self.peek}, {"GET": _in_a_thread}),
             Resource("emodb.ack", f"{QUEUE}/ack", {"POST": self.acknowledge}, {"POST": self.begin_acknowledge}),
             Resource("emodb.renew", f"{QUEUE}/renew", {"POST": self.renew}, {"POST": self.begin_renew}),
             Resource("emodb.size", f"{QUEUE}/size", {"GET": self.size}),
@@ -370,6 +370,11 @@ class EmodbFacade(Facade):
 
 def _ping(_environ: Environ, _match: Match) -> Response:
     return Response(200, b"pong", errors.TEXT)
+
+
+def _in_a_thread(_environ: Environ, _match: Match) -> Begun:
+    """Is a request that blocks always."""
+    raise WouldBlock
 
 
 def _read_query(environ: Environ) -> dict[str, str]:
