@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Literal
+from contextlib import suppress
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ _ID = re.compile("[0-7][0-9a-f]{15}", re.ASCII)
 _DIRECTORY = "moves under way"
 _RECORD = "move"
 
+T = TypeVar("T")
 State = Literal["running", "cancelling", "done", "cancelled", "failed"]
 OVER = frozenset({"done", "cancelled", "failed"})
 
@@ -142,7 +144,7 @@ class MoveRecords:
             found.append((move, True))
             return _Directory(number, (*moves, move))
 
-        self._change(add)
+        self._change(_DIRECTORY, _directory_of, add)
         [(move, new)] = found
         if new:
             self._list(move)
@@ -150,12 +152,16 @@ class MoveRecords:
 
     def under_way(self) -> Sequence[Move]:
         """Returns the moves that have not ended, of all applications."""
-        return self._directory(self._store.entry(_DIRECTORY, 0)).moves
+        return _directory_of(self._store.entry(_DIRECTORY, 0)).moves
 
     def leave(self, move: Move) -> None:
         """Removes a move that is over from those under way."""
         self._list(move)
-        self._change(lambda directory: replace(directory, moves=tuple(one for one in directory.moves if one != move)))
+
+        def without(directory: _Directory) -> _Directory:
+            return replace(directory, moves=tuple(one for one in directory.moves if one != move))
+
+        self._change(_DIRECTORY, _directory_of, without)
 
     def raw(self, move: Move) -> bytes | None:
         """Returns the record of a move as it is kept; None: no process has begun with it."""
@@ -181,7 +187,7 @@ class MoveRecords:
 
     def listed(self, application: str) -> list[Record]:
         """Returns an application's moves, the newest first: those under way, and the last ones that have ended."""
-        numbers = set(self._numbers(application)[1])
+        numbers = set(_numbers_of(self._store.entry(_list_of(application), 0)))
         numbers |= {move.number for move in self.under_way() if move.application == application}
         found = (self._find(number) for number in sorted(numbers, reverse=True)[:MOST_LISTED])
         return [record for record in found if record is not None]
@@ -208,38 +214,33 @@ class MoveRecords:
         return progress_of(self.raw(move))
 
     def _list(self, move: Move) -> None:
-        """Notes a move in the list of its application, if it is not there."""
-        while True:
-            raw, numbers = self._numbers(move.application)
-            if move.number in numbers:
-                return
-            new = _encode(sorted([*numbers, move.number], reverse=True)[:MOST_LISTED])
-            try:
-                if self._store.enter(_list_of(move.application), 0, new, expected=raw) == new:
-                    return
-            except Conflict:
-                continue
+        """Notes a move in the list of its application."""
+        self._change(
+            _list_of(move.application),
+            _numbers_of,
+            lambda numbers: sorted({*numbers, move.number}, reverse=True)[:MOST_LISTED],
+        )
 
-    def _numbers(self, application: str) -> tuple[bytes | None, list[int]]:
-        raw = self._store.entry(_list_of(application), 0)
-        return raw, [] if raw is None else _decode_numbers(raw)
-
-    def _change(self, change: Callable[[_Directory], _Directory]) -> None:
+    def _change(self, name: str, decode: Callable[[bytes | None], T], change: Callable[[T], T]) -> None:
+        """Changes an entry, again if another process was quicker. If nothing is to change, nothing is written."""
         while True:
-            raw = self._store.entry(_DIRECTORY, 0)
-            old = self._directory(raw)
+            raw = self._store.entry(name, 0)
+            old = decode(raw)
             new = change(old)
-            if new is old or new == old:
+            if new == old:
                 return
             value = _encode(new)
-            try:
-                if self._store.enter(_DIRECTORY, 0, value, expected=raw) == value:
+            with suppress(Conflict):
+                if self._store.enter(name, 0, value, expected=raw) == value:
                     return
-            except Conflict:
-                continue
 
-    def _directory(self, raw: bytes | None) -> _Directory:
-        return _Directory() if raw is None else _decode_directory(raw)
+
+def _numbers_of(raw: bytes | None) -> list[int]:
+    return [] if raw is None else _decode_numbers(raw)
+
+
+def _directory_of(raw: bytes | None) -> _Directory:
+    return _Directory() if raw is None else _decode_directory(raw)
 
 
 def progress_of(raw: bytes | None) -> Progress:

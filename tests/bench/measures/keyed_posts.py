@@ -1,9 +1,9 @@
-"""Posts with an idempotency key, against the same posts without."""
+"""Posts with an idempotency key, and puts by name, against the same posts without."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tests.bench.harness import Bench, measure
@@ -16,6 +16,8 @@ from tests.bench.started import nodes, on_cassandra, processes, service
 from tests.bench.started.nodes import Nodes
 
 WARM_SECONDS = 3.0
+CALLERS = 4
+"""Who put by name: half of a worker's threads, as many as may wait."""
 
 
 @measure("keyed", "POST with an Idempotency-Key, against POST without")
@@ -34,6 +36,54 @@ def keyed_on_cassandra(bench: Bench) -> Report:
         on_cassandra.prepare(cassandra).close()
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
             return compared(bench, server, behind=cassandra)
+
+
+@measure("named", "PUT by name, of new names and of 100 that have values, against POST")
+def named(bench: Bench) -> Report:
+    """On SQLite with an fsync before each answer; a value that is replaced costs two more transactions."""
+    ours = bench.fresh("queuey")
+    service.prepare(ours).close()
+    with service.serve(ours) as server:
+        return names_compared(bench, server)
+
+
+@measure("cassandra-named", "PUT by name on Cassandra, of new names and of 100 that have values, against POST")
+def named_on_cassandra(bench: Bench) -> Report:
+    """A name costs a serial read and two lightweight transactions; a value that is replaced costs two more."""
+    with nodes.cassandra(bench) as cassandra:
+        on_cassandra.prepare(cassandra).close()
+        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+            return names_compared(bench, server, behind=cassandra)
+
+
+def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
+    """Measures POST and PUT at one service, with as many callers as have a thread each."""
+    texts, seconds = traffic.bodies(BATCH), bench.pick(2.5, 0.8)
+
+    def sending(job: Callable[[], Job]) -> Callable[[], Sample]:
+        return lambda: traffic.run(server, job(), seconds=seconds, connections=CALLERS, backend=behind)
+
+    calls = {
+        "POST": sending(lambda: traffic.posts_of_one(QUEUE, texts)),
+        "PUT, new names": sending(lambda: with_names(texts, secrets.token_hex(12), 10_000_000)),
+        "PUT, 100 names": sending(lambda: with_names(texts, "again", 100)),
+    }
+    if behind is not None:
+        bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
+    samples = bench.interleave(calls, bench.size(5, 2))
+    post = traffic.rates(samples["POST"])
+    verdicts = [
+        Verdict(f"{name} / POST", paired(traffic.rates(runs), post)) for name, runs in samples.items() if name != "POST"
+    ]
+    notes = [f"{CALLERS} connections, {traffic.BODY_BYTES} B bodies, 1 worker with {service.THREADS} threads."]
+    return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
+
+
+def with_names(texts: Sequence[str], prefix: str, number: int) -> Job:
+    """Returns a PUT for each message, to one name after another."""
+    path = f"{QUEUE}/named/{prefix}-{COUNTER.decode()}"
+    puts = [traffic.request("PUT", path, text, {"Content-Type": "text/plain"}) for text in texts]
+    return Job(puts, 200, numbered=number)
 
 
 def compared(

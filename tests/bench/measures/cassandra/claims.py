@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import resource
 import subprocess
 import sys
@@ -103,6 +104,32 @@ def hot(bench: Bench) -> Report:
     verdict = Verdict("four processes / one", paired(four, one), goal=0.5, aim=1)
     notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, one partition; messages a second."]
     return Report("cassandra-hot", "", rows, [verdict], notes)
+
+
+@measure("cassandra-dedup100", "Claims of 100 messages of a dedup queue on Cassandra, against a plain queue")
+def dedup100(bench: Bench) -> Report:
+    """All bodies differ, and all messages wait before the first is claimed, so covers are written and asked for."""
+    count, numbers = bench.size(40_000, 4_000), itertools.count()
+    with (
+        nodes.cassandra(bench) as cassandra,
+        contextlib.closing(on_cassandra.prepare(cassandra)) as store,
+        on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+    ):
+
+        def of_new_queue(kind: str) -> Sample:
+            queue, _ = store.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
+            for at in range(0, count, 1000):
+                service.fill(store, queue, [f"{at}/{text}" for text in traffic.bodies(min(1000, count - at))], 1000)
+            on_cassandra.let_appear(store, queue)
+            return run(server, count=count, limit=100, connections=4, queue=queue.name, backend=cassandra)
+
+        calls = {kind: partial(of_new_queue, kind) for kind in ("dedup", "plain")}
+        bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
+        samples = bench.interleave(calls, bench.size(5, 2))
+    ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
+    return Report("cassandra-dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
 
 
 def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
