@@ -1,0 +1,272 @@
+"""The client of RQMS, for a server of RQMS or for Queuey's facade of it: :class:`Queue`."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import logging
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar, overload
+from urllib.parse import quote, urlsplit
+
+import httpx2
+import msgspec
+
+from queuey.client.calls.call import ANSWER_BYTES, Call, HttpAnswer, encode, nothing
+from queuey.client.errors import ClientError, Conflict, InvalidAnswer, InvalidArgument
+from queuey.client.http.attempts import Attempts, Timing
+from queuey.client.http.retry import RetryPolicy
+from queuey.client.http.servers import ServerChoice, parse_servers
+from queuey.client.http.transport import Sender
+
+__all__ = ["Item", "Queue"]
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+PATIENT = RetryPolicy(rounds=8, base=0.5)
+"""A call that fails is sent eight times, which no call minds: an item is stored once under its id."""
+TIMEOUT = 10.0
+"""Seconds that the server may take at every step."""
+PAUSE = 0.5
+"""Seconds between two fetches that found nothing."""
+
+
+class Item(dict[str, Any]):
+    """A task: its value and, if that is a JSON object, also what is in it.
+
+    Attributes:
+        value: What was put into the queue.
+        ticket: Says which item this is, and by which fetch.
+        until: When its lock ends, by the queue's clock.
+
+    Example:
+        >>> from queuey.client.rqms import Item
+        >>> item = Item('["item-1","7"]', {"page": 7})
+        >>> item["page"], item.value
+        (7, {'page': 7})
+    """
+
+    def __init__(self, ticket: str, value: Any, until: float = 0.0) -> None:  # noqa: ANN401 - any JSON
+        super().__init__(value if isinstance(value, dict) else ())
+        self.ticket = ticket
+        self.value = value
+        self.until = until
+
+
+class _Fetched(msgspec.Struct):
+    """An item of an answer."""
+
+    ticket: str
+    value: Any
+
+
+class _Items(msgspec.Struct):
+    """An answer to a fetch."""
+
+    items: list[_Fetched]
+
+
+_decode = msgspec.json.Decoder(_Items).decode
+
+
+class Queue:
+    """A queue of tasks. Safe to use from several threads. Close it, or use it as a context manager.
+
+    Args:
+        url: Of the server and the queue: ``http://localhost:7085/tasks``.
+        time: Seconds for which a fetched task is yours; afterwards others get it.
+        batch_size: Tasks that one request fetches, which wait here for their turn. All of them should be done within
+            ``time``; one whose time is over is not returned any more.
+        multiple_ok: Tasks are named (:meth:`set`): it does not matter if one was set again while it was being done.
+        retry: How often a call that fails is sent again.
+        transport: An httpx2 transport to use instead of the network.
+        timing: The clock, the pause and the random numbers.
+
+    Raises:
+        InvalidArgument: The URL or a number cannot be.
+
+    Every call may raise :class:`~queuey.client.ClientError`: the server could not be reached, or refused.
+
+    Example:
+        >>> from queuey.client.rqms import Queue
+        >>> with Queue("http://localhost:7085/tasks", time=60, batch_size=5) as queue:
+        ...     print(queue)
+        <Queue http://localhost:7085/tasks>
+    """
+
+    def __init__(
+        self,
+        url: str,
+        time: float = 30.0,
+        batch_size: int = 1,
+        multiple_ok: bool = False,  # noqa: FBT001, FBT002 - the same
+        *,
+        retry: RetryPolicy = PATIENT,
+        transport: httpx2.BaseTransport | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        self._path = parts.path.rstrip("/")
+        if not self._path or parts.query or parts.fragment:
+            raise InvalidArgument(f"{url!r} does not name a queue, as http://localhost:7085/tasks does")
+        if not (time > 0 and batch_size >= 1):
+            raise InvalidArgument(f"time {time} and batch_size {batch_size} have to be above 0")
+        self.url = url
+        self.time = time
+        self.batch_size = batch_size
+        self.multiple_ok = multiple_ok
+        self._policy = retry
+        self._timing = timing or Timing()
+        servers = parse_servers(f"{parts.scheme}://{parts.netloc}", None)
+        self._choice = ServerChoice(
+            servers, cool_down=retry.cool_down, clock=self._timing.clock, draw=self._timing.draw
+        )
+        self._sender = Sender(servers, True, ANSWER_BYTES, transport)  # noqa: FBT003 - certificates are checked
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._waiting: deque[Item] = deque()
+
+    def __repr__(self) -> str:
+        """Names the queue."""
+        return f"<Queue {self.url}>"
+
+    def __enter__(self) -> Self:
+        """Returns the queue."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Closes the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections. Tasks that were fetched and not returned are fetched again after their time."""
+        self._sender.close()
+
+    def put(self, item: Any) -> None:  # noqa: ANN401 - any JSON
+        """Adds a task, under an id of its own that sorts after those before.
+
+        Args:
+            item: Any JSON value.
+
+        Raises:
+            InvalidArgument: It is none.
+        """
+        name = f"item-{next(self._numbers):09d}-{base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}"
+        self._send(Call("POST", self._path, nothing, (("id", name),), content=encode(item), repeatable=True))
+
+    def set(self, jobid: str, item: Any) -> None:  # noqa: ANN401 - any JSON
+        """Sets a named task, in place of the one of this name, also if that is being done.
+
+        Args:
+            jobid: 1 to 255 characters without ``/``.
+            item: Any JSON value.
+
+        Raises:
+            InvalidArgument: One of them cannot be.
+        """
+        if not jobid or "/" in jobid or jobid in {".", ".."}:
+            raise InvalidArgument(f"{jobid!r} is no name of a task: it is blank, has a slash, or is . or ..")
+        path = f"{self._path}/{quote(jobid, safe='')}"
+        self._send(Call("PUT", path, nothing, content=encode(item), repeatable=True))
+
+    def get(self) -> Item:
+        """Returns a task; waits until there is one."""
+        while (item := self._next()) is None:
+            self._fetch()
+        return item
+
+    def _next(self) -> Item | None:
+        """Returns a task that was fetched before and is still ours."""
+        with self._lock:
+            while self._waiting:
+                item = self._waiting.popleft()
+                if item.until > self._timing.clock():
+                    return item
+        return None
+
+    def _fetch(self) -> None:
+        until = self._timing.clock() + self.time
+        params = (("count", str(self.batch_size)), ("time", f"{self.time:f}"))
+        found = self._send(Call("GET", self._path, _read, params, repeatable=True))
+        with self._lock:
+            self._waiting += (Item(each.ticket, each.value, until) for each in found)
+        if not found:
+            self._timing.sleep(PAUSE)
+
+    def task_done(self, item: Item) -> None:
+        """Says that a task is done, so that nobody gets it any more.
+
+        Raises:
+            Conflict: It was set again, or its time was over and somebody else has got it; not with ``multiple_ok``.
+        """
+        try:
+            self._send(Call("DELETE", self._path, nothing, content=item.ticket.encode(), repeatable=True))
+        except Conflict as error:
+            # If the answer to an earlier attempt was lost, it may be this very call that has done it.
+            if not (self.multiple_ok or error.in_doubt):
+                raise
+
+    @overload
+    def foreach(self, process_item: Callable[[Item], object], catch_errors: bool = False) -> NoReturn: ...  # noqa: FBT001, FBT002
+
+    @overload
+    def foreach(
+        self,
+        process_item: None = None,
+        catch_errors: bool = False,  # noqa: FBT001, FBT002
+    ) -> Callable[[Callable[[Item], object]], NoReturn]: ...
+
+    def foreach(
+        self,
+        process_item: Callable[[Item], object] | None = None,
+        catch_errors: bool = False,  # noqa: FBT001, FBT002 - the original's
+    ) -> Any:
+        """Calls a function with one task after another, for ever; each is done if the function raises nothing.
+
+        Also a decorator, which begins at once: ``@queue.foreach`` or ``@queue.foreach(catch_errors=True)``.
+
+        Args:
+            process_item: The function.
+            catch_errors: Log its errors and go on: others get the task after its time. False: raise them.
+        """
+        if process_item is None:
+            return partial(self.foreach, catch_errors=catch_errors)
+        while True:
+            item = self.get()
+            try:
+                process_item(item)
+            except Exception:
+                if not catch_errors:
+                    raise
+                log.exception("A task failed; it is delivered again in %s seconds.", self.time)
+            else:
+                self.task_done(item)
+
+    def _send(self, call: Call[T]) -> T:
+        """Sends a call until it is answered or may not be sent again."""
+        timing = self._timing
+        attempts = Attempts(call, self._choice, self._policy, TIMEOUT, clock=timing.clock, draw=timing.draw)
+        while True:
+            try:
+                return attempts.read(self._sender.send(call, attempts.server, attempts.url, attempts.times, None))
+            except ClientError as error:
+                pause = attempts.pause_after(error)
+                if pause is None:
+                    raise
+            if pause:
+                timing.sleep(pause)
+
+
+def _read(answer: HttpAnswer) -> list[_Fetched]:
+    try:
+        return _decode(answer.content).items
+    except msgspec.MsgspecError as error:
+        raise InvalidAnswer(f"the answer to a fetch has another form: {error}") from error
