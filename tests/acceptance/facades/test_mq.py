@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,40 +15,16 @@ import pytest
 from queuey.client import Client
 from queuey.messages import MAX_TTL
 from tests.acceptance.facades.calls import WAIT, Facade, Reply, settings_file
-from tests.servers import keyspaces
 from tests.servers.served import Served, environment, free_port
 
 LONGEST = 4 * 1024 * 1024
-LASTING = '[facades.mq]\nprefix = "/mq"\nredelivery = 3600\n'
-SHORT = "[facades.mq]\nredelivery = 1\n"
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with the facade beside its own API. What is fetched is not delivered again during the tests."""
-    directory = tmp_path_factory.mktemp("mq")
-    with Served(directory, settings_file(directory, LASTING)) as running:
-        yield running
-        assert "Traceback" not in running.output
+SHORT = "[facades.mq]\nredelivery = 1\nunsynced = true\n"
 
 
 @pytest.fixture
 def mq(served: Served) -> Facade:
     """The facade."""
     return Facade(served.port, "/mq")
-
-
-@pytest.fixture
-def native(served: Served) -> Iterator[Client]:
-    """A client of the service's own API."""
-    with served.client() as client:
-        yield client
-
-
-@pytest.fixture
-def queue() -> str:
-    """The name of a queue that is not there."""
-    return f"q{uuid.uuid4().hex[:12]}"
 
 
 def id_of(reply: Reply) -> str:
@@ -238,20 +213,17 @@ def refused(*options: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
-def test_no_fsync(tmp_path: Path) -> None:
-    """On a store that answers before a message is on a disk it does not start, unless told to: then it warns."""
-    options = ["--data", str(tmp_path / "data"), "--sync", "normal", "--facade", "mq"]
-    code, said = refused(*options)
+def test_alone(tmp_path: Path) -> None:
+    """Alone it is at /, for one application, with health beside it and nothing of the service's own API.
+
+    On a store that answers before a message is on a disk it does not start, unless told to: then it warns.
+    """
+    options = ["--sync", "normal", "--facade", "mq", "--app", "shop"]
+    code, said = refused("--data", str(tmp_path / "data"), *options)
     assert code == 4
     assert "unsynced = true" in said
-    allowed = settings_file(tmp_path, "[facades.mq]\nunsynced = true\n")
-    with Served(tmp_path, ["--sync", "normal", "--facade", "mq", *allowed]) as served:
+    with Served(tmp_path, [*options, *settings_file(tmp_path, SHORT)]) as served:
         served.wait_for("MQ answers before a message is on a disk")
-
-
-def test_alone(tmp_path: Path) -> None:
-    """Alone it is at /, for one application, with health beside it and nothing of the service's own API."""
-    with Served(tmp_path, ["--facade", "mq", "--app", "shop", *settings_file(tmp_path, SHORT)]) as served:
         mq = Facade(served.port)
         first = post(mq, "metrics")
         assert id_of(fetch_until(mq, "metrics", 200)) == first
@@ -264,32 +236,3 @@ def test_alone(tmp_path: Path) -> None:
         assert mq.call("DELETE", f"/metrics/messages/{first}").status == 202
         second = post(mq, "metrics")
         assert id_of(fetch_until(mq, "metrics", 200)) == second
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "cassandra"])
-def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """After kill -9 of the service what was fetched stays with its reader, and what was stored is there."""
-    options = settings_file(tmp_path, LASTING + ("unsynced = true\n" if kind == "cassandra" else ""))
-    if kind == "cassandra":
-        url = keyspaces.make(request.getfixturevalue("cassandra"))
-        options += ["--store", url]
-        subprocess.run(
-            [sys.executable, "-m", "queuey", "app", "create", "queuey", "--store", url],
-            env=environment(),
-            check=True,
-            capture_output=True,
-            timeout=WAIT,
-        )
-    port = free_port()
-    with Served(tmp_path, options, port=port):
-        mq = Facade(port, "/mq")
-        bodies = [b"", bytes(range(256)), b"x" * LONGEST]
-        names = [post(mq, "jobs", body) for body in bodies]
-        first = fetch_until(mq, "jobs", 200)
-        assert (first.body, id_of(first)) == (bodies[0], names[0])
-    with Served(tmp_path, options, port=port):
-        fetched = [fetch_until(mq, "jobs", 200) for _ in bodies[1:]]
-        assert [(reply.body, id_of(reply)) for reply in fetched] == list(zip(bodies[1:], names[1:], strict=True))
-        assert mq.call("GET", "/jobs/messages").status == 204
-        for name in names:
-            assert mq.call("DELETE", f"/jobs/messages/{name}").status == 202

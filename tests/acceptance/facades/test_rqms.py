@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import subprocess
-import sys
 import threading
 import time
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -18,41 +12,17 @@ import pytest
 
 from queuey.client import Client
 from queuey.messages import MAX_TTL
-from tests.acceptance.facades.calls import WAIT, Facade, Reply, settings_file
-from tests.servers import keyspaces
-from tests.servers.served import Served, environment, free_port
+from tests.acceptance.facades.calls import WAIT, Facade, Reply
+from tests.servers.served import Served
 
-TABLE = '[facades.rqms]\nprefix = "/rqms"\n'
 LONG = 3600
 """Seconds of a lock that lasts as long as the tests do."""
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with the facade beside its own API."""
-    directory = tmp_path_factory.mktemp("rqms")
-    with Served(directory, settings_file(directory, TABLE)) as running:
-        yield running
-        assert "Traceback" not in running.output
 
 
 @pytest.fixture
 def rqms(served: Served) -> Facade:
     """The facade."""
     return Facade(served.port, "/rqms")
-
-
-@pytest.fixture
-def native(served: Served) -> Iterator[Client]:
-    """A client of the service's own API."""
-    with served.client() as client:
-        yield client
-
-
-@pytest.fixture
-def queue() -> str:
-    """The name of a queue that is not there."""
-    return f"q{uuid.uuid4().hex[:12]}"
 
 
 def add(rqms: Facade, queue: str, name: str, value: object = 1) -> Reply:
@@ -320,37 +290,3 @@ def test_many_readers(rqms: Facade, queue: str) -> None:
     for reader in readers:
         reader.join(WAIT)
     assert sorted(json.loads(ticket)[0] for ticket in taken) == [f"item-{number:03}" for number in range(40)]
-
-
-def test_alone(tmp_path: Path) -> None:
-    """Alone it is at /, for one application, with health beside it."""
-    with Served(tmp_path, ["--facade", "rqms", "--app", "shop"]) as served:
-        rqms = Facade(served.port)
-        assert add(rqms, "metrics", "x").status == 201
-        assert len(fetch(rqms, "metrics")) == 1
-        assert rqms.call("GET", "/").status == 400
-        assert rqms.call("GET", "/__heartbeat__").status == 200
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "cassandra"])
-def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """After kill -9 of the service locks last, tickets are valid, and what was stored is there once."""
-    options = settings_file(tmp_path, TABLE)
-    if kind == "cassandra":
-        url = keyspaces.make(request.getfixturevalue("cassandra"))
-        options += ["--store", url]
-        make = [sys.executable, "-m", "queuey", "app", "create", "queuey", "--store", url]
-        subprocess.run(make, env=environment(), check=True, capture_output=True, timeout=WAIT)
-    port = free_port()
-    rqms = Facade(port, "/rqms")
-    with Served(tmp_path, options, port=port):
-        assert [add(rqms, "jobs", name).status for name in "abc"] == [201] * 3
-        [first] = fetch_some(rqms, "jobs")
-        assert rqms.call("PUT", "/jobs/b", b"2").status == 201
-    with Served(tmp_path, options, port=port):
-        assert add(rqms, "jobs", "c").status == 201
-        others = list(itertools.chain.from_iterable(fetch_some(rqms, "jobs") for _ in range(2)))
-        assert {(json.loads(item["ticket"])[0], item["value"]) for item in others} == {("b", 2), ("c", 1)}
-        assert fetch(rqms, "jobs") == []
-        assert [finish(rqms, "jobs", item).status for item in (first, *others)] == [200] * 3
-        assert finish(rqms, "jobs", first).status == 409

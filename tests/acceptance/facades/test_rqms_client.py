@@ -18,6 +18,7 @@ from queuey.client.rqms import PAUSE, Item, Queue
 from queuey.settings import Facades, RqmsFacade
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
+from tests.acceptance.facades.calls import Facade
 from tests.servers.served import Served
 
 URL = "http://rqms.example/rqms/tasks"
@@ -263,3 +264,5 @@ def test_over_a_socket(tmp_path: Path) -> None:
             for worker in workers:
                 worker.join(60)
         assert sorted(seen) == list(range(30))  # type: ignore[type-var]
+        alone = Facade(served.port)
+        assert (alone.call("GET", "/").status, alone.call("GET", "/__heartbeat__").status) == (400, 200)

@@ -1,0 +1,44 @@
+"""A service with facades beside its own API, for all tests that do not stop it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from queuey.client import Client
+from tests.acceptance.facades.calls import settings_file
+from tests.servers.served import Served
+
+LASTING = """
+[facades.mq]
+prefix = "/mq"
+redelivery = 3600
+
+[facades.rqms]
+prefix = "/rqms"
+"""
+"""What is fetched through MQ is not delivered again during the tests."""
+
+
+@pytest.fixture(scope="package")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The service. It must log nothing that looks like a defect."""
+    directory = tmp_path_factory.mktemp("facades")
+    with Served(directory, settings_file(directory, LASTING)) as running:
+        yield running
+        assert "Traceback" not in running.output
+
+
+@pytest.fixture
+def native(served: Served) -> Iterator[Client]:
+    """A client of the service's own API."""
+    with served.client() as client:
+        yield client
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that is not there."""
+    return f"q{uuid.uuid4().hex[:12]}"

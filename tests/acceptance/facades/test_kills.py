@@ -1,0 +1,52 @@
+"""Facades while the service is killed: what was fetched stays with its reader, and what was stored is there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from queuey.storage import Store, cassandra, sqlite
+from tests.acceptance.facades.calls import Facade, settings_file
+from tests.acceptance.facades.conftest import LASTING
+from tests.acceptance.facades.test_mq import LONGEST, fetch_until, id_of, post
+from tests.acceptance.facades.test_rqms import add, fetch, fetch_some, finish
+from tests.servers import keyspaces
+from tests.servers.served import Served, free_port
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "cassandra"])
+def test_killed(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """After kill -9 claims, locks and tickets are valid; messages are there once, and of a name the newest."""
+    store: Store
+    if kind == "cassandra":
+        url = keyspaces.make(request.getfixturevalue("cassandra"))
+        options = [*settings_file(tmp_path, LASTING.replace("3600", "3600\nunsynced = true")), "--store", url]
+        store = cassandra.open_store(url)
+    else:
+        options = settings_file(tmp_path, LASTING)
+        store = sqlite.open_store(tmp_path / "data")
+    store.create_application("queuey")
+    store.close()
+    port = free_port()
+    mq, rqms = Facade(port, "/mq"), Facade(port, "/rqms")
+    bodies = [b"", bytes(range(256)), b"x" * LONGEST]
+    with Served(tmp_path, options, port=port):
+        names = [post(mq, "jobs", body) for body in bodies]
+        first = fetch_until(mq, "jobs", 200)
+        assert (first.body, id_of(first)) == (bodies[0], names[0])
+        assert [add(rqms, "items", name).status for name in "abc"] == [201] * 3
+        [locked] = fetch_some(rqms, "items")
+        assert rqms.call("PUT", "/items/b", b"2").status == 201
+    with Served(tmp_path, options, port=port):
+        fetched = [fetch_until(mq, "jobs", 200) for _ in bodies[1:]]
+        assert [(reply.body, id_of(reply)) for reply in fetched] == list(zip(bodies[1:], names[1:], strict=True))
+        assert mq.call("GET", "/jobs/messages").status == 204
+        assert [mq.call("DELETE", f"/jobs/messages/{name}").status for name in names] == [202] * 3
+        assert add(rqms, "items", "c").status == 201
+        others = [item for _ in range(2) for item in fetch_some(rqms, "items")]
+        assert {(json.loads(item["ticket"])[0], item["value"]) for item in others} == {("b", 2), ("c", 1)}
+        assert fetch(rqms, "items") == []
+        assert [finish(rqms, "items", item).status for item in (locked, *others)] == [200] * 3
+        assert finish(rqms, "items", locked).status == 409
