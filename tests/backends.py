@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -95,13 +95,19 @@ class CassandraSite:
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens the keyspace; a clock moved by hand is one that may differ from the nodes' as it likes."""
         from queuey.storage.cassandra import CassandraOptions, Level, open_store  # noqa: PLC0415 - only for who uses it
+        from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
         from tests.servers.keyspaces import HandClock  # noqa: PLC0415 - likewise
 
-        options = CassandraOptions(row_age=ROW_AGE, reap_interval=None)
-        if clock is not None:
-            strong = Level(None, None, delay=2 * ANY_DIFFERENCE)
-            levels = {"weak": strong, "strong": strong, "very_strong": strong}
-            options = replace(options, clock_difference=ANY_DIFFERENCE, levels=levels)
+        difference = 2.0 if clock is None else ANY_DIFFERENCE
+        strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITING)
+        prompt = Level(None, None, delay=5.0, deadline=3.0)
+        options = CassandraOptions(
+            row_age=ROW_AGE,
+            reap_interval=None,
+            clock_difference=difference,
+            levels={"strong": strong} | ({"weak": strong, PROMPT: strong} if clock else {"weak": WEAK, PROMPT: prompt}),
+            **PATIENT,
+        )
         store = open_store(self.url, options=options, clock=None if clock is None else HandClock(clock))
         assert store.ready(60), store.statistics()
         return store
@@ -116,6 +122,14 @@ class CassandraSite:
 
 ANY_DIFFERENCE = 1e10
 """Seconds."""
+PATIENCE = 60.0
+"""Seconds for which stores under test wait for Cassandra: the machine may stand still for some."""
+PATIENT: dict[str, Any] = {"timeout": PATIENCE, "deadline": 2 * PATIENCE, "catalogue_deadline": PATIENCE}
+"""Options of the Cassandra store that say so."""
+WRITING = 9.0
+"""The same for writes: messages that tests load ahead of readers are due in ten seconds."""
+PROMPT = "very_strong"
+"""The consistency level at which, on the real clock, the read delay is over in seconds; a write may be too late."""
 ROW_AGE = 0.1
 """Seconds (C) of the stores under test: purges, deletes and updates wait for so long."""
 

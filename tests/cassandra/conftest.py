@@ -8,11 +8,19 @@ from typing import Any, Protocol
 
 import pytest
 
-from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
+from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level, open_store
 from queuey.storage.cassandra.driver import Driver
+from tests.backends import PATIENCE, PATIENT, ROW_AGE
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scene import Scene, playing
 from tests.servers.plugin import unique_name
+
+DEFAULTS: dict[str, Any] = {
+    "row_age": ROW_AGE,
+    "reap_interval": None,
+    "levels": {"strong": Level(None, None, delay=PATIENCE + 1.0, deadline=PATIENCE)},
+    **PATIENT,
+}
 
 
 class OpenStore(Protocol):
@@ -36,7 +44,7 @@ def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
         def open_one(wire: Wire | None = None, **options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
             store = open_store(
                 contract_keyspace,
-                options=CassandraOptions(**({"row_age": 0.1, "reap_interval": None} | options)),
+                options=CassandraOptions(**(DEFAULTS | options)),
                 driver=Driver if wire is None else wire.driver,
             )
             opened.callback(store.close)

@@ -324,8 +324,9 @@ class _Interposed(Driver):
         done: Done,
         **options: Any,  # noqa: ANN401
     ) -> None:
-        """See the driver."""
+        """See the driver. The store's clock says what is too late; the driver waits as long as it takes."""
         self._wire.log.levels.setdefault(statement, set()).add(options["consistency"])
+        options["timeout"] = PATIENCE
         send = super().begin_rows
         self._wire.start(statement, done, lambda done: send(statement, rows, count, done=done, **options))
 

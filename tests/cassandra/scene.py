@@ -23,9 +23,10 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import EPOCH_TICKS, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
-from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import PATIENCE, Wire
+from tests.replacing import replace
 
 W, S, D, C = 3.0, 1.0, 5.0, 1.0
 """Write deadline, clock difference, read delay and age of rows: seconds of the world's time."""
@@ -35,7 +36,7 @@ OPTIONS: dict[str, Any] = {
     "levels": {"strong": Level(None, None, delay=D, deadline=W)},
     "heartbeat": None,
     "reap_interval": None,
-    "timeout": 20.0,
+    "timeout": PATIENCE,
     "deadline": 1e6,  # Tests let hours of the world's time go by while a call waits.
     "speculative": 0.0,
 }
@@ -66,6 +67,11 @@ class World:
     def run(self) -> None:
         """Lets it go by itself, for what is to end by its deadlines."""
         self._running = time.monotonic_ns()
+
+    def stand(self) -> None:
+        """Lets it stand still again."""
+        now, self._running = self(), None
+        self._moved = now - self._began
 
     def uuid(self) -> UUID:
         """Tells it as a node does."""
@@ -260,12 +266,13 @@ def end_of(attempt: Attempt) -> str:
 
 
 def playing(url: str, application: str) -> Iterator[Scene]:
-    """Sets a scene and takes it down again."""
-    scene = Scene(url, application)
-    try:
-        yield scene
-    finally:
-        scene.close()
+    """Sets a scene and takes it down again. Nodes may take as long as they like to tell their time."""
+    scene, ask = Scene(url, application), ClockWatch._ask
+    with replace(ask, lambda self, _timeout: ask(self, PATIENCE)):
+        try:
+            yield scene
+        finally:
+            scene.close()
 
 
 Scenario = Callable[[Scene], list[str]]

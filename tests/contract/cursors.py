@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from queuey import ids
-from queuey.errors import TooLate
+from queuey.errors import StoreUnavailable, TooLate
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store
@@ -44,7 +45,8 @@ class Writer:
         """Appends until enough is acknowledged."""
         try:
             while len(self.acknowledged) < self._messages:
-                self._append()
+                with suppress(StoreUnavailable):  # As callers do: what is in doubt was not acknowledged.
+                    self._append()
         except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
             self.error = error
 
@@ -106,10 +108,12 @@ class Reader:
         """Reads until ``ended`` is set, and then until its cursors are above everything stored."""
         try:
             while not ended.is_set():
-                self._step()
+                with suppress(StoreUnavailable):
+                    self._step()
             newest = self._newest()
             while min(self.seen.cursors.values()) <= newest:
-                self._step()
+                with suppress(StoreUnavailable):
+                    self._step()
                 time.sleep(PAUSE)
         except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
             self.error = error

@@ -36,9 +36,10 @@ def make_queue(
     partitions: int = 1,
     ttl: int | None = None,
     read_delay: float | None = 0.0,
+    consistency: str | None = None,
 ) -> Queue:
     """Creates a queue. Its read delay is 0 unless given, so that a store with a clock's horizon shows its messages."""
-    spec = QueueSpec(partitions=partitions, ttl=ttl, read_delay=read_delay)
+    spec = QueueSpec(partitions=partitions, ttl=ttl, read_delay=read_delay, consistency=consistency)
     queue, created = store.create_queue(application, name or fresh_name(), spec)
     assert created
     return queue
@@ -166,7 +167,7 @@ def bodies(messages: Sequence[Message]) -> list[str | bytes]:
     return [message.body for message in messages]
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Asks again and again until something holds that a store promises for a little later."""
     until = time.monotonic() + seconds
     while not holds():

@@ -25,7 +25,7 @@ from tests.contract.samples import (
     whole,
 )
 
-PAUSES = [0.0, 0.3001, 1.3001, 30.3001, 10.3001, 62.3001, 4000.3001]
+PAUSES = [0.0, 8.3001, 40.3001, 62.3001, 30.3001, 4000.3001]
 """Seconds; no few of them sum up to a whole number, at which one tick would decide what is alive."""
 
 
@@ -63,16 +63,14 @@ def test_expiry_by_the_wall_clock(store: Store) -> None:
 def test_expires_says_when(store: Store, clock: Clock) -> None:
     """A message carries the moment of its end."""
     queue = make_queue(store)
-    for ttl in (1, 60, MAX_TTL):
+    for ttl in (30, 60, MAX_TTL):
         (position,) = say(store, queue, "x", ttl=ttl)
         (message,) = store.fetch(queue, [(1, position)])
         assert abs(message.expires - clock.ticks - ttl * ids.TICKS_PER_SECOND) <= ids.TICKS_PER_SECOND
 
 
 @strategies.ON_STORES
-@given(
-    st.lists(st.tuples(st.sampled_from([1, 2, 5, 60, 61, 3600, MAX_TTL]), st.integers(1, 5)), max_size=20), st.data()
-)
+@given(st.lists(st.tuples(st.sampled_from([40, 41, 60, 61, 3600, MAX_TTL]), st.integers(1, 5)), max_size=20), st.data())
 def test_any_ttls_side_by_side(store: Store, clock: Clock, batches: list[tuple[int, int]], data: st.DataObject) -> None:
     """With any mix of TTLs exactly the messages that are not past theirs are shown, counted and paged through."""
     queue = make_queue(store)

@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.errors import InvalidRequest, QueueChanged, TooLate
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store
-from tests.backends import APP, Clock, Site
+from tests.backends import APP, PROMPT, Clock, Site
 from tests.contract.cursors import Loader, Reader, Writer, in_processes, missed, run
 from tests.contract.samples import (
     bodies,
@@ -241,7 +241,7 @@ def test_refused(store: Store) -> None:
 
 def queue_for(store: Store) -> Queue:
     """A queue of two partitions, with the store's own read delay, for writers and readers against each other."""
-    return make_queue(store, fresh_name(), partitions=2, read_delay=None)
+    return make_queue(store, fresh_name(), partitions=2, read_delay=None, consistency=PROMPT)
 
 
 def test_g1_between_threads(store: Store, other: Store) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.checking import history
-from tests.faults.checking.checker import Limits, Violation, check
+from tests.faults.checking.checker import Limits, Violation, available, check
 from tests.faults.checking.counts import Counts, count
-from tests.faults.checking.history import History, Recorder, now
+from tests.faults.checking.history import Fault, History, Recorder, now
 from tests.faults.nemesis import Act, Severable, Span, Victim, WebProcess, perform
 from tests.faults.wire import Account, Line, Web, metric
 from tests.faults.workload import (
@@ -38,6 +38,9 @@ FULL_READS = 3
 APART = 2.0
 """Seconds between full reads that must agree."""
 UNDO_SECONDS = 60.0
+CALM_SECONDS = 30.0
+STILL = 0.5
+"""Seconds for which nothing happens in this process, from which on that is a fault."""
 SHOWN = 12
 """Violations told when a run fails; the others are in the written history."""
 
@@ -107,11 +110,11 @@ class Experiment:
         """
         with self._written_down(), self._serving():
             victims: dict[str, Victim | Severable] = {**self._processes, **self._store.nodes}
-            with self._traffic() as readers:
+            with self._traffic() as readers, standing_still(self._recorder):
                 threading.Event().wait(limits.calm + 1)
                 perform(acts, victims, self._recorder, rest=rest)
                 self._store.settled()
-                threading.Event().wait(limits.grace + limits.calm + 1)
+                self._await_calm(limits)
             # From now on nothing is written, and what was delayed is due before these.
             threading.Event().wait(LONGEST_DELAY)
             self._await_undo_writes()
@@ -121,6 +124,13 @@ class Experiment:
                     reader.read_beyond(marks[reader.queue])
             self._read_all(marks)
         return self._judge(limits)
+
+    def _await_calm(self, limits: Limits) -> None:
+        """Waits until requests succeed again; on a machine that stands still meanwhile, nobody has tried any."""
+        threading.Event().wait(limits.grace + limits.calm + 1)
+        until = now() + CALM_SECONDS
+        while now() < until and [*available(self._recorder.history(), limits)]:
+            threading.Event().wait(0.5)
 
     def _mark(self) -> dict[str, dict[int, str]]:
         """Posts to every partition; returns the ids."""
@@ -256,6 +266,27 @@ class Experiment:
         found = self._recorder.history()
         found_wrong = check(found, limits, apart=bool(self._store.centres))
         return CheckResult(found_wrong, count(found, self._store.span.deadline), found, self._output())
+
+
+@contextmanager
+def standing_still(recorder: Recorder) -> Iterator[None]:
+    """Records as faults when this process, with all writers and readers, stood still: nobody asked for anything."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        last = now()
+        while not ended.wait(0.1):
+            since, last = last, now()
+            if last - since > STILL:
+                recorder.add(Fault(start=since, end=last, target="this process", kind="pause"))
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join()
 
 
 def _once(number: int) -> Style:

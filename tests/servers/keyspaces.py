@@ -30,7 +30,7 @@ class HandClock(Clock):
         return self._hand(), self.boottime()
 
 
-OPTIONS = CassandraOptions(timeout=20.0)
+OPTIONS = CassandraOptions(timeout=60.0, deadline=120.0)
 CATALOGUE = {
     "queues": ("application", "name"),
     "applications": ("shard", "name"),

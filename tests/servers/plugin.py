@@ -77,6 +77,14 @@ CASSANDRA_VARIABLE = "QUEUEY_TEST_CASSANDRA"
 ZOOKEEPER_VARIABLE = "QUEUEY_TEST_ZOOKEEPER"
 CASSANDRA_IMAGE = "cassandra:5.0"
 ZOOKEEPER_IMAGE = "zookeeper:3.9"
+PATIENT_NODE = {
+    f"{what}_timeout": "60s"
+    for what in (
+        *("read_request", "range_request", "write_request", "counter_write_request", "truncate_request", "request"),
+        *("cas_contention", "native_transport"),
+    )
+}
+"""What a node that tests share waits for before it gives a request up: the machine may stand still for seconds."""
 LOG_SIZES = pytest.StashKey[dict[Server, int]]()
 
 
@@ -223,7 +231,7 @@ def cassandra(servers: contextlib.ExitStack) -> Cassandra:
     if way is Way.DOCKER:
         host, port = servers.enter_context(containers.cassandra(CASSANDRA_IMAGE))
         return CassandraAddresses([host], port)
-    return servers.enter_context(start_cassandra(1, CassandraOptions(restarts=False)))
+    return servers.enter_context(start_cassandra(1, CassandraOptions(restarts=False, settings=PATIENT_NODE)))
 
 
 @pytest.fixture(scope="session")

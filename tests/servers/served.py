@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import itertools
 import os
 import queue
@@ -10,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,10 +33,20 @@ PORTS = range(10_000, 18_000)
 _TRIED = itertools.count(os.getpid() * 61)
 
 
+@functools.cache
+def _claims() -> int:
+    """A file of which processes lock a byte for each port that they were given; the locks end with the process."""
+    return os.open(Path(tempfile.gettempdir()) / f"queuey-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
+
+
 def free_port() -> int:
-    """A port that nobody uses now; processes that look for one at the same time begin at different ones."""
+    """A port that nobody uses now, and that no other process is given while this one lives, also if nothing listens."""
     for number in itertools.islice(_TRIED, len(PORTS)):
         port = PORTS[number % len(PORTS)]
+        try:
+            fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))

@@ -212,14 +212,14 @@ def test_done_in_the_background(open_with: OpenStore, application: str, queue: Q
     failing = Wire()
     failing.fail([grave_rows._OLDEST], then=failed.set)
     store, other = open_with(failing, reap_after=-1.0, reap_interval=0.05), open_with()
-    assert failed.wait(30)
+    assert failed.wait(60)
     other.purge_queue(queue)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while pending_deletes(other, application) and time.monotonic() < until:
         pass
     assert pending_deletes(other, application) == []
     store.close()
-    store._reaping.join(30)
+    store._reaping.join(60)
     assert not store._reaping.is_alive()
 
 

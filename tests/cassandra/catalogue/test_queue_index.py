@@ -13,6 +13,7 @@ from queuey.messages import QueueSpec
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.catalogue.queue_index import SHARDS, IndexEntry, QueueIndex, Scan, shard_of, share_of
 from queuey.storage.cassandra.lightweight_transactions import new_number
+from tests.cassandra.conftest import OpenStore
 
 
 class Shards:
@@ -94,8 +95,9 @@ class TestListing:
         ]
         assert len(store.list_queues(application)) == 10
 
-    def test_cost(self, store: CassandraStore, application: str) -> None:
+    def test_cost(self, open_with: OpenStore, application: str) -> None:
         """A page costs requests by its size, not by the number of queues."""
+        store = open_with(heartbeat=None)
         for n in range(60):
             store.create_queue(application, f"queue-{n}", QueueSpec())
         before = store._driver.requests

@@ -19,19 +19,12 @@ from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.messages import LOOKED_AT
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.begun import page_of
-from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import CLOCKS, Wire
-from tests.cassandra.scene import D, S, Scene
+from tests.cassandra.scene import C, D, S, Scene
 from tests.replacing import replace_in
 
 DAY = 86_400
 HOUR = 3600
-
-
-@pytest.fixture
-def wire() -> Wire:
-    """The way of the store that is watched."""
-    return Wire()
 
 
 class Asked:
@@ -57,10 +50,9 @@ class Asked:
         return [statement.cql.split(" FROM ")[1].split()[0] for statement in asked]
 
 
-def make(store: CassandraStore, application: str, name: str, *, ttl: int = 3 * DAY, delay: float = 0.0) -> Queue:
-    """A queue; without a read delay of its own if ``delay`` is negative."""
-    spec = QueueSpec(ttl=ttl, read_delay=None if delay < 0 else delay)
-    return store.create_queue(application, name, spec)[0]
+def make(store: CassandraStore, application: str, name: str) -> Queue:
+    """A queue without a read delay."""
+    return store.create_queue(application, name, QueueSpec(ttl=3 * DAY, read_delay=0.0))[0]
 
 
 def new(body: str, ttl: int = 3 * DAY, delay: float = 0.0) -> NewMessage:
@@ -112,28 +104,30 @@ def test_messages_written_together_are_found_by_their_own_ttl(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("ttl", [HOUR, 3 * DAY, 300 * DAY])
-def test_an_idle_queue_is_read_with_few_requests(open_with: OpenStore, wire: Wire, application: str, ttl: int) -> None:
+def test_an_idle_queue_is_read_with_few_requests(scene: Scene, ttl: int) -> None:
     """Reading a queue with few messages costs at most two probes, one look at its buckets and one at its row."""
-    store = open_with(wire, row_age=1.0)
-    queue = make(store, application, "idle", ttl=ttl, delay=-1)
+    process = scene.start()
+    store, queue = process.store, scene.queue(process, ttl=ttl)
     store.append(queue, [new("lonely", ttl)])
     recent = store._clock.now() - 60 * TICKS_PER_SECOND, 0
-    asked = Asked(wire)
+    asked = Asked(process.wire)
     for part in (Slice(1), Slice(1, descending=True), Slice(1, recent), Slice(1, FIRST, recent)):
         store.read(queue, [part])
+        scene.world.advance(0.7 * C)
         tables = asked.tables()
         assert (part == Slice(1)) <= sum(table.startswith("messages_") for table in tables) <= 2
         assert tables.count("bucket_index") <= 1
         assert tables.count("queues") <= 1
 
 
-def test_reading_again_at_the_tail_costs_one_request(open_with: OpenStore, wire: Wire, application: str) -> None:
+def test_reading_again_at_the_tail_costs_one_request(scene: Scene) -> None:
     """While rows and buckets are fresh enough, the next read from a cursor near the end is a probe and nothing else."""
-    store = open_with(wire, row_age=3.0)
-    queue = make(store, application, "tail", delay=-1)
+    process = scene.start()
+    store, queue = process.store, scene.queue(process, ttl=3 * DAY)
     tail = Slice(1, (store._clock.now() - 10 * TICKS_PER_SECOND, 0))
     store.read(queue, [tail])
-    asked = Asked(wire)
+    scene.world.advance(0.3 * C)
+    asked = Asked(process.wire)
     store.read(queue, [tail])
     buckets = len(
         bucketing.own_buckets(1, tail.lower[0], store._clock.now())
@@ -143,12 +137,12 @@ def test_reading_again_at_the_tail_costs_one_request(open_with: OpenStore, wire:
     assert len(tables) <= buckets
 
 
-def test_partitions_are_looked_up_side_by_side(open_with: OpenStore, wire: Wire, application: str) -> None:
+def test_partitions_are_looked_up_side_by_side(scene: Scene) -> None:
     """Reading many partitions asks for all their buckets together, and then for all their messages."""
-    store = open_with(wire)
-    queue = store.create_queue(application, "many", QueueSpec(partitions=20, read_delay=0.0))[0]
-    asked = Asked(wire)
-    store.read(queue, [Slice(number) for number in range(1, 21)])
+    process = scene.start()
+    queue = scene.queue(process, partitions=20, read_delay=0.0)
+    asked = Asked(process.wire)
+    process.store.read(queue, [Slice(number) for number in range(1, 21)])
     assert [number for number in asked.rounds if number] == [20, asked.rounds[-1]]
     assert 20 <= asked.rounds[-1] <= 40
 

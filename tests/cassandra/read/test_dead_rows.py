@@ -11,8 +11,9 @@ from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions as StoreOptions
 from queuey.storage.cassandra import CassandraStore, bucketing, open_store
 from queuey.storage.cassandra.driver import Statement, TooManyDead
+from tests.cassandra.conftest import DEFAULTS
 from tests.servers import keyspaces
-from tests.servers.plugin import CassandraOptions, start_cassandra
+from tests.servers.plugin import PATIENT_NODE, CassandraOptions, start_cassandra
 
 THRESHOLD = 1000
 """Dead rows after which the node refuses a read."""
@@ -22,8 +23,8 @@ THRESHOLD = 1000
 def strict_store(servers: object) -> Iterator[CassandraStore]:
     """A store on a node that refuses reads over a thousand dead rows, with one application."""
     limits = {"tombstone_warn_threshold": THRESHOLD // 2, "tombstone_failure_threshold": THRESHOLD}
-    with start_cassandra(1, CassandraOptions(settings=limits, restarts=False)) as cluster:
-        store = open_store(keyspaces.make(cluster), options=StoreOptions(row_age=0.1, reap_interval=None))
+    with start_cassandra(1, CassandraOptions(settings=limits | PATIENT_NODE, restarts=False)) as cluster:
+        store = open_store(keyspaces.make(cluster), options=StoreOptions(**DEFAULTS))
         assert store.ready(60)
         store.create_application("acme")
         yield store

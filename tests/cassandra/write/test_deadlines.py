@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -92,7 +93,14 @@ def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:
     process = scene.start(deadline=2.0)
     queue = scene.queue(process)
     gate = process.wire.hold(INSERTS, ALWAYS)
-    scene.world.run()
+
+    def pass_by() -> None:
+        """Lets time go by as soon as the first few are on their way."""
+        for _ in range(3):
+            gate.reached()
+        scene.world.run()
+
+    threading.Thread(target=pass_by, daemon=True).start()
     with pytest.raises(StoreUnavailable) as raised:
         process.store.put(queue, [(1, (ID[0] + number, 1)) for number in range(30)], message("x" * (PUT_BYTES // 3)))
     assert raised.value.outcome == "unknown"

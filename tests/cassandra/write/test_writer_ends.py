@@ -198,6 +198,7 @@ def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
     end = end_of(attempt)
     assert end in {"none", "unknown"}
     assert eventually(lambda: at_rest(process))
+    scene.world.stand()
     process.wire.clear()
     process.machine.wrong = 0.0
     process.store._watch.check()

@@ -170,7 +170,7 @@ def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[
 
     def write(n: int) -> None:
         started.wait()
-        for _ in range(10_000):
+        for _ in range(10_000_000):
             try:
                 kept.extend(say(store, queue, *[str(n)] * (n + 1)))
             except StoreUnavailable as error:

@@ -14,6 +14,7 @@ from queuey.storage import Store
 from tests import strategies
 from tests.contract.samples import at_once, make_queue
 
+DOUBT = -1
 A, B, C = ((ids.EPOCH_TICKS + n, -n) for n in range(3))
 
 
@@ -181,19 +182,26 @@ def test_no_increment_is_lost(store: Store, other: Store) -> None:
 
 
 def test_one_of_many_wins(store: Store, other: Store) -> None:
-    """Of callers that all expect no offset, one sets it and the others are told what it is."""
+    """Of callers that all expect no offset, one sets it and the others are told what it is.
+
+    A caller whose change is in doubt, as on nodes too busy for so many at once, may be the one.
+    """
     queue = make_queue(store)
 
-    def claim(n: int) -> int | None:
+    def claim(n: int) -> int:
         try:
             (store, other)[n % 2].set_offsets(queue, "group", [expecting(1, (n, 0), None)])
         except OffsetConflict as refused:
             told = refused.current[1]
             assert told is not None
             return ids.parse_position(told)[0]
-        return None
+        except StoreUnavailable as error:
+            if error.outcome != "unknown":
+                raise
+            return DOUBT
+        return n
 
     answers = at_once(claim, range(8))
-    winner = answers.index(None)
-    assert answers.count(None) == 1
-    assert {answer for answer in answers if answer is not None} == {winner}
+    [(winner, _)] = places(store.offsets(queue, "group")).values()
+    assert set(answers) - {DOUBT} == {winner}
+    assert answers[winner] in {winner, DOUBT}

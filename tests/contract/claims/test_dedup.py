@@ -24,7 +24,7 @@ from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import Material
 from queuey.service.drafts import Draft
 from queuey.storage import Store
-from tests.backends import APP, Backend, Clock, Site
+from tests.backends import APP, PROMPT, Backend, Clock, Site
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
@@ -226,7 +226,7 @@ def patiently(call: Callable[[], T]) -> T:
 )
 def test_very_many_copies(site: Site, store: Store, copies: int, others: int) -> None:
     """Four processes get each body once, however many copies of one wait among the others."""
-    queue = make_dedup(store)
+    queue = make_dedup(store, consistency=PROMPT)
     every = (copies + others) // copies + 1
     bodies = iter([f"m{number}" for number in range(others)])
     total = ["copy" if number % every == 0 else next(bodies, "copy") for number in range(copies + others)]

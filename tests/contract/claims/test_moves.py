@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from operator import methodcaller
 from typing import Any
 
@@ -26,12 +27,15 @@ from queuey.service.moves import MoveTiming, MoveUseCases
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import MOST_RUNNING, Move, MoveRecords, Progress
 from queuey.storage import Store
-from tests.backends import APP
-from tests.contract.samples import eventually, make_queue, new, say, whole
+from tests.backends import APP, PROMPT
+from tests.contract import samples
+from tests.contract.samples import eventually, new, say, whole
 from tests.interposed_store import InterposedStore
 
 SOON = MoveTiming(look=0.1, stale=0.5, beat=0.1)
 ANYTHING: Callable[[str], bool] = bool
+make_queue = partial(samples.make_queue, consistency=PROMPT)
+"""A queue of which a move knows within seconds that there is nothing more to come."""
 
 
 class Mover:

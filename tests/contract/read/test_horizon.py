@@ -9,7 +9,7 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.messages import Page, Queue, QueueSpec, Slice
 from queuey.storage import Store
-from tests.backends import APP, Clock, Site
+from tests.backends import APP, PROMPT, Clock, Site
 from tests.contract.cursors import Reader, Writer, in_processes, missed, run
 from tests.contract.samples import (
     bodies,
@@ -197,7 +197,7 @@ def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
 
 def queue_for(store: Store) -> Queue:
     """A queue of two partitions, with the store's own read delay, for writers and readers against each other."""
-    return make_queue(store, fresh_name(), partitions=2, read_delay=None)
+    return make_queue(store, fresh_name(), partitions=2, read_delay=None, consistency=PROMPT)
 
 
 def test_g1_between_threads(store: Store, other: Store) -> None:

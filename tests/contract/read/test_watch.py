@@ -12,6 +12,7 @@ from queuey.errors import StoreClosed
 from queuey.ids import FIRST, Position
 from queuey.messages import Queue, Slice
 from queuey.storage import Store
+from tests.backends import PROMPT
 from tests.contract.samples import make_queue, new, say, shown_bodies
 
 LONG = 60.0
@@ -159,7 +160,7 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
     It keeps the read delay of its consistency level: without that, a message may show below its cursor.
     """
     rng = random.Random(seed)
-    queue = make_queue(store, read_delay=None)
+    queue = make_queue(store, read_delay=None, consistency=PROMPT)
     stored: list[Position] = []
     lock = threading.Lock()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from queuey import ids
 from queuey.messages import LogEntry, OffsetChange, PostKey, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.write.writer import SqliteWriter
 from tests.backends import APP, Clock
 from tests.contract.samples import (
     bodies,
@@ -30,6 +33,7 @@ from tests.contract.samples import (
     shown,
     shown_bodies,
 )
+from tests.replacing import replace
 
 
 def rows(directory: Path, table: str = "messages") -> int:
@@ -260,29 +264,36 @@ def test_others_go_on(swept: Swept) -> None:
         say(store, queue, *["short"] * 1000, ttl=1)
     kept = say(store, queue, *["long"] * 20, ttl=5000)
     swept.clock.advance(60)
+    perform, steps, seen = SqliteWriter.perform, itertools.count(1), threading.Semaphore(0)
+
+    def waiting(self: SqliteWriter, work: Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the step gives
+        """Takes its next step only when others have done something since the one before."""
+        assert next(steps) == 1 or seen.acquire(timeout=60)
+        return perform(self, work)
+
     sweeping = threading.Thread(target=store.sweep)
-    sweeping.start()
-    rounds = 0
-    while sweeping.is_alive() or rounds == 0:
-        kept += say(store, queue, "new", ttl=5000)
-        chain = pages(store, queue, Slice(partition=1, limit=7))
-        assert [message.position for page in chain for message in page.messages] == kept
-        rounds += 1
+    with replace(perform, waiting):
+        sweeping.start()
+        while sweeping.is_alive():
+            kept += say(store, queue, "new", ttl=5000)
+            chain = pages(store, queue, Slice(partition=1, limit=7))
+            assert [message.position for page in chain for message in page.messages] == kept
+            seen.release()
     sweeping.join()
     assert swept.rows() == len(kept)
-    assert rounds > 1
+    assert next(steps) > 5
 
 
 def test_sweeps_by_itself(tmp_path: Path) -> None:
     """Left alone, a store removes what has expired a little after its time."""
-    directory = tmp_path / "data"
-    store = open_store(directory, options=SqliteOptions(sweep_interval=0.05))
+    directory, clock = tmp_path / "data", Clock()
+    store = open_store(directory, options=SqliteOptions(clock=clock, sweep_interval=0.05))
     store.create_application(APP)
     queue = make_queue(store)
     say(store, queue, *["short"] * 100, ttl=1)
     say(store, queue, "long")
-
     assert rows(directory) == 101
+    clock.advance(60)
     assert eventually(lambda: rows(directory) == 1)
     assert shown_bodies(store, queue) == ["long"]
     assert eventually(lambda: store.statistics()["store_messages_swept_total"] == 100)

@@ -89,7 +89,7 @@ def check(
         *_chains(history, fates, apart=apart),
         *_final(history, fates),
         *_order(history),
-        *_available(history, limits),
+        *available(history, limits),
     ]
 
 
@@ -338,7 +338,8 @@ def _ascending(posts: list[Post]) -> Iterator[Violation]:
 # Availability
 
 
-def _available(history: History, limits: Limits) -> Iterator[Violation]:
+def available(history: History, limits: Limits) -> Iterator[Violation]:
+    """Says where a request took too long, or where none succeeded though there was no fault."""
     requests: tuple[Post | Read, ...] = (*history.posts, *history.reads)
     for event in requests:
         if event.end - event.start > limits.bound and not _hit(event, history.faults, limits.grace):

@@ -57,8 +57,9 @@ class Claimer:
         self._lock = lock
         self._calm = calm
         self._rng = rng
-        self.empty_since: float | None = None
-        """Since when every answer to a claim has been empty; None: the last one was not, or there was none."""
+        self.empty_for = -1.0
+        """Seconds between the first and the last of the latest claims that were answered by nothing; below 0: none."""
+        self._empty_since: float | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Is the thread."""
@@ -75,14 +76,14 @@ class Claimer:
         asked = now()
         answer = self._ask("", query=f"?limit={limit}&ttl={ttl}&wait={self._rng.choice((0, 0, 1))}")
         answered = now()
-        if answer is None or answer.status != 200:
-            self.empty_since = None
+        messages = answer.content["messages"] if answer is not None and answer.status == 200 else None
+        if messages == []:
+            self._empty_since = asked if self._empty_since is None else self._empty_since
+            self.empty_for = asked - self._empty_since
+        else:
+            self._empty_since, self.empty_for = None, -1.0
+        if messages is None:
             return []
-        messages = answer.content["messages"]
-        if messages:
-            self.empty_since = None
-        elif self.empty_since is None:
-            self.empty_since = asked
         return [self._note(message, ttl, asked, answered) for message in messages]
 
     def _note(self, message: Mapping[str, Any], ttl: float, asked: float, answered: float) -> Job:
