@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from queuey.service import Limits
 from queuey.storage import Store
+from queuey.storage.sqlite import messages
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.gateway.scheduling import FairQueue
 from tests.backends import BACKENDS, Backend
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace, replace_in
 from tests.web.caller import Caller
 
 KEY = "0a" * 31 + "ac"
@@ -46,11 +51,23 @@ def between(store: Store) -> InterposedStore:
 
 @pytest.fixture
 def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> Any:  # noqa: ANN401 - Pyramid's router
-    """The application, with two applications that have a key each."""
+    """The application, with two applications that have a key each, which stay in memory however long a test takes."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         store.create_application(name)
         store.add_key(name, digest_of(key))
-    return make_app(between.store, limits=limits, stopping=stopping)
+    return make_app(between.store, limits=limits, stopping=stopping, clock=lambda: 0.0)
+
+
+@pytest.fixture
+def prompt() -> Iterator[None]:
+    """No read of the embedded store seems slow, and each job of a tenant costs the same, also on a busy machine."""
+    charge = FairQueue.charge
+
+    def charge_one(turns: FairQueue[Any], tenant: str, _amount: float) -> None:
+        charge(turns, tenant, 1.0)
+
+    with replace_in(messages, monotonic, lambda: 1.0), replace(FairQueue.charge, charge_one):
+        yield
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
+from urllib.parse import unquote
 
 from queuey.metrics import Metrics
 from queuey.web.endpoint import WouldBlock
@@ -63,6 +64,7 @@ class Request:
         """The request without its body."""
         return {
             "method": self.method,
+            "path": unquote(self.path),
             "raw_path": self.path.encode(),
             "query_string": self.query.encode(),
             "scheme": "http",

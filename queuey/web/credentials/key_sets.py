@@ -51,6 +51,7 @@ class Published(Generic[T]):
         parse: Makes something of the document's bytes; raises ValueError if it cannot.
         clock: Seconds.
         wait: Seconds that a request waits.
+        fetch: Seconds for all of an answer, whatever the server sends meanwhile.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class Published(Generic[T]):
         *,
         clock: Callable[[], float] = time.monotonic,
         wait: float = WAIT,
+        fetch: float = FETCH_SECONDS,
     ) -> None:
         self._issuer = issuer
         self._place = place
         self._parse = parse
         self._clock = clock
         self._wait_seconds = wait
+        self._fetch_seconds = fetch
         self._value: T | None = None
         self._loaded = self._began = -float("inf")
         self._loading = False
@@ -150,7 +153,7 @@ class Published(Generic[T]):
         """Loads the document, in a thread of its own; at the start a file is loaded without one."""
         value, failure = None, ""
         try:
-            value = self._parse(_read(self._place))
+            value = self._parse(_read(self._place, self._fetch_seconds))
         except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread reports its end
             failure = _reason(error)
         self._end(value, failure)
@@ -173,9 +176,12 @@ def _is_url(place: str) -> bool:
     return place.startswith(("https://", "http://"))
 
 
-def _read(place: str) -> bytes:
+def _read(place: str, seconds: float) -> bytes:
     if _is_url(place):
-        return asyncio.run(_fetch(place))
+        try:
+            return asyncio.run(_fetch(place, seconds))
+        except TimeoutError:
+            raise ValueError(f"there was no whole answer within {seconds:g} s") from None
     with Path(place).open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -183,14 +189,14 @@ def _read(place: str) -> bytes:
     return content
 
 
-async def _fetch(url: str) -> bytes:
+async def _fetch(url: str, seconds: float) -> bytes:
     """Gets a document from exactly this address: a redirection could lead where the operator did not want to ask."""
     import httpx2  # noqa: PLC0415 - only where an issuer has a URL
 
     content = bytearray()
     async with (
-        asyncio.timeout(FETCH_SECONDS),
-        httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=FETCH_SECONDS) as client,
+        asyncio.timeout(seconds),
+        httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=None) as client,
         client.stream("GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity"}) as answer,
     ):
         if answer.status_code != 200:  # noqa: PLR2004 - OK
@@ -205,7 +211,5 @@ async def _fetch(url: str) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"there was no whole answer within {FETCH_SECONDS:g} s"
     text = error.strerror if isinstance(error, OSError) else None
     return (text or str(error) or type(error).__name__)[:200].rstrip(".")

@@ -144,8 +144,8 @@ def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
     settle(owner, "release", two)
     claim(owner, limit=1, ttl=100, partitions="1")
     owner.post(q, "d", X_Partition="2")
-    claim(owner, limit=1, partitions="2", ttl=5)
-    clock.advance(10)
+    claim(owner, limit=1, partitions="2", ttl=50)
+    clock.advance(60)
     counts = owner.get("q/claims").json
     assert (counts["claimed"], counts["waiting"]) == (1, 1)
     assert counts["partitions"] == {"1": {"claimed": 1, "waiting": 0}, "2": {"claimed": 0, "waiting": 1}}

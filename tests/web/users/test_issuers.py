@@ -54,7 +54,7 @@ def server(issuer: Issuer) -> Iterator[KeyServer]:
 @pytest.fixture
 def keys(issuer: Issuer, server: KeyServer, clock: Clock) -> Published[KeySet]:
     """The issuer's keys, not loaded yet."""
-    return Published(issuer.name, server.url, KeySet, clock=clock, wait=SOON)
+    return Published(issuer.name, server.url, KeySet, clock=clock, wait=SOON, fetch=SOON)
 
 
 @pytest.fixture
@@ -151,25 +151,47 @@ def test_an_issuer_that_does_not_end_its_answer(
     clock: Clock,
     behaviour: Behaviour,
 ) -> None:
-    """One request waits, all others are refused at once; one thread asks, and gives up although bytes still come."""
+    """One request waits, all others are refused at once; one thread asks for all of them."""
     server.behaviour = behaviour
+    before = set(threading.enumerate())
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(read, reader, issuer.token("ann"))
         until(lambda: keys._waited)
         for _ in range(100):
             assert read(reader, issuer.token("bob")) == "IssuerUnavailable"
-        assert [thread.name for thread in threading.enumerate()].count("queuey-issuer") == 1
+        begun = [thread.name for thread in threading.enumerate() if thread not in before]
+        assert begun.count("queuey-issuer") == 1
+        assert not waiting.done()
+        until(lambda: server.asked == 1)
+        server.closing.set()
         assert waiting.result(SOON) == "IssuerUnavailable"
     assert server.asked == 1
-    assert "5 s" in keys._failure
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "drip"])
+def test_an_answer_that_takes_too_long_is_given_up(
+    reader: Bearer,
+    issuer: Issuer,
+    server: KeyServer,
+    keys: Published[KeySet],
+    clock: Clock,
+    behaviour: Behaviour,
+) -> None:
+    """Its time is bounded although bytes still come; when the issuer is well again, its users are let in."""
+    server.behaviour = behaviour
+    keys._fetch_seconds = 0.2
+    assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
+    assert "0.2 s" in keys._failure
+    assert not keys._loading
     server.behaviour = "serve"
+    keys._fetch_seconds = SOON
     clock.now += PAUSE
     assert read(reader, issuer.token("ann")) == "let in"
 
 
 def test_a_request_does_not_wait_for_long(issuer: Issuer, server: KeyServer) -> None:
     """The request that waits is refused while the issuer is still being asked, and no later one waits for the same."""
-    keys = Published(issuer.name, server.url, KeySet, wait=0.01)
+    keys = Published(issuer.name, server.url, KeySet, wait=0.01, fetch=SOON)
     server.behaviour = "hang"
     for seconds in (0.01, SOON):
         keys._wait_seconds = seconds
@@ -222,7 +244,7 @@ def test_one_issuer_is_no_trouble_for_users_of_another(issuer: Issuer, server: K
             UserIssuer(issuer=each.name, audience=AUDIENCE, keys=at.url)
             for each, at in ((issuer, server), (other, well))
         ]
-        keys = {each.issuer: Published(each.issuer, each.keys, KeySet, wait=SOON) for each in trusted}
+        keys = {each.issuer: Published(each.issuer, each.keys, KeySet, wait=SOON, fetch=SOON) for each in trusted}
         reader = Bearer([("shop", each) for each in trusted], keys)
         waiting = pool.submit(read, reader, issuer.token("ann"))
         until(lambda: keys[issuer.name]._waited)
