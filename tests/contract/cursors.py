@@ -11,6 +11,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import pytest
+
 from queuey import ids
 from queuey.errors import StoreUnavailable, TooLate
 from queuey.ids import Position
@@ -20,6 +22,8 @@ from tests.backends import Site
 from tests.contract.samples import new
 
 Place = tuple[int, Position]
+FEW_OR_MANY = [50, pytest.param(150, marks=pytest.mark.slow)]
+"""Messages of each writer."""
 PAUSE = 0.05
 """Seconds between two reads of those who wait until everything may be read; nobody writes any more."""
 

@@ -12,7 +12,7 @@ from queuey.errors import InvalidRequest, QueueChanged, TooLate
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, Clock, Site
-from tests.contract.cursors import Loader, Reader, Writer, in_processes, missed, run
+from tests.contract.cursors import FEW_OR_MANY, Loader, Reader, Writer, in_processes, missed, run
 from tests.contract.samples import (
     bodies,
     fresh_name,
@@ -244,27 +244,29 @@ def queue_for(store: Store) -> Queue:
     return make_queue(store, fresh_name(), partitions=2, read_delay=None, consistency=PROMPT)
 
 
-def test_g1_between_threads(store: Store, other: Store) -> None:
+@pytest.mark.parametrize("messages", FEW_OR_MANY)
+def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     """G1 holds for loaded messages beside minted ones: no cursor is above one that its reader was not shown."""
     queue = queue_for(store)
     kinds: list[Callable[..., Writer]] = [Loader, Loader, Writer]
-    writers = [kind((store, other)[n % 2], queue, number=n, messages=100) for n, kind in enumerate(kinds * 2)]
+    writers = [kind((store, other)[n % 2], queue, number=n, messages=messages) for n, kind in enumerate(kinds * 2)]
     readers = [Reader((store, other)[n % 2], queue, descending=n == 3) for n in range(4)]
     run(writers, readers)
     acknowledged = [place for writer in writers for place in writer.acknowledged]
-    assert len(acknowledged) >= 6 * 100
+    assert len(acknowledged) >= 6 * messages
     for reader in readers:
         assert missed(acknowledged, reader.seen) == []
         assert reader.seen.repeated == []
 
 
 @pytest.mark.needs("processes")
-def test_g1_between_processes(site: Site, store: Store) -> None:
+@pytest.mark.parametrize("messages", FEW_OR_MANY)
+def test_g1_between_processes(site: Site, store: Store, messages: int) -> None:
     """G1 holds for loaded messages between processes as well."""
     queue = queue_for(store)
-    results = in_processes(site, APP, queue.name, processes=3, messages=120, kinds=(Loader, Writer))
+    results = in_processes(site, APP, queue.name, processes=3, messages=messages, kinds=(Loader, Writer))
     acknowledged = [place for result in results for place in result.acknowledged]
-    assert len(acknowledged) >= 3 * 2 * 120
+    assert len(acknowledged) >= 3 * 2 * messages
     for result in results:
         for reader in result.readers:
             assert missed(acknowledged, reader) == []

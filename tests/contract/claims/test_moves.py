@@ -329,8 +329,8 @@ def test_kills_at_every_step(store: Store, other: Store) -> None:
 def test_two_at_once(store: Store, other: Store) -> None:
     """Two processes that work on the same move do no harm to each other."""
     source, target = make_queue(store, partitions=2), make_queue(store, partitions=2)
-    everything = [f"{number}" for number in range(3000)]
-    for first in range(0, 3000, 500):
+    everything = [f"{number}" for number in range(2100)]
+    for first in range(0, 2100, 500):
         say(store, source, *everything[first : first + 500], partition=2)
     move, _ = MoveRecords(store).begin(source, target)
     threads = [threading.Thread(target=carry_out, args=(each, move)) for each in (store, other)]

@@ -10,7 +10,7 @@ from queuey.ids import Position
 from queuey.messages import Page, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, Clock, Site
-from tests.contract.cursors import Reader, Writer, in_processes, missed, run
+from tests.contract.cursors import FEW_OR_MANY, Reader, Writer, in_processes, missed, run
 from tests.contract.samples import (
     bodies,
     eventually,
@@ -200,26 +200,28 @@ def queue_for(store: Store) -> Queue:
     return make_queue(store, fresh_name(), partitions=2, read_delay=None, consistency=PROMPT)
 
 
-def test_g1_between_threads(store: Store, other: Store) -> None:
+@pytest.mark.parametrize("messages", FEW_OR_MANY)
+def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     """G1: no acknowledged message lies below a cursor of a reader that was not shown it, with many threads."""
     queue = queue_for(store)
-    writers = [Writer((store, other)[n % 2], queue, number=n, messages=120) for n in range(6)]
+    writers = [Writer((store, other)[n % 2], queue, number=n, messages=messages) for n in range(6)]
     readers = [Reader((store, other)[n % 2], queue, descending=n == 3) for n in range(4)]
     run(writers, readers)
     acknowledged = [place for writer in writers for place in writer.acknowledged]
-    assert len(acknowledged) >= 6 * 120
+    assert len(acknowledged) >= 6 * messages
     for reader in readers:
         assert missed(acknowledged, reader.seen) == []
         assert reader.seen.repeated == []
 
 
 @pytest.mark.needs("processes")
-def test_g1_between_processes(site: Site, store: Store) -> None:
+@pytest.mark.parametrize("messages", FEW_OR_MANY)
+def test_g1_between_processes(site: Site, store: Store, messages: int) -> None:
     """G1 holds between processes as well: each sees the others' messages by its own cursors, none left out."""
     queue = queue_for(store)
-    results = in_processes(site, APP, queue.name, processes=3, messages=150)
+    results = in_processes(site, APP, queue.name, processes=3, messages=messages)
     acknowledged = [place for result in results for place in result.acknowledged]
-    assert len(acknowledged) >= 3 * 2 * 150
+    assert len(acknowledged) >= 3 * 2 * messages
     for result in results:
         for reader in result.readers:
             assert missed(acknowledged, reader) == []
