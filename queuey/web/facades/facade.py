@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey.access import Action, matches
@@ -23,6 +24,8 @@ T = TypeVar("T")
 FACADE = "queuey.facade"
 """Set in the environ of a request to a facade: the :class:`Facade`."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
+PATHS, SHORT_PATH = 1024, 200
+"""How many paths are kept taken apart, and characters of the longest of them."""
 ATTEMPTS = 3
 """How often a queue is looked for, or made, that others delete."""
 
@@ -74,6 +77,7 @@ class Facade(ABC):
         self._service = mount.service
         self._authorization = mount.authorization
         self._prefix = mount.prefix
+        self._find_hot = lru_cache(PATHS)(self.find_hot)
 
     # What a protocol defines
 
@@ -83,7 +87,10 @@ class Facade(ABC):
 
     @abstractmethod
     def find_hot(self, path: str) -> Hot | None:
-        """Returns what may be handled at once, by the path after the prefix, which is ASCII."""
+        """Returns what may be handled at once, by the path after the prefix, which is ASCII.
+
+        Handlers at once get what it names: the queue is looked for under ``app`` and ``queue``.
+        """
 
     @abstractmethod
     def sign(self, environ: Environ) -> None:
@@ -136,7 +143,10 @@ class Facade(ABC):
 
     def hot(self, path: str) -> Hot | None:
         """Returns what a path says that may be handled at once."""
-        return self.find_hot(path[len(self._prefix) :]) if path.isascii() else None
+        if not path.isascii():
+            return None
+        find = self._find_hot if len(path) <= SHORT_PATH else self.find_hot
+        return find(path[len(self._prefix) :])
 
     def _look_up(self, environ: Environ, match: Match) -> None:
         self._authorization.look_up(environ, self.where(match))

@@ -66,9 +66,10 @@ class MqFacade(Facade):
         _, queue, *rest = path.split("/", 4)
         if not queue or not rest or rest[0] != "messages" or len(rest) > 2:  # noqa: PLR2004 - messages and an id
             return None
+        where = super().where({"queue": queue})
         if len(rest) == 1:
-            return Hot("mq.messages", {"queue": queue})
-        return Hot("mq.message", {"queue": queue, "id": rest[1]}) if _ID.fullmatch(rest[1]) else None
+            return Hot("mq.messages", where)
+        return Hot("mq.message", where | {"id": rest[1]}) if _ID.fullmatch(rest[1]) else None
 
     def sign(self, environ: Environ) -> None:
         """See the base class. Bodies are bytes, however they are encoded."""
@@ -122,7 +123,7 @@ class MqFacade(Facade):
 
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, self.where(match), "send")
+        queue = self._authorization.enter_at_once(environ, match, "send")
         begin, stored = self._messages.begin_post(queue, [self._draft(environ)], key=read_key(environ))
         return begin, lambda found: _posted(stored(found))
 
@@ -139,7 +140,7 @@ class MqFacade(Facade):
 
     def begin_fetch(self, environ: Environ, match: Match) -> Begun:
         """Is ``fetch`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, self.where(match), "work")
+        queue = self._authorization.enter_at_once(environ, match, "work")
         begin = partial(self._claims.begin_claim, queue, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
         return begin, _fetched
 
@@ -157,7 +158,7 @@ class MqFacade(Facade):
     def begin_delete(self, environ: Environ, match: Match) -> Begun:
         """Is ``delete`` without blocking."""
         receipt = _receipt(match["id"])
-        queue: Queue = self._authorization.enter_at_once(environ, self.where(match), "work")
+        queue: Queue = self._authorization.enter_at_once(environ, match, "work")
         if receipt is None or receipt.partition > queue.partitions:
             raise WouldBlock
 

@@ -73,7 +73,7 @@ class RqmsFacade(Facade):
     def find_hot(self, path: str) -> Hot | None:
         """See the base class."""
         queue = path.split("/", 2)[1]
-        return Hot("rqms.queue", {"queue": queue}) if queue else None
+        return Hot("rqms.queue", super().where({"queue": queue})) if queue else None
 
     def sign(self, environ: Environ) -> None:
         """See the base class."""
@@ -134,7 +134,7 @@ class RqmsFacade(Facade):
 
     def begin_fetch(self, environ: Environ, match: Match) -> Begun:
         """Is ``fetch`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, self.where(match), "work")
+        queue = self._authorization.enter_at_once(environ, match, "work")
         begin = partial(self._claims.begin_claim, queue, **_asked(environ), max_bytes=SHORT_BYTES)
         return begin, partial(_fetched, queue)
 
@@ -156,7 +156,7 @@ class RqmsFacade(Facade):
 
     def begin_finish(self, environ: Environ, match: Match) -> Begun:
         """Is ``finish`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, self.where(match), "work")
+        queue = self._authorization.enter_at_once(environ, match, "work")
         receipt = _receipt(_revision(read_body(environ, LONGEST_BODY)), queue)
         if receipt is None:
             raise WouldBlock  # It may be the row that is wrong.

@@ -1,0 +1,92 @@
+"""Facades without credentials: what a call costs, over the call of version 1 that it is translated to."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+from tests.bench.harness import Bench, measure
+from tests.bench.load import traffic
+from tests.bench.load.generator import COUNTER
+from tests.bench.load.traffic import Job, Sample
+from tests.bench.results import Report, Verdict, paired
+from tests.bench.started import processes, service
+
+QUEUE = "bench"
+NATIVE = f"{service.BASE}/{QUEUE}"
+CONNECTIONS = 32
+MOST = 1.15
+"""The time that a facade may take, as a multiple of what the native call takes."""
+SETTINGS = """
+[facades.mq]
+prefix = "/mq"
+redelivery = 3600
+
+[facades.rqms]
+prefix = "/rqms"
+"""
+
+
+@measure("facades", "Calls by the protocols of MQ and RQMS, against the native calls")
+def facades(bench: Bench) -> Report:
+    """All go to the same queue of the same service, on SQLite with an fsync before each answer."""
+    ours, texts = bench.fresh("queuey"), traffic.bodies(100)
+    config = ours / "queuey.toml"
+    config.write_text(SETTINGS)
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(service.prepare(ours)))
+        server = stack.enter_context(service.serve(ours, environment={"QUEUEY_CONFIG": str(config)}))
+        count = bench.size(2000, 200)
+        calls: dict[str, Callable[[], Sample]] = {
+            "post, native": partial(_sent, bench, server, lambda: traffic.posts_of_one(NATIVE, texts)),
+            "post, MQ": partial(_sent, bench, server, lambda: _posts(f"/mq/{QUEUE}/messages", texts)),
+            "fetch 1, native": partial(_fetched, store, server, "POST", f"{NATIVE}/claims?limit=1&ttl=3600", count),
+            "fetch 1, MQ": partial(_fetched, store, server, "GET", f"/mq/{QUEUE}/messages", count),
+            "post with an id, native": partial(_sent, bench, server, lambda: _named("native", texts)),
+            "post with an id, RQMS": partial(_sent, bench, server, lambda: _named("rqms", texts)),
+            "fetch 10, native": partial(
+                _fetched, store, server, "POST", f"{NATIVE}/claims?limit=10&ttl=3600", count // 4, 10
+            ),
+            "fetch 10, RQMS": partial(
+                _fetched, store, server, "GET", f"/rqms/{QUEUE}?count=10&time=3600", count // 4, 10
+            ),
+        }
+        samples = bench.interleave(calls, bench.size(7, 2))
+    verdicts = []
+    for what, theirs in (("post", "MQ"), ("fetch 1", "MQ"), ("post with an id", "RQMS"), ("fetch 10", "RQMS")):
+        rates = [traffic.rates(samples[f"{what}, {which}"]) for which in ("native", theirs)]
+        verdicts.append(Verdict(f"{what}: time of {theirs} / native", paired(*rates), goal=MOST, better="lower"))
+    notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker, one partition."]
+    return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
+
+
+def _sent(bench: Bench, server: processes.Process, job: Callable[[], Job]) -> Sample:
+    return traffic.run(server, job(), seconds=bench.pick(2.5, 0.8), connections=CONNECTIONS)
+
+
+def _posts(path: str, texts: Sequence[str]) -> Job:
+    return Job([traffic.request("POST", path, text) for text in texts], 201)
+
+
+def _named(which: str, texts: Sequence[str]) -> Job:
+    """Returns posts of JSON values under ids that are new."""
+    name = f"{secrets.token_hex(12)}-{COUNTER.decode()}"
+    path = f"/rqms/{QUEUE}?id={name}" if which == "rqms" else f"{NATIVE}/named/{name}"
+    headers = {"X-Encoding": "json"} if which == "native" else None
+    requests = [traffic.request("POST", path, f'{{"value":"{text}"}}', headers) for text in texts]
+    return Job(requests, 201, numbered=10_000_000)
+
+
+def _fetched(store: Store, server: processes.Process, method: str, path: str, count: int, messages: int = 1) -> Sample:
+    """Fetches from a queue that was filled anew: what others have claimed does not come again meanwhile."""
+    queue = store.queue(service.APPLICATION, QUEUE)
+    store.delete_queue(queue)
+    store.create_queue(service.APPLICATION, QUEUE, QueueSpec())
+    queue = store.queue(service.APPLICATION, QUEUE, fresh=True)
+    service.fill(store, queue, traffic.bodies(1000), (count + 2 * CONNECTIONS) * messages)
+    job = Job([traffic.request(method, path)], 200, messages)
+    return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
