@@ -6,6 +6,7 @@ import math
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -44,6 +45,19 @@ class TicketSpent(Conflict):
     """The item has changed, was fetched by somebody else since, or is done."""
 
     code = "TicketSpent"
+
+
+class _Item(msgspec.Struct):
+    """What a fetch gives of an item."""
+
+    ticket: str
+    value: object
+
+
+class _Items(msgspec.Struct):
+    """The answer to a fetch."""
+
+    items: list[_Item]
 
 
 class RqmsFacade(Facade):
@@ -232,14 +246,16 @@ def _fetched(queue: Queue, claimed: Sequence[HandedOut]) -> Response:
     items = []
     for each in claimed:
         name = _id_of(each.message)
-        ticket = encode([name, f"{each.receipt}-{mark}"]).decode()
-        items.append((name, {"ticket": ticket, "value": _value_of(each.message)}))
-    return json_response({"items": [item for _, item in sorted(items, key=lambda item: item[0].encode())]})
+        ticket = encode((name, f"{each.receipt}-{mark}")).decode()
+        items.append((name.encode(), _Item(ticket, _value_of(each.message))))
+    items.sort(key=itemgetter(0))
+    return json_response(_Items([item for _, item in items]))
 
 
 def _id_of(message: Message) -> str:
     """Returns the id of an item; that of the message if it was not posted as one."""
-    return dict(message.meta.headers if message.meta is not None else ()).get(ID, message.id)
+    headers = () if message.meta is None else message.meta.headers
+    return next((value for name, value in headers if name == ID), None) or message.id
 
 
 def _value_of(message: Message) -> object:
