@@ -225,8 +225,13 @@ def patiently(call: Callable[[], T]) -> T:
     ("copies", "others"), [(3_000, 1_000), pytest.param(100_000, 1_000_000, marks=pytest.mark.slow)]
 )
 def test_very_many_copies(site: Site, store: Store, copies: int, others: int) -> None:
-    """Four processes get each body once, however many copies of one wait among the others."""
+    """Four processes get each body once, however many copies of one wait among the others.
+
+    On Cassandra the others are 200,000 at most. With both processors busy with other work, one node stored 3,000
+    messages of the queue a second, and four processes claimed and acknowledged 320 a second: ten minutes for these.
+    """
     queue = make_dedup(store, consistency=PROMPT)
+    others = min(others, 200_000) if store.ids_follow_clocks else others
     every = (copies + others) // copies + 1
     bodies = iter([f"m{number}" for number in range(others)])
     total = ["copy" if number % every == 0 else next(bodies, "copy") for number in range(copies + others)]
