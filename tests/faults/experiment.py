@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from tests.faults.checking.checker import Limits, Violation, available, check
 from tests.faults.checking.counts import Counts, count
 from tests.faults.checking.history import Fault, History, Recorder, now
 from tests.faults.nemesis import Act, Severable, Span, Victim, WebProcess, perform
-from tests.faults.wire import Account, Line, Web, metric
+from tests.faults.wire import Account, Web, make_queue, metric
 from tests.faults.workload import (
     BATCHES,
     CHAIN,
@@ -189,12 +188,8 @@ class Experiment:
             for process in self._processes.values() if self._store.account else ():
                 process.wait()
             self._account = self._store.account or self._profile()
-            line = Line(self._webs[0], self._account)
             for queue, style in self._styles().items():
-                fields = json.dumps({"queue_name": queue, "partitions": len(style.partitions)}).encode()
-                answer = line.ask("POST", "", body=fields, headers={"Content-Type": "application/json"}, timeout=30)
-                assert answer.status == 201, answer
-            line.close()
+                make_queue(self._webs[0], self._account, queue_name=queue, partitions=len(style.partitions))
             yield
         finally:
             for process in self._processes.values():

@@ -1,11 +1,14 @@
-"""One connection to one web process: a request, and its answer or none. Nothing is ever sent twice."""
+"""One connection to one web process: a request, and its answer or none. Nothing is sent twice, but to make queues."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+QUEUE_SECONDS = 60.0
 
 
 class Web(NamedTuple):
@@ -86,6 +89,26 @@ class Line:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def make_queue(web: Web, account: Account, **fields: object) -> None:
+    """Makes a queue; asks again while the store has no time for it.
+
+    Args:
+        web: Is asked.
+        account: Whose queue it is.
+        fields: As the API has them.
+    """
+    line, until = Line(web, account), time.monotonic() + QUEUE_SECONDS
+    body, headers = json.dumps(fields).encode(), {"Content-Type": "application/json"}
+    while True:
+        answer = line.ask("POST", "", body=body, headers=headers, timeout=QUEUE_SECONDS)
+        if answer.status in {200, 201}:
+            break
+        assert answer.status == 503, answer
+        assert time.monotonic() < until, answer
+        time.sleep(0.2)
+    line.close()
 
 
 def metric(web: Web, name: str) -> float:

@@ -34,7 +34,7 @@ MANY = int(os.environ.get("SIM_HISTORIES", "50000"))
 """Histories of the slow test."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow test."""
-ENOUGH = 1000
+ENOUGH = 5000
 """Histories in which a mechanism that is missing must have been missed."""
 
 

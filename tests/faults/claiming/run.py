@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 from collections import Counter
@@ -18,7 +17,7 @@ from tests.faults.checking.history import Fault, Recorder, now
 from tests.faults.claiming.claimer import TTLS, Claimer
 from tests.faults.experiment import Store
 from tests.faults.nemesis import Act, Severable, Victim, WebProcess, perform
-from tests.faults.wire import Account, Line, Web
+from tests.faults.wire import Account, Web, make_queue
 from tests.faults.workload import LONGEST_DELAY, PARTITIONS, Style, Writer
 from tests.servers.served import Served
 from tests.sim.history import History
@@ -118,13 +117,8 @@ class ClaimRun:
                 process.wait()
             profile = None if self._store.account else self._processes["web-1"].served.profile
             self._account = self._store.account or Account(profile.application, profile.key)  # type: ignore[union-attr]
-            line = Line(self._webs[0], self._account)
-            fields = json.dumps(
-                {"queue_name": QUEUE, "partitions": PARTITIONS, "consistency": self._consistency}
-            ).encode()
-            answer = line.ask("POST", "", body=fields, headers={"Content-Type": "application/json"}, timeout=30)
-            assert answer.status == 201, answer
-            line.close()
+            spec = {"partitions": PARTITIONS, "consistency": self._consistency}
+            make_queue(self._webs[0], self._account, queue_name=QUEUE, **spec)
             yield
         finally:
             for process in self._processes.values():
