@@ -34,7 +34,7 @@ LANES = {
     "qdo commands": r"tests/qdo/cli/",
     "commands": r"tests/cli/",
     "client": r"tests/client/",
-    "facades": r"tests/acceptance/facades/test_(mq|rqms)\.py",
+    "facades": r"tests/acceptance/facades/test_(mq|rqms|emodb|emodb_java)\.py",
 }
 """Each lane and how the ids of its tests begin; a test is of the first that matches."""
 PATTERNS = {lane: re.compile(pattern) for lane, pattern in LANES.items()}

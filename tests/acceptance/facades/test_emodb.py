@@ -7,29 +7,18 @@ import json
 import re
 import socket
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queuey.client import Client
-from tests.acceptance.facades.calls import WAIT, Facade, Reply, pair_of_ports, settings_file
+from tests.acceptance.facades.calls import WAIT, Facade, Reply, pair_of_ports
 from tests.servers.served import Served
 
-SERVED = "[facades.emodb]\nbeside = true\n"
 SUCCESS = (200, {"success": True})
 BAD = "java.lang.IllegalArgumentException"
 HOUR = "ttl=3600"
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with the facade beside its own API."""
-    directory = tmp_path_factory.mktemp("emodb")
-    with Served(directory, settings_file(directory, SERVED), port=pair_of_ports()) as running:
-        yield running
-        assert "Traceback" not in running.output
 
 
 class Emodb:
@@ -67,13 +56,6 @@ class Emodb:
 def emodb(served: Served) -> Emodb:
     """A caller that may do everything."""
     return Emodb(served)
-
-
-@pytest.fixture
-def native(served: Served) -> Iterator[Client]:
-    """A client of the service's own API."""
-    with served.client() as client:
-        yield client
 
 
 @pytest.fixture

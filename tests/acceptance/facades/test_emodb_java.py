@@ -24,15 +24,6 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A service with the facade."""
-    directory = tmp_path_factory.mktemp("emodb")
-    with Served(directory, settings_file(directory, SERVED), port=pair_of_ports()) as running:
-        yield running
-        assert "Traceback" not in running.output
-
-
-@pytest.fixture(scope="module")
 def emodb(command: list[str], served: Served) -> Iterator[JavaClient]:
     """The client, with a key that may do everything."""
     client = JavaClient(command, served.port, served.profile.key)
