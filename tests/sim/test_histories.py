@@ -1,4 +1,4 @@
-"""G4, G5 and G6 in thousands of histories, and that they fail in some of them when a mechanism is taken out."""
+"""G4, G5 and G6 in hundreds of histories, and that they fail in some of them when a mechanism is taken out."""
 
 from __future__ import annotations
 
