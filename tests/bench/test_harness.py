@@ -46,7 +46,7 @@ def test_a_request_larger_than_the_sockets_buffers_arrives(bare: Process) -> Non
 def test_a_wrong_status_voids_the_run(bare: Process) -> None:
     """One answer with another status than expected, and there is no figure."""
     with pytest.raises(Void, match="201 Created"):
-        traffic.run(bare, replace(JOB, status=200), seconds=5, connections=2, warm=0, count=10)
+        traffic.run(bare, replace(JOB, status=200), seconds=30, connections=2, warm=0, count=10)
 
 
 def test_a_server_that_does_not_start_voids_the_measure(tmp_path: Path) -> None:

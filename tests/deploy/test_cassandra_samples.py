@@ -106,7 +106,7 @@ def connect(tls: Path) -> Connect:
 def ask(target: options.DataCentreTarget, given: options.CassandraOptions, *statements: Statement) -> list[Any]:
     """Runs statements outside of any keyspace; returns what the last one gave."""
     with closing(Driver(target, given, keyspace=False)) as driver:
-        assert driver.ready(20), driver.problem()
+        assert driver.ready(100), driver.problem()
         found: list[Any] = []
         for statement in statements:
             found = list(driver.run(statement, timeout=20.0))

@@ -64,7 +64,7 @@ def running(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> 
         assert process.stdout.readline().startswith("Queuey serves at")
         yield f"http://127.0.0.1:{given['QUEUEY_PORT']}"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
     finally:
         process.kill()
         process.communicate()

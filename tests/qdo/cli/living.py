@@ -28,11 +28,11 @@ def living(
     thread = threading.Thread(target=anyio.run, args=(_live, url, group, members, owns or {}, target, ready, enough))
     thread.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(60)
         yield
     finally:
         enough.set()
-        thread.join(30)
+        thread.join(60)
 
 
 async def _live(

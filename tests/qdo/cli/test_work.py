@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import signal
 import sys
 import urllib.request
@@ -116,8 +115,7 @@ def test_second_signal_ends_at_once(hire: Hire, client: Client, queue: str) -> N
     with hire("handlers:never", "--queue", queue) as worker:
         worker.said(1)
         worker.process.send_signal(signal.SIGTERM)
-        while not any("draining" in line for line in worker.log):
-            assert worker.process.poll() is None
+        worker.logged("draining")
         assert worker.end() == 1
 
 
@@ -181,8 +179,7 @@ def test_log_and_metrics(hire: Hire, queue: str, sent: list[str]) -> None:
     """With ``--log json`` every line is an object; the metrics say what was handled."""
     with hire("handlers:handle", "--queue", queue, "--log", "json", "--metrics", "127.0.0.1:0") as worker:
         worker.said(9)
-        found = [re.search(r"http://127.0.0.1:\d+/metrics", line) for line in worker.log]
-        (address,) = [match[0] for match in found if match]
+        address = worker.logged(r"http://127.0.0.1:\d+/metrics")
         with urllib.request.urlopen(address) as answer:
             families = answer.read().decode()
         assert worker.end() == 0

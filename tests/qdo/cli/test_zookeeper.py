@@ -25,7 +25,7 @@ def test_from_first_message_to_forgotten_group(
 ) -> None:
     """Two workers share a queue; one is killed and the other has it all; then the group is moved, and forgotten."""
     variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
-    hire = Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="4"))
+    hire = Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="8"))
     with hire("handlers:handle", "--queue", queue) as one, hire("handlers:handle", "--queue", queue) as other:
         while len({line["owner"] for line in run("status", "--json", "--no-lag").json["partitions"]} - {None}) < 2:
             assert {one.process.poll(), other.process.poll()} == {None}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import queue as queues
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -101,6 +103,14 @@ class Working:
         lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
         assert None not in lines, "".join(self.log)
         return [str(line) for line in lines]
+
+    def logged(self, pattern: str) -> str:
+        """Waits until something that it logs matches a pattern; returns what does."""
+        until = time.monotonic() + SECONDS
+        while (found := re.search(pattern, "".join(list(self.log)))) is None:
+            assert time.monotonic() < until, "".join(self.log)
+            time.sleep(0.01)
+        return found[0]
 
     def rest(self) -> list[str]:
         """Returns the lines of standard output that nobody has asked for, once it has ended."""

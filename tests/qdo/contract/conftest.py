@@ -10,10 +10,12 @@ import pytest
 from qdo.coordination import Coordinator, Member, Session
 from tests.qdo.contract.backends import BACKENDS, CAPABILITIES, LONG, Backend, Service
 from tests.qdo.contract.events import Heard
-from tests.qdo.contract.processes import Process
+from tests.qdo.contract.processes import Process, Refused
+from tests.qdo.contract.samples import ONE
 
 Open = Callable[..., Awaitable[Coordinator]]
 Start = Callable[..., Awaitable[Process]]
+Hold = Callable[..., Awaitable[Process]]
 Join = Callable[..., Awaitable[tuple[Session, Heard]]]
 
 
@@ -85,3 +87,18 @@ async def start(service: Service) -> AsyncIterator[Start]:
             return process
 
         yield start
+
+
+@pytest.fixture
+def hold(start: Start) -> Hold:
+    """Starts members that own a partition; again where a short session was over before they had taken it."""
+
+    async def hold(name: str, **options: float) -> Process:
+        while True:
+            process = await start(name, **options)
+            with contextlib.suppress(Refused):
+                await process.ask("claim", [str(ONE)])
+                return process
+            await process.end()
+
+    return hold

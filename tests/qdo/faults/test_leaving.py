@@ -31,7 +31,7 @@ def settings(slot: str, worker: str) -> dict[str, object]:
 
 def longest(times: list[float]) -> float:
     """Returns the longest time between two of them."""
-    return max(after - before for before, after in pairwise(times))
+    return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
 def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell) -> None:
@@ -57,7 +57,9 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
     for stay in (stay for stay in staying if stay.worker != LEAVER):
         assert stay.end > leave.end, f"{stay.place} was interrupted"
         during = [each.at for each in stay.handled if leave.start <= each.at <= leave.end]
-        assert len(during) > 1, f"{stay.place} stood still while another worker left"
+        assert len(during) > 1 or not _waited(check_result.history, stay, leave.end), (
+            f"{stay.place} stood still while another worker left"
+        )
         pauses.append(longest(during))
     record_property(
         PROPERTY,
@@ -82,6 +84,15 @@ def test_workers_come_and_leave(tmp_path: Path, service: Service, record_propert
 def _present(history: History, at: float) -> list[Stay]:
     """Returns the stays that go on at an instant."""
     return [stay for stays in history.stays.values() for stay in stays if stay.start <= at < stay.end]
+
+
+def _waited(history: History, stay: Stay, at: float) -> bool:
+    """Tells whether something that was there from the beginning was still to be handled at an instant.
+
+    On a machine that stood still between the posts and the leave, all of it may be done by then.
+    """
+    loaded = {each for posted in history.posted if posted.bodies[0].startswith("load-") for each in posted.ids}
+    return any(each.at > at and each.id in loaded for each in stay.handled)
 
 
 def _handover(history: History, stay: Stay) -> float:

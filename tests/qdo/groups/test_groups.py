@@ -10,7 +10,7 @@ import pytest
 
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.groups.conftest import QUEUE, Crew, anybody
 
 Make = Callable[..., Awaitable[Crew]]
@@ -110,9 +110,9 @@ async def test_a_static_member_that_stays_away_is_replaced(crew: Make) -> None:
     await group.agree()
 
 
-async def test_whoever_loses_its_session_comes_back(crew: Make, service: Service) -> None:
+async def test_whoever_loses_its_session_comes_back(crew: Make) -> None:
     """It is told once that all is lost, joins under its name, and no count is lost."""
-    group = await crew("a", "b", "c", session_timeout=service.short)
+    group = await crew("a", "b", "c", session_timeout=LONG_ENOUGH)
     for member in group.members.values():
         await member.count()
     member = group.members["b"]
@@ -128,7 +128,7 @@ async def test_whoever_loses_its_session_comes_back(crew: Make, service: Service
 
 async def test_a_service_that_is_away_for_a_moment_stops_nobody_for_good(crew: Make, service: Service) -> None:
     """Members are suspended or lost while it is away, and are at their places again afterwards."""
-    group = await crew("a", "b", "c", session_timeout=service.short)
+    group = await crew("a", "b", "c", session_timeout=LONG_ENOUGH)
     await service.cut()
     await group.news.until(
         lambda: all(any(what in {"suspended", "lost"} for what, _ in m.notified) for m in group.members.values())
@@ -141,10 +141,10 @@ async def test_a_service_that_is_away_for_a_moment_stops_nobody_for_good(crew: M
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_members_that_come_and_go_lose_no_count(crew: Make, service: Service, seed: int) -> None:
+async def test_members_that_come_and_go_lose_no_count(crew: Make, seed: int) -> None:
     """Joins, leaves, ended sessions and new partitions at random, while everybody counts all the time."""
     chance = random.Random(seed)
-    group = await crew("a", session_timeout=service.short)
+    group = await crew("a", session_timeout=LONG_ENOUGH)
     counting = {name: asyncio.create_task(count_on(group, name)) for name in "abcde"}
     for _ in range(25):
         name = chance.choice("abcde")

@@ -13,7 +13,7 @@ from qdo.coordination.local import LocalCoordinator, LocalOptions
 from tests.qdo.contract.events import Heard
 
 Join = Callable[..., Awaitable[tuple[Session, Heard]]]
-MIDDLING = 3.0
+MIDDLING = 6.0
 """Seconds of a session whose end a test can wait for, and that a short pause of the machine does not end."""
 
 

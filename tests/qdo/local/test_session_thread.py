@@ -21,7 +21,7 @@ from tests.qdo.local.conftest import Join
 @pytest.mark.parametrize("during", [False, True])
 async def test_a_join_that_nobody_waits_for_leaves_no_member(path: Path, *, during: bool) -> None:
     """Cancelled before the thread came to it or while it was joining: nobody is kept alive for it."""
-    coordinator = LocalCoordinator("group", LocalOptions(path))
+    coordinator = LocalCoordinator("group", LocalOptions(path, session_timeout=600))
     await coordinator.open()
     blocking = CoordinationFile(path, patience=10)
     with blocking.transaction():
@@ -47,9 +47,10 @@ async def test_a_session_past_its_time_is_in_doubt(join: Join) -> None:
 
 async def test_the_end_of_a_doubt_is_told(join: Join) -> None:
     """Another process gave the signs of life while this one was held up, so nothing else would tell of it."""
-    mine, heard = await join("a", session_timeout=1.5)
+    mine, heard = await join("a")
     assert isinstance(mine, LocalSession)
     mine.until = now()
+    mine._thread.submit(mine._thread._beat)
     await heard.next("connected")
     assert mine.state == "connected"
     assert heard.events == ["suspended", "connected"]

@@ -232,7 +232,7 @@ async def test_nothing_is_left_behind(service: ZooKeeperService, open_one: Open)
     await coordinator.close()
     await until(lambda: set(threading.enumerate()) <= before)
     await until(lambda: service.proxy.connections == 0)
-    await until(lambda: open_files() == files)
+    await until(lambda: open_files() <= files)  # fewer, if those of an earlier test were being closed
 
 
 async def test_the_timeout_is_what_the_servers_grant(service: ZooKeeperService, open_one: Open) -> None:

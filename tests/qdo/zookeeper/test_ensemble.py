@@ -22,9 +22,9 @@ from tests.servers.plugin import ZooKeeperEnsemble, unique_name
 T = TypeVar("T")
 Open = Callable[..., Awaitable[ZooKeeperCoordinator]]
 
-SESSION = 8.0
-"""Seconds; servers agree on a new leader within two or three."""
-SHORT = 3.0
+SESSION = 16.0
+"""Seconds; a connection counts as broken after two thirds, and servers agree on a new leader within two or three."""
+SHORT = 6.0
 
 
 @pytest.fixture

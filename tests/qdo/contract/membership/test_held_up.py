@@ -14,41 +14,39 @@ import pytest
 
 from qdo.coordination import Coordinator
 from tests.qdo.contract.backends import LONG_ENOUGH, Service
-from tests.qdo.contract.conftest import Join, Start
+from tests.qdo.contract.conftest import Hold, Join, Start
 from tests.qdo.contract.events import PATIENCE, eventually
 from tests.qdo.contract.ownership.test_fencing import recorded
 from tests.qdo.contract.processes import Process, Refused
 from tests.qdo.contract.samples import ONE
 
-SESSIONS = 3
-"""For so many times of its session a member is held up."""
+SESSIONS = 1.5
+"""For so many times of its session a member is held up. Where that must not end it, the session is one that outlasts a
+pause of the machine, in which nobody gives signs of life."""
 
 
-async def test_a_member_that_is_held_up_stays(start: Start, coordinator: Coordinator, service: Service) -> None:
-    """For three times of its session nothing of it runs; it is a member all the same, and records afterwards."""
-    process = await start("held", session_timeout=service.short, outlast=600.0)
-    await process.ask("claim", [str(ONE)])
-    await process.ask("hold", SESSIONS * service.short)
+async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinator) -> None:
+    """For longer than its session nothing of it runs; it is a member all the same, and records afterwards."""
+    process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)
+    await process.ask("hold", SESSIONS * LONG_ENOUGH)
     assert set(await coordinator.members()) == {"held"}
     assert await process.ask("commit", {str(ONE): "1"}) == [str(ONE)]
     assert await recorded(coordinator) == "1"
 
 
-async def test_a_member_that_nobody_speaks_for_is_gone(start: Start, service: Service) -> None:
+async def test_a_member_that_nobody_speaks_for_is_gone(hold: Hold, service: Service) -> None:
     """Without such a process the session ends meanwhile, which it finds out at its next step."""
-    process = await start("held", session_timeout=service.short)
-    await process.ask("claim", [str(ONE)])
+    process = await hold("held", session_timeout=service.short)
     await process.ask("hold", SESSIONS * service.short)
     with pytest.raises(Refused, match="SessionLost"):
         await process.ask("commit", {str(ONE): "1"})
 
 
 @pytest.mark.parametrize("how", ["hold", "stand"])
-async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join, service: Service, how: str) -> None:
+async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, service: Service, how: str) -> None:
     """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
-    process = await start("held", session_timeout=service.short, outlast=service.short)
-    await process.ask("claim", [str(ONE)])
+    process = await hold("held", session_timeout=service.short, outlast=service.short)
     process.say(how, 600)
     await eventually(heard, mine.members, lambda members: "held" not in members)
     assert await mine.claim([ONE])
@@ -62,13 +60,12 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
     assert speakers
     process.signal(signal.SIGKILL)
     await eventually(heard, mine.members, lambda members: "killed" not in members)
-    assert not [each for each in speakers if _alive(each)]
+    await _until_ended(speakers)
 
 
-async def test_whoever_speaks_for_a_member_is_replaced_when_killed(start: Start, service: Service) -> None:
+async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -> None:
     """The session lives on, and the member may be held up afterwards as before."""
-    process = await start("held", session_timeout=service.short, outlast=600.0)
-    await process.ask("claim", [str(ONE)])
+    process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)
     former = set(_speakers(process.id))
     for each in former:
         os.kill(each, signal.SIGKILL)
@@ -76,19 +73,18 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(start: Start,
         while not any(map(_ready, set(_speakers(process.id)) - former)):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
     await _until_recorded(process, "1")
-    await process.ask("hold", SESSIONS * service.short)
+    await process.ask("hold", SESSIONS * LONG_ENOUGH)
     assert await process.ask("commit", {str(ONE): "2"}) == [str(ONE)]
 
 
-async def test_a_stopped_speaker_ends_no_session(start: Start, service: Service) -> None:
+async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
     """A program that runs gives its signs of life by itself, or has another process do so."""
-    process = await start("a", session_timeout=service.short, outlast=600.0)
-    await process.ask("claim", [str(ONE)])
+    process = await hold("a", session_timeout=LONG_ENOUGH, outlast=600.0)
     stopped = list(_speakers(process.id))
     for each in stopped:
         os.kill(each, signal.SIGSTOP)
     try:
-        await asyncio.sleep(SESSIONS * service.short)
+        await asyncio.sleep(SESSIONS * LONG_ENOUGH)
         await _until_recorded(process, "1")
     finally:
         for each in stopped:
@@ -112,8 +108,14 @@ async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> 
     speakers = list(_speakers(process.id))
     assert speakers
     await process.end()
-    while [each for each in speakers if _alive(each)]:
-        pass
+    await _until_ended(speakers)
+
+
+async def _until_ended(processes: list[int]) -> None:
+    """Waits until none of them is alive."""
+    async with asyncio.timeout(PATIENCE):
+        while any(map(_alive, processes)):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
 
 
 def _speakers(parent: int) -> Iterator[int]:

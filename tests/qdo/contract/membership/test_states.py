@@ -86,7 +86,7 @@ async def test_a_change_during_a_cut_is_heard_of(join: Join, open_one: Open, ser
 
 async def test_a_long_cut_ends_the_session(join: Join, service: Service) -> None:
     """When its time is over a session is lost for good, and a new one under its name takes its place afterwards."""
-    session, heard = await join("a", session_timeout=service.short)
+    session, heard = await join("a", session_timeout=LONG_ENOUGH)
     held = (await session.claim([ONE]))[ONE]
     await service.cut()
     await heard.next("suspended")

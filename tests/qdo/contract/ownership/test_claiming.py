@@ -99,9 +99,9 @@ async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service
     assert set(await other.claim(FOUR)) == set(FOUR)
 
 
-async def test_a_killed_process_owns_nothing(join: Join, start: Start, service: Service) -> None:
+async def test_a_killed_process_owns_nothing(join: Join, start: Start) -> None:
     """When a process is killed its partitions become free, and who could not take them is told."""
-    process = await start("killed", session_timeout=service.short)
+    process = await start("killed", session_timeout=LONG_ENOUGH)
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     assert len(await process.ask("claim", [str(partition) for partition in FOUR])) == 4
     assert await mine.claim(FOUR) == {}
