@@ -85,6 +85,8 @@ PATIENT_NODE = {
     )
 }
 """What a node that tests share waits for before it gives a request up: the machine may stand still for seconds."""
+LASTING = ZooKeeperOptions(settings={"maxSessionTimeout": 30_000})
+"""Servers would grant no more than 20 of their ticks, ten seconds, to sessions that shall outlast a test."""
 LOG_SIZES = pytest.StashKey[dict[Server, int]]()
 
 
@@ -260,7 +262,7 @@ def zookeeper(servers: contextlib.ExitStack) -> ZooKeeper:
     if way is Way.DOCKER:
         host, port = servers.enter_context(containers.zookeeper(ZOOKEEPER_IMAGE))
         return ZooKeeperAddresses(f"{host}:{port}")
-    return servers.enter_context(start_zookeeper(1))
+    return servers.enter_context(start_zookeeper(1, LASTING))
 
 
 @pytest.fixture(scope="session")
@@ -268,7 +270,7 @@ def zookeeper_ensemble(servers: contextlib.ExitStack) -> ZooKeeper:
     """Three servers, or the ensemble that the environment names."""
     if choose(ZOOKEEPER_VARIABLE, os.environ, 3, lambda: False) is Way.GIVEN:
         return ZooKeeperAddresses(os.environ[ZOOKEEPER_VARIABLE])
-    return servers.enter_context(start_zookeeper(3))
+    return servers.enter_context(start_zookeeper(3, LASTING))
 
 
 @pytest.fixture

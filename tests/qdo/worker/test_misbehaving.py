@@ -20,7 +20,7 @@ from qdo.worker import exit_codes
 from qdo.worker.settings import Retry
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import backend, coordinator, open_one, service
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.test_signals import Program
@@ -29,8 +29,6 @@ from tests.servers.served import Served
 __all__ = ["backend", "coordinator", "open_one", "service"]
 
 Start = Callable[..., Program]
-SESSION = 4.0
-"""Seconds: on a busy machine the process that keeps a session alive may stand still for as long as a short one."""
 
 
 @pytest.fixture
@@ -56,13 +54,13 @@ async def dead(floor: Floor, queue: Queue) -> list[tuple[str | bytes, int]]:
 async def test_a_handler_that_holds_the_interpreter_keeps_its_session(
     floor: Floor, start: Start, coordinator: Coordinator
 ) -> None:
-    """A call into C that lets no other thread run for two sessions, in a plain function, with the default settings."""
+    """A call into C that lets no other thread run beyond a session, in a plain function, with the default settings."""
     queue = await floor.site.queue()
-    body = f"hold {2 * SESSION}"
+    body = f"hold {1.5 * LONG_ENOUGH}"
     receipt = await floor.site.client.send(queue.name, body)
-    first = start(queue, session=SESSION)
+    first = start(queue, session=LONG_ENOUGH)
     await asyncio.to_thread(first.wait_for, "begun hold")
-    second = start(queue, session=SESSION)
+    second = start(queue, session=LONG_ENOUGH)
     await asyncio.to_thread(first.wait_for, "done hold")
     async with asyncio.timeout(60):
         while {offset.id for offset in (await coordinator.offsets()).values()} != {receipt.id}:  # noqa: ASYNC110 - see above
@@ -128,7 +126,7 @@ async def test_a_worker_that_wakes_after_its_session_begins_nothing(
     for number in (1, 2, 3):
         bodies = [Outgoing(f"{number}:{at} 0.05", partition=number) for at in range(200)]
         await floor.site.client.send_many(queue.name, bodies)
-    program = start(queue)
+    program = start(queue, session=LONG_ENOUGH)
     for number in (1, 2, 3):
         await asyncio.to_thread(program.wait_for, f"begun {number}:")
     program.process.send_signal(signal.SIGSTOP)
