@@ -53,7 +53,7 @@ def make(profile: Profile, tmp_path: Path, queue: str) -> Iterator[Make]:
         def make(**options: Any) -> Consumer:  # noqa: ANN401 - of a consumer
             consumer = Consumer(
                 AsyncClient(profile.url, key=profile.key),
-                open_coordinator(f"local://{tmp_path}/coordination", "group"),
+                open_coordinator(f"local://{tmp_path}/coordination", "group", session_timeout=60.0),
                 queues=[queue],
                 settings=ConsumerSettings(settle=0.0, wait=WAIT),
                 **options,
