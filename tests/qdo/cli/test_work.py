@@ -23,7 +23,7 @@ from tests.servers.served import Served, environment
 def hire(served: Served, place: Place, tmp_path: Path) -> Hire:
     """Starts workers that belong to the test's group."""
     variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
-    return Hire(tmp_path, environment(**variables))
+    return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20"))
 
 
 @pytest.fixture

@@ -196,7 +196,7 @@ def test_a_worker_runs_without_a_loop_of_the_callers(running: Served, tmp_path: 
         raise StopWorker
 
     before = signal.getsignal(signal.SIGTERM)
-    coordinator = open_coordinator(f"local://{tmp_path}/coordination", "group")
+    coordinator = open_coordinator(f"local://{tmp_path}/coordination", "group", session_timeout=20.0)
     consumer = AsyncConsumer(AsyncClient(profile.url, key=profile.key), coordinator, queues=[queue])
     assert Worker(handle, consumer).run() == exit_codes.ENDED
     assert seen == ["one"]
