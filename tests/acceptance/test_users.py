@@ -14,6 +14,7 @@ import pytest
 
 from queuey.client import Client
 from queuey.user_queues import queue_name, user_name
+from tests.acceptance.test_serve_stop import until
 from tests.servers.served import Served, environment
 from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, serving
 from tests.web.users.token_attacks import ATTACKS
@@ -44,6 +45,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer, slow: KeyS
         users = [usual | {"issuer": issuer.name, "keys": keys.url}, usual | {"issuer": HANGING, "keys": slow.url}]
         options = ["--users", json.dumps({"queuey": users}), "--log-level", "debug"]
         with Served(tmp_path_factory.mktemp("users"), options) as found:
+            until(lambda: ask(found, "none", f"Bearer {issuer.token('ann')}")[0] != 503)  # The keys are loaded.
             yield found
 
 

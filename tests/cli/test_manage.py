@@ -296,7 +296,7 @@ def test_move(run: Run, client: Client, queue: str) -> None:
     """The command waits for the end and says what it has moved; a move is listed and cancelled by its id."""
     target = client.create_queue(partitions=3).name
     client.send_many(queue, ["a", "b", "c"], after=None)
-    client.job_queue(queue).receive(limit=1)
+    client.job_queue(queue).receive(limit=1, ttl=600)
     ended = run("queue", "move", queue, target)
     assert ended.code == 0, ended
     assert "is done: 2 messages moved, 1 left because they are claimed." in ended.text

@@ -16,6 +16,7 @@ import httpx2
 from queuey.client.credentials.profile import read_profile
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
+from tests.servers.served import free_port
 
 LOCAL = "http://127.0.0.1:5000/v1/acme/"
 LOCAL_KEY = "a-key-of-the-tests"
@@ -55,7 +56,7 @@ class Served:
     def __init__(self, place: Path) -> None:
         self.profile = place / "config" / "profile.toml"
         self._place = place
-        self._port = 0
+        self._port = free_port()  # no port that a connection may take while it is started again
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:

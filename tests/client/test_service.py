@@ -334,7 +334,7 @@ def test_a_waiting_read_wakes_up(service: Served) -> None:
         reader = threading.Thread(target=lambda: found.extend(client.read(queue, wait=20).messages))
         reader.start()
         client.send(queue, "x")
-        reader.join(15)
+        reader.join(60)  # without a message it would end after 20, with nothing
         assert bodies(found) == ["x"]
 
 

@@ -13,10 +13,12 @@ import os
 import random
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from queuey import ids
+from queuey.errors import StoreBusy
 from queuey.messages import NewMessage, Queue
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
@@ -41,7 +43,10 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
         if kind == "append":
             size = rng.choice((1, 1, 1, 5, 200))
             items = [NewMessage(f"{name}:{number}:{n}/{size}", rng.randint(1, PARTITIONS), 86_400) for n in range(size)]
-            found = store.append(queue, items)
+            try:
+                found = store.append(queue, items)
+            except StoreBusy:  # The other process stands still in its transaction.
+                continue
             places = [
                 (item.partition, ids.to_hex(place), str(item.body)) for item, place in zip(items, found, strict=True)
             ]
@@ -53,12 +58,14 @@ def write(store: Store, queue: Queue, name: str, seed: int) -> None:
         if kind == "put":
             body = f"{name}:{number}:put"
             say("putting", [[partition, text, body]])
-            store.put(queue, [place], NewMessage(body, partition, 86_400))
-            say("put", [[partition, text, body]])
+            with suppress(StoreBusy):
+                store.put(queue, [place], NewMessage(body, partition, 86_400))
+                say("put", [[partition, text, body]])
         else:
             say("deleting", [[partition, text]])
-            store.delete(queue, [place])
-            say("delete", [[partition, text]])
+            with suppress(StoreBusy):
+                store.delete(queue, [place])
+                say("delete", [[partition, text]])
 
 
 def main(directory: str, name: str, seed: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,12 @@ HOUR = 3600
 METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", ""))), Meta(json=True))
 
 
+@cache
 def last_hour() -> int:
-    """Returns the beginning of this hour, in seconds since 1970: everything before it is in closed buckets."""
+    """Returns the beginning of the hour in which the test first asked, in seconds since 1970, also when that has ended.
+
+    Everything before it is in closed buckets.
+    """
     return int(time.time()) // HOUR * HOUR
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,7 +170,9 @@ def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
 
 def test_messages_that_may_be_lost(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """Buckets that are older than their queue's TTL are reported as such."""
-    past(embedded, "orders", 40, hours=4, ttl=2 * HOUR + HOUR)
+    # Half an hour from the end of any bucket, so that an hour may end meanwhile.
+    ttl = int(time.time()) - last_hour() + 2 * HOUR + HOUR // 2
+    past(embedded, "orders", 40, hours=4, ttl=ttl)
     report = archive(spark, options(embedded, to), quiet)
     assert [one.expiring for one in report.archived] == [True, True, False, False]
 
