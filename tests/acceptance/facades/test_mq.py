@@ -213,6 +213,14 @@ def refused(*options: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
+def test_no_application(tmp_path: Path) -> None:
+    """Beside the service's own API it serves an application that is there; otherwise the start says how to make it."""
+    options = settings_file(tmp_path, '[facades]\napp = "shop"\n[facades.mq]\nprefix = "/mq"\n')
+    code, said = refused("--data", str(tmp_path / "data"), "--profile", str(tmp_path / "profile.toml"), *options)
+    assert code == 2
+    assert "queuey app create shop" in said
+
+
 def test_alone(tmp_path: Path) -> None:
     """Alone it is at /, for one application, with health beside it and nothing of the service's own API.
 
