@@ -27,6 +27,7 @@ CONF = INTERPRETED | {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.driver.memory": "1g",
+    "spark.python.daemon.module": "tests.spark.forking",
     "spark.python.worker.memory": "256m",
     "spark.sql.streaming.numRecentProgressUpdates": "20",
 }
