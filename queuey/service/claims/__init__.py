@@ -122,11 +122,9 @@ class ClaimUseCases:
 
     def statistics(self) -> dict[str, float]:
         """Returns what this process has counted, and what it has in memory, by the names that the metrics have."""
-        outstanding, weight = self._logs.measure()
         return {
             **self._totals.statistics(),
-            "claims_outstanding": outstanding,
-            "claims_memory_bytes": weight,
+            **self._logs.measure(),
             "claims_waiting": self._watchers.count(for_all=False),
         }
 

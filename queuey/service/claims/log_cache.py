@@ -48,11 +48,15 @@ class LogCache:
         log = self._logs.get(key)
         return -1e9 if log is None else log.refused
 
-    def measure(self) -> tuple[int, int]:
-        """Returns how many messages of all these logs are claimed or wait to be given again, and what all weigh."""
+    def measure(self) -> dict[str, float]:
+        """Returns what all these logs remember, by the names that the metrics have."""
         with self._lock:
-            logs = list(self._logs.values())
-        return sum(len(log.state.outstanding) for log in logs), self.weight
+            states = [log.state for log in self._logs.values()]
+        return {
+            "claims_outstanding": sum(len(state.outstanding) for state in states),
+            "claims_covers": sum(state.covers.count for state in states),
+            "claims_memory_bytes": self.weight,
+        }
 
     def _note(self, log: PartitionLog) -> None:
         """Weighs a log after a round, and drops others if all are too heavy together."""

@@ -115,6 +115,8 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
             found = service.claims.claim(access, limit=4, ttl=600)
             given += texts(found)
             service.claims.acknowledge(access, [one.receipt for one in found])
+            if turn == 0:
+                assert service.statistics()["claims_covers"] >= len(found)
             if turn == 9:
                 assert (len(store.read_covers(queue, 1, digests)) > 20) == moving
         assert Counter(given) == Counter(set(bodies))
