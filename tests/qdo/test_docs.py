@@ -25,6 +25,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
         monkeypatch.setenv("XDG_STATE_HOME", state)
+        monkeypatch.setenv("QDO_SESSION_TIMEOUT", "20")  # a machine that stands still for 3 s must not end a session
         yield Reader(served, tmp_path, XDG_STATE_HOME=state, PYTHONUNBUFFERED="1")
 
 

@@ -62,9 +62,9 @@ async def test_a_service_that_was_away_is_read_on(site: Site, tmp_path: Path, ca
             assert consumer.assignment == {Partition(queue, 1)}
             await consumer.close()
     messages = [record.message for record in caplog.records if "of the service" in record.message]
-    assert (
-        len([text for text in messages if "fail" in text]) == len([text for text in messages if "again" in text]) == 1
-    )
+    # Once for each absence; a service that starts slowly may be away twice.
+    failed = len([text for text in messages if "fail" in text])
+    assert 1 <= failed == len([text for text in messages if "again" in text])
 
 
 async def test_reads_that_fail_for_a_while_are_made_again(site: Site) -> None:

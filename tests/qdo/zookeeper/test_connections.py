@@ -253,7 +253,7 @@ async def test_a_forked_process_uses_nothing_of_it(join: Join) -> None:
 async def test_connecting_gives_up_in_time(service: ZooKeeperService) -> None:
     """And says why."""
     await service.cut()
-    coordinator = open_coordinator(service.url, "group", connect_timeout=1.0)
+    coordinator = open_coordinator(service.url, "group", connect_timeout=5.0)
     with pytest.raises(CoordinationLost, match="refused"):
         await coordinator.open()
     await coordinator.close()
