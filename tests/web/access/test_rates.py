@@ -15,13 +15,12 @@ from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
-from queuey.web.credentials.users import readers_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.rates import RateLimits
 from tests.web.caller import Caller as Client
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, running
-from tests.web.users.issuer import AUDIENCE, Issuer, serving
+from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
 
 ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "inbox-eve"),), "users of alpha")
 
@@ -91,7 +90,7 @@ def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
         own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url, queues={"inbox-{user}": ("read",)})
         store.create_application("queuey")
         store.add_key("queuey", digest_of(KEY))
-        app = make_app(store, readers=readers_of({"queuey": (own,)}))
+        app = make_app(store, readers=patient_readers({"queuey": (own,)}))
         inboxes = {user: queue_name("inbox-{user}", user_name(issuer.name, user)) for user in ("ann", "bob")}
         for name in inboxes.values():
             Client(app, f"Application {KEY}").create(name)

@@ -20,6 +20,11 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import get_default_algorithms
 
+from queuey.settings import Users
+from queuey.web.credentials import CredentialReader
+from queuey.web.credentials.bearer import Bearer
+from queuey.web.credentials.users import readers_of
+
 AUDIENCE = "queuey"
 Kind = Literal["ES256", "ES384", "RS256", "PS256", "EdDSA"]
 Behaviour = Literal["serve", "hang", "grow", "drip", "redirect", "fail", "compress"]
@@ -177,6 +182,16 @@ def serving(content: bytes) -> Iterator[KeyServer]:
         yield server
     finally:
         server.close()
+
+
+def patient_readers(users: Users) -> list[CredentialReader]:
+    """Makes what reads users' credentials; it waits for keys for as long as a busy machine may take to serve them."""
+    readers = readers_of(users, ask=False)
+    for reader in readers:
+        assert isinstance(reader, Bearer)
+        for keys in reader._keys.values():
+            keys._wait_seconds = keys._fetch_seconds = 60.0
+    return readers
 
 
 def unsigned(token: str, header: dict[str, Any]) -> str:

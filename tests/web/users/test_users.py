@@ -16,10 +16,9 @@ from queuey.web import make_app
 from queuey.web.authorization import Authorization
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.bearer import Bearer
-from queuey.web.credentials.users import readers_of
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, known_key, serving
+from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, known_key, patient_readers, serving
 from tests.web.users.token_attacks import ATTACKS
 
 PATTERN = "inbox-{user}"
@@ -62,7 +61,7 @@ def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> Any:  # noqa:
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         store.create_application(name)
         store.add_key(name, digest_of(key))
-    return make_app(store, readers=readers_of(users), private=users.keys())
+    return make_app(store, readers=patient_readers(users), private=users.keys())
 
 
 def bearer(app: Any, token: str, base: str = "/v1/queuey") -> Caller:  # noqa: ANN401 - Pyramid's router
@@ -229,7 +228,7 @@ def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a lit
     with serving(issuer.published()) as keys:
         trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url)
         authorization: Authorization = make_app(
-            store, readers=readers_of({"queuey": (trusted,)})
+            store, readers=patient_readers({"queuey": (trusted,)})
         ).registry.authorization
         caller = authorization.caller({"HTTP_AUTHORIZATION": f"Bearer {issuer.token('ann')}"})
     assert caller.names == {f"queuey {user_name(issuer.name, 'ann')}"}
@@ -356,7 +355,7 @@ def test_a_token_is_remembered_to_its_end(store: Store, trusted: UserIssuer, iss
     """A token is remembered, not as it is, and not beyond its end or for longer than its reader is believed."""
     clock = {"now": 0.0}
     store.create_application("queuey")
-    app = make_app(store, readers=readers_of({"queuey": (trusted,)}), clock=lambda: clock["now"])
+    app = make_app(store, readers=patient_readers({"queuey": (trusted,)}), clock=lambda: clock["now"])
     authenticate = app.registry.authenticate
     for seconds, end in ((60, 60 + trusted.leeway), (6000, Bearer.believed)):
         token = issuer.token("ann", exp=int(time.time()) + seconds)
