@@ -174,11 +174,13 @@ class Waiter(ABC):
     def expect(self, wanted: Iterable[Wanted]) -> None:
         """Called before each try: from now on these triggers wake this waiter, and no others do."""
         queues = {key: queue for queue, numbers, trigger in wanted for key in _keys_of(queue, numbers, trigger)}
-        before = set(self._keys)
-        for key in queues.keys() - before:
-            self._watchers.add(key, self, queues[key])
-        for key in before - queues.keys():
-            self._watchers.remove(key, self)
+        before = dict.fromkeys(self._keys)
+        for key in queues:
+            if key not in before:
+                self._watchers.add(key, self, queues[key])
+        for key in before:
+            if key not in queues:
+                self._watchers.remove(key, self)
         self._keys = tuple(queues)
         self._watchers.tries(self._keys, self)
 
