@@ -173,11 +173,11 @@ class Waiter(ABC):
 
     def expect(self, wanted: Iterable[Wanted]) -> None:
         """Called before each try: from now on these triggers wake this waiter, and no others do."""
-        queues = {key: queue for queue, numbers, trigger in wanted for key in _keys_of(queue, numbers, trigger)}
+        queues = {key: each for each, numbers, trigger in wanted for key in _keys_of(each, numbers, trigger)}
         before = dict.fromkeys(self._keys)
-        for key in queues:
+        for key, queue in queues.items():
             if key not in before:
-                self._watchers.add(key, self, queues[key])
+                self._watchers.add(key, self, queue)
         for key in before:
             if key not in queues:
                 self._watchers.remove(key, self)
