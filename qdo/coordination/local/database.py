@@ -186,12 +186,14 @@ class CoordinationFile:
         Raises:
             CoordinationIncompatible: Others are.
         """
-        owner, version = connection.pragma("application_id"), connection.pragma("user_version")
+        with connection:  # one transaction: another process may be making the tables
+            owner, version = connection.pragma("application_id"), connection.pragma("user_version")
+            filled = connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
         if owner == APPLICATION_ID and version == FORMAT:
             return True
         if owner == APPLICATION_ID:
             raise CoordinationIncompatible(f"a newer program than this one made {self.path}: its format is {version}")
-        if owner or connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        if owner or filled:
             raise CoordinationIncompatible(f"{self.path} is a database of something else")
         return False
 

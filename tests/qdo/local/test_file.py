@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -118,6 +119,27 @@ async def test_many_processes_begin_at_once(path: Path) -> None:
     finally:
         for process in processes:
             await process.end()
+
+
+def test_a_file_that_is_filled_while_somebody_looks_is_ours(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose it is, and what is in it, is looked up at one instant."""
+    looks: list[str] = []
+
+    def fill(_cursor: apsw.Cursor, statement: str, _bindings: object) -> bool:
+        if "sqlite_schema" in statement and not looks:
+            looks.append(statement)
+            with contextlib.suppress(CoordinationLost), CoordinationFile(path, patience=0.0).transaction(write=False):
+                pass
+        return True
+
+    def watch(connection: apsw.Connection) -> None:
+        connection.exec_trace = fill
+
+    monkeypatch.setattr(apsw, "connection_hooks", [watch])
+    file = CoordinationFile(path, patience=30.0)
+    with file.transaction(write=False, create=True):
+        assert looks
+    file.close()
 
 
 async def lose(session: Session, heard: Heard) -> None:
