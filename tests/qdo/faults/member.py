@@ -24,7 +24,7 @@ from tests.qdo.faults.checking.records import Assigned, Fault, Gone, Journal, pl
 from tests.qdo.faults.job import Job, from_environment
 from tests.qdo.faults.servers.services import name_of
 
-TICK, STALLED = 0.05, 0.25
+TICK, STALLED = 0.05, 0.12
 """Seconds between two signs that threads run here, and when there was too long none."""
 
 
