@@ -138,7 +138,8 @@ async def carry(stream: Stream, port: int, patience: float = PATIENCE) -> list[A
             size = len(received)
             await asyncio.wait([reading], timeout=QUIET)
         _end(stream, writer)
-        whole = await asyncio.wait_for(asyncio.shield(reading), patience)
+        # Whoever sends no more may be taken for gone in the middle of a long answer: the server library gives it up.
+        whole = await asyncio.wait_for(asyncio.shield(reading), patience) and stream.end != "half-close"
     except TimeoutError:
         raise Defect(f"The connection hung; until then came {bytes(received)[:300]!r}") from None
     finally:
