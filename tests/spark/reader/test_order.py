@@ -18,7 +18,7 @@ from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
 from queuey.spark.source import stream_offsets
 from queuey.storage import Store
-from tests.backends import APP, CassandraSite, Clock, Site, SqliteSite
+from tests.backends import APP, PROMPT, CassandraSite, Clock, Site, SqliteSite
 from tests.spark.reader.micro_batches import Query, Row, opened
 from tests.spark.reader.queues import DAY, create, numbered, send, values
 
@@ -29,7 +29,7 @@ def test_nothing_appears_below_the_end_of_a_batch(site: Site) -> None:
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(contextlib.closing(site.open())) for _ in range(3)]
         stores[0].create_application(APP)
-        queue = create(stores[0], partitions=2)
+        queue = stores[0].create_queue(APP, "a", QueueSpec(partitions=2, consistency=PROMPT))[0]
         where = {"store": site.url} if isinstance(site, CassandraSite) else {"data": str(cast("SqliteSite", site).path)}
         options = {**where, "subscribe": "a", "startingOffsets": "earliest"}
         with ThreadPoolExecutor(2) as pool:
