@@ -215,7 +215,7 @@ def _with_facades(settings: Settings, start: Start) -> Start:
         notes.append(f"MQ answers before a message is on a disk. The store: {means}.")
     if not _is_loopback(settings.host) and (unasked := [name for name in OPEN if name in prefixes]):
         notes.append(
-            f"Whoever reaches {settings.host} can use the facade {' and '.join(unasked)}: no key is asked for."
+            f"Everybody who reaches {settings.host} can use the facade {' and '.join(unasked)}: no key is asked for."
         )
     return start._replace(notes=(*start.notes, *notes))
 

@@ -145,7 +145,7 @@ class MqFacade(Facade):
         return begin, _fetched
 
     def delete(self, environ: Environ, match: Match) -> Response:
-        """Acknowledges a message, whoever has fetched it, and whether it is there or not."""
+        """Acknowledges a message, whichever caller has fetched it, and whether it is there or not."""
         receipt = _receipt(match["id"])
         try:
             access = self.find(environ, match, "work")

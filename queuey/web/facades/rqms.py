@@ -296,7 +296,7 @@ def _receipt(revision: str, queue: Queue) -> ClaimReceipt | None:
 
 
 def _finished(settlements: Sequence[Settlement]) -> Response:
-    """Answers whoever finishes an item.
+    """Answers a caller who finishes an item.
 
     Raises:
         TicketSpent: It has changed, or is done.

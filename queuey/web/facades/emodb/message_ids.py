@@ -1,7 +1,7 @@
 """Message ids as callers of this API have them: 40 hex digits, which are good for one queue.
 
 Four digits are the partition, 32 the message's id, and four a checksum over both and the queue's name. They name a
-message, not a delivery: who has the id may acknowledge the message, whoever has claimed it.
+message, not a delivery: a caller with the id may acknowledge the message, whichever caller has claimed it.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class EmodbFacade(Facade):
         return _or(NONE, access, lambda way: _shown(way.queue, self._claims.peek(way, limit)))
 
     def acknowledge(self, environ: Environ, match: Match) -> Response:
-        """Acknowledges messages, whoever has claimed them."""
+        """Acknowledges messages, whichever caller has claimed them."""
         access = self._find(environ, match, "work")
         _read_query(environ)
         return self._settle(environ, match, access, self._claims.acknowledge)
