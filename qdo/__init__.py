@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from qdo.coordination import Coordinator
     from qdo.coordination.opening import open_coordinator
     from qdo.errors import (
+        BadItem,
         CoordinationError,
         CoordinationIncompatible,
         CoordinationLost,
         CoordinationRefused,
+        CuratorError,
         GroupActive,
         HandlerError,
         InvalidArgument,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncConsumer",
+    "BadItem",
     "Batch",
     "Consumer",
     "ConsumerSettings",
@@ -50,6 +53,7 @@ __all__ = [
     "CoordinationLost",
     "CoordinationRefused",
     "Coordinator",
+    "CuratorError",
     "Delivery",
     "Failure",
     "GroupActive",

@@ -14,6 +14,8 @@
     ├── GroupActive             refused while the group has members
     ├── OffsetMoved             an offset is not what was expected; nothing was changed
     ├── StoreChanged            the service has another store than the one that this member began with
+    ├── CuratorError            of the queues of Apache Curator
+    │   └── BadItem                 a node holds what these queues do not write
     └── HandlerError            a handler that cannot be used
         └── TimeLimit           a handler that took too long
 
@@ -88,6 +90,23 @@ class OffsetMoved(QdoError):
 
 class StoreChanged(QdoError):
     """The service has another store than the one that this member began with. It has to be started again."""
+
+
+class CuratorError(QdoError):
+    """Something about a queue of Apache Curator."""
+
+
+class BadItem(CuratorError):
+    """A node of a queue holds bytes that Curator's queues do not write, or that the serializer does not know.
+
+    Args:
+        message: What is wrong and where, for people.
+        data: The bytes.
+    """
+
+    def __init__(self, message: str, data: bytes) -> None:
+        super().__init__(message)
+        self.data = data
 
 
 class HandlerError(QdoError):

@@ -1,0 +1,1 @@
+"""The queues of Apache Curator in ZooKeeper, from Python."""

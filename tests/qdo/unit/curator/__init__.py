@@ -1,0 +1,1 @@
+"""Units of the queues of Apache Curator."""
