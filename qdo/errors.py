@@ -15,7 +15,10 @@
     ├── OffsetMoved             an offset is not what was expected; nothing was changed
     ├── StoreChanged            the service has another store than the one that this member began with
     ├── CuratorError            of the queues of Apache Curator
-    │   └── BadItem                 a node holds what these queues do not write
+    │   ├── BadItem                 a node holds what these queues do not write
+    │   ├── ConsumerFailed          the program's function failed for a message
+    │   ├── PutFailed               puts in the background were not stored, or their end is not known
+    │   └── QueueStopped            the queue was not started, has lost its session, or is closed
     └── HandlerError            a handler that cannot be used
         └── TimeLimit           a handler that took too long
 
@@ -24,7 +27,7 @@ Errors of the client (``queuey.client``) come through as they are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from qdo.partitions import Partition
@@ -107,6 +110,29 @@ class BadItem(CuratorError):
     def __init__(self, message: str, data: bytes) -> None:
         super().__init__(message)
         self.data = data
+
+
+class ConsumerFailed(CuratorError):
+    """The function that is called with messages raised an error, which is the cause of this one."""
+
+
+class PutFailed(CuratorError):
+    """Puts in the background were not stored, or it is not known whether they were.
+
+    Args:
+        message: What happened, for people.
+        messages: What was put; they can be put again. Not of more than 100 failed puts.
+        puts: How many puts failed.
+    """
+
+    def __init__(self, message: str, messages: list[Any], puts: int = 1) -> None:
+        super().__init__(message)
+        self.messages = messages
+        self.puts = puts
+
+
+class QueueStopped(CuratorError):
+    """The queue was not started, has lost its session, or is closed."""
 
 
 class HandlerError(QdoError):

@@ -31,7 +31,7 @@ LANES = {
     "histories": r"tests/sim/test_histories",
     "zookeeper": r"tests/(qdo/(zookeeper/|faults/test_faults\.|contract/.*\[.*\bzookeeper\b)|acceptance/test_local)",
     "workers": r"tests/qdo/(consumer|worker)/",
-    "qdo commands": r"tests/qdo/cli/",
+    "qdo commands": r"tests/qdo/(cli|curator)/",
     "commands": r"tests/cli/",
     "client": r"tests/client/",
     "facades": r"tests/acceptance/facades/test_(mq|rqms|emodb|emodb_java)\.py",

@@ -1,1 +1,55 @@
-"""The queues of Apache Curator in ZooKeeper, from Python."""
+"""The queues of Apache Curator in ZooKeeper, from Python: programs in both languages may use one queue.
+
+Needs kazoo (``pip install 'queuey[zookeeper]'``). What is meant for use stands here and is loaded when it is used
+first.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from qdo.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from qdo.curator.builder import QueueBuilder
+    from qdo.curator.options import BYTES, TEXT, Serializer
+    from qdo.curator.queues import (
+        DistributedDelayQueue,
+        DistributedIdQueue,
+        DistributedPriorityQueue,
+        DistributedQueue,
+    )
+    from qdo.curator.simple import SimpleDistributedQueue
+
+__all__ = [
+    "BYTES",
+    "TEXT",
+    "DistributedDelayQueue",
+    "DistributedIdQueue",
+    "DistributedPriorityQueue",
+    "DistributedQueue",
+    "QueueBuilder",
+    "Serializer",
+    "SimpleDistributedQueue",
+]
+
+_HOMES = ("options", "queues", "builder", "simple")
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name.
+
+    Raises:
+        InvalidArgument: Kazoo is not installed.
+    """
+    for home in _HOMES if name in __all__ else ():
+        try:
+            module = import_module(f"{__name__}.{home}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "kazoo":
+                raise
+            raise InvalidArgument("ZooKeeper's driver is not installed: pip install 'queuey[zookeeper]'") from error
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,8 @@ OVERHEAD = 5
 """Bytes that a node has beside its messages and their heads."""
 HEAD = 5
 """Bytes before each message: the opcode and the length."""
+AROUND = 1024
+"""Bytes of a request beside paths and data, and some more."""
 
 _VERSION = struct.Struct(">i")
 _HEAD = struct.Struct(">Bi")
@@ -77,3 +79,14 @@ def decode(data: bytes) -> list[bytes]:
             raise BadItem(f"the message at byte {begin} has {len(data) - begin} of its {length} bytes", data)
         messages.append(data[begin:at])
     return messages
+
+
+def largest(limit: int, path: str, prefix: str) -> int:
+    """Returns how many bytes a node may have, so that it can be put and also be put back by its consumers.
+
+    Args:
+        limit: Bytes that the servers take in one request, ``jute.maxbuffer``.
+        path: Of the queue.
+        prefix: Of the node's name.
+    """
+    return limit - AROUND - 8 * len(f"{path}/{prefix}".encode())

@@ -25,11 +25,12 @@ NODE_LIMIT = 1_000_000
 
 
 class Create(NamedTuple):
-    """Makes a node, gone with the session if it is ephemeral."""
+    """Makes a node, gone with the session if it is ephemeral. ZooKeeper completes the name of one of a sequence."""
 
     path: str
     data: bytes = b""
     ephemeral: bool = False
+    sequence: bool = False
 
 
 class SetData(NamedTuple):

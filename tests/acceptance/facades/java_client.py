@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deploy.local import jars, java
+from deploy.local import jars
+from tests.servers import java_programs
 
 SOURCE = Path(__file__).with_name("EmodbCalls.java")
-COMPILER = jars.Bundle("ecj-3.32.0", ("org.eclipse.jdt:ecj:3.32.0",), alone=True)
 # The POM of the client names a parent that is not published, so nothing tells which further jars it needs.
 CLIENT = jars.Bundle(
     "emodb-queue-client-6.4.9",
@@ -71,8 +69,6 @@ CLIENT = jars.Bundle(
     ),
     alone=True,
 )
-QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
-"""Options of the JVM for programs that run for seconds."""
 
 
 class Said(NamedTuple):
@@ -85,28 +81,10 @@ class Said(NamedTuple):
 
 def build(directory: Path) -> list[str]:
     """Compiles the program; returns the command that runs it."""
-    lib = jars.fetch(CLIENT)
-    path = os.pathsep.join([str(directory), f"{lib}/*"])
-    compiler = next(jars.fetch(COMPILER).glob("*.jar"))
-    every = os.pathsep.join(map(str, lib.glob("*.jar")))
-    command: list[str | Path] = [
-        java.find(),
-        *QUICK,
-        "-jar",
-        compiler,
-        "-11",
-        "-nowarn",
-        "-cp",
-        every,
-        "-d",
-        directory,
-        SOURCE,
-    ]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=300)
-    return [str(java.find()), *QUICK, "-cp", path, SOURCE.stem]
+    return java_programs.build(SOURCE, CLIENT, directory)
 
 
-class JavaClient:
+class JavaClient(java_programs.JavaProgram):
     """A process with the client.
 
     Args:
@@ -116,10 +94,7 @@ class JavaClient:
     """
 
     def __init__(self, command: list[str], port: int, key: str) -> None:
-        self._process = subprocess.Popen(
-            [*command, f"127.0.0.1:{port}", key], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._next() == "ready\n"
+        super().__init__([*command, f"127.0.0.1:{port}", key])
 
     def call(self, name: str, *arguments: object, kind: str = "plain") -> Any:  # noqa: ANN401 - tests look into it
         """Calls, and returns the result."""
@@ -129,21 +104,6 @@ class JavaClient:
 
     def say(self, name: str, *arguments: object, kind: str = "plain") -> Said:
         """Calls, and returns what came of it."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([kind, name, *arguments]) + "\n")
-        self._process.stdin.flush()
-        said = json.loads(self._next())
+        self.tell(json.dumps([kind, name, *arguments]))
+        said = json.loads(self.next())
         return Said(said.get("result"), said.get("error", ""), said.get("message") or "")
-
-    def _next(self) -> str:
-        """Reads a line of what the program says; libraries may print lines of their own."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(("{", "ready")):
-                return line
-        raise AssertionError(f"the client has ended with {self._process.wait()}")
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-        self._process.communicate()

@@ -62,7 +62,7 @@ def translate(errors: Sequence[Exception], answered: int) -> CoordinationError:
         if isinstance(error, FORBIDDEN):
             return CoordinationRefused(f"ZooKeeper does not allow this: {_name(error)}")
     if not answered and all(isinstance(error, ENDED) for error in errors):
-        return SessionLost("the session has ended: its partitions may be somebody else's by now")
+        return SessionLost("the session has ended: what it held may be somebody else's by now")
     if isinstance(errors[0], CoordinationError):
         return errors[0]
     return CoordinationLost(f"ZooKeeper cannot be reached, or did not tell the end: {_name(errors[0])}")

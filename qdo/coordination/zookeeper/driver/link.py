@@ -36,16 +36,14 @@ from kazoo.security import CREATOR_ALL_ACL
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
 from qdo.coordination.zookeeper.driver import failures
 from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler, PendingAnswer
+from qdo.coordination.zookeeper.driver.requests import send
 from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.coordination.zookeeper.transactions import (
     Applied,
     Change,
-    Create,
-    Delete,
     NodeData,
     Outcome,
     Rejection,
-    SetData,
 )
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
@@ -404,7 +402,7 @@ class Link:
             SessionLost: None was made.
             CoordinationRefused: The credentials do not allow one; each of the rest was made or not.
         """
-        answers = await self._ask([partial(self._send, change) for change in changes])
+        answers = await self._ask([partial(send, self._client, change) for change in changes])
         return [
             answer if isinstance(answer, Rejection) else Applied(tuple(map(_version, answer))) for answer in answers
         ]
@@ -416,21 +414,6 @@ class Link:
             CoordinationLost, SessionLost, CoordinationRefused
         """
         await self._ask([partial(self._client.sync_async, path)])
-
-    def _send(self, change: Change) -> PendingAnswer:
-        transaction = self._client.transaction()
-        for operation in change:
-            match operation:
-                case Create(path, data, ephemeral):
-                    transaction.create(path, data, ephemeral=ephemeral)
-                case SetData(path, data, version):
-                    transaction.set_data(path, data, version)
-                case Delete(path):
-                    transaction.delete(path)
-                case _:
-                    transaction.check(operation.path, operation.version)
-        answer: PendingAnswer = transaction.commit_async()
-        return answer
 
     async def _ask(self, calls: Sequence[Call]) -> list[Any]:
         """Sends requests, as many at once as may fly, and returns all answers; None: there is no such node."""

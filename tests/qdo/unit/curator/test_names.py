@@ -14,6 +14,7 @@ from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE, Name
 from qdo.errors import InvalidArgument
 
 sequences = some.integers(-(2**31), 2**31 - 1)
+WRONG: Any = 1.5
 priorities = some.integers(-(2**31), 2**31 - 1)
 
 
@@ -136,8 +137,11 @@ def test_names_after_the_end_of_the_count_are_the_youngest() -> None:
         (lambda: PRIORITY.prefix(-(2**31) - 1), "not -2147483649"),
         (lambda: DELAY.prefix(0), "ms since 1970 from 1"),
         (lambda: DELAY.prefix(2**63), "not 9223372036854775808"),
-        (lambda: IDS.prefix(""), "1 to 1024 characters, not 0"),
-        (lambda: IDS.prefix("x" * 1025), "not 1025"),
+        (lambda: PRIORITY.prefix(WRONG), "a priority is a whole number .* not 1.5"),
+        (lambda: DELAY.prefix(WRONG), "an instant is a whole number .* not 1.5"),
+        (lambda: IDS.prefix(""), "1 to 1024 characters, not ''"),
+        (lambda: IDS.prefix("x" * 1025), "not 'xxx"),
+        (lambda: IDS.prefix(WRONG), "not '1.5'"),
         (lambda: IDS.prefix("a\0b"), "ZooKeeper takes no '.x00' in a name"),
         (lambda: IDS.prefix("a\ue000"), "ZooKeeper takes no"),
     ],

@@ -1,0 +1,137 @@
+"""Nodes of ZooKeeper through a client of kazoo that the program made: requests, and answers with errors of our own.
+
+Requests of one client are answered in the order in which they were sent, so several can be on their way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+
+from qdo.coordination.zookeeper.driver import failures
+from qdo.coordination.zookeeper.driver.requests import send
+from qdo.coordination.zookeeper.transactions import Operation, Rejection
+from qdo.errors import CoordinationLost, InvalidArgument
+
+T = TypeVar("T")
+Changed: TypeAlias = Callable[[object], None]
+"""Called in kazoo's thread when a watched node changed, and when the connection broke."""
+
+
+class Node(NamedTuple):
+    """What was read of a node.
+
+    Attributes:
+        data: What it holds.
+        owner: The session whose end removes it; 0: none.
+        children: How many nodes it has.
+    """
+
+    data: bytes
+    owner: int
+    children: int
+
+
+class Answer(Generic[T]):
+    """The answer to one request.
+
+    Args:
+        pending: Kazoo's.
+        shape: Makes of it what is returned; is given None where there was no such node.
+    """
+
+    def __init__(self, pending: Any, shape: Callable[[Any], T]) -> None:  # noqa: ANN401 - kazoo has no types
+        self._pending = pending
+        self._shape = shape
+
+    def get(self, timeout: float | None = None) -> T:
+        """Waits for it.
+
+        Args:
+            timeout: Seconds; None: until kazoo has an answer, the connection breaks or the session ends.
+
+        Raises:
+            CoordinationLost: It was done or not.
+            SessionLost: It was not done.
+            CoordinationRefused: The credentials do not allow it.
+        """
+        if not self._pending.wait(timeout):
+            raise CoordinationLost(f"ZooKeeper has not answered for {timeout:g} s; what was asked for may be done yet")
+        error = self._pending.exception
+        judged = failures.judge(self._pending.value if error is None else error)
+        if isinstance(judged, Exception):
+            raise failures.translate([judged], 0) from judged
+        return self._shape(judged)
+
+    def then(self, call: Callable[[Answer[T]], None]) -> None:
+        """Calls back when it is there, in kazoo's thread; the callback must not wait."""
+        self._pending.rawlink(lambda _: call(self))
+
+
+class Znodes:
+    """The nodes that a client of kazoo reaches.
+
+    Args:
+        client: A started ``kazoo.client.KazooClient`` with kazoo's own handler, which has threads.
+
+    Raises:
+        InvalidArgument: The client is not connected.
+    """
+
+    def __init__(self, client: Any) -> None:  # noqa: ANN401 - kazoo has no types
+        self._client = client
+
+    def require_connection(self) -> None:
+        """Raises InvalidArgument if the client was not started, or is not connected now."""
+        if not self._client.connected:
+            raise InvalidArgument("the client of ZooKeeper is not connected; call client.start() first")
+
+    def listen(self, hear: Callable[[str], None]) -> None:
+        """Calls back with ``CONNECTED``, ``SUSPENDED`` and ``LOST``, in kazoo's thread, until told to stop."""
+        self._client.add_listener(hear)
+
+    def unlisten(self, hear: Callable[[str], None]) -> None:
+        """Stops the calls."""
+        self._client.remove_listener(hear)
+
+    def read(self, path: str, changed: Changed | None = None) -> Answer[Node | None]:
+        """Asks for a node; None: it is not there, and is not watched."""
+        return Answer(self._client.get_async(path, watch=changed), _node)
+
+    def look(self, path: str) -> Answer[Node | None]:
+        """Asks for a node without its data."""
+        return Answer(self._client.exists_async(path), _stat)
+
+    def children(self, path: str, changed: Changed | None = None) -> Answer[list[str] | None]:
+        """Asks for the names of a node's children; None: the node is not there, and is not watched."""
+        return Answer(self._client.get_children_async(path, watch=changed), _same)
+
+    def apply(self, *change: Operation) -> Answer[list[str] | Rejection]:
+        """Asks for some operations, all of them or none.
+
+        Returns:
+            The answer holds for each operation the path of the node that it made, or an empty text.
+        """
+        return Answer(send(self._client, change), _made)
+
+    def ensure(self, path: str) -> Answer[object]:
+        """Asks for a node, with all above it, that is to be there; nodes made so are persistent."""
+        return Answer(self._client.ensure_path_async(path), _same)
+
+
+def _node(answer: Any) -> Node | None:  # noqa: ANN401 - kazoo's
+    return answer and Node(answer[0], answer[1].ephemeralOwner, answer[1].numChildren)
+
+
+def _stat(answer: Any) -> Node | None:  # noqa: ANN401 - kazoo's
+    return answer and Node(b"", answer.ephemeralOwner, answer.numChildren)
+
+
+def _same(answer: Any) -> Any:  # noqa: ANN401 - kazoo's
+    return answer
+
+
+def _made(answer: Any) -> list[str] | Rejection:  # noqa: ANN401 - kazoo's
+    if isinstance(answer, Rejection):
+        return answer
+    return [each if isinstance(each, str) else "" for each in cast("Sequence[object]", answer)]

@@ -1,0 +1,1 @@
+"""Curator's recipes: the queues, and elections."""

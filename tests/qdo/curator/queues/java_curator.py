@@ -1,0 +1,76 @@
+"""Curator itself, in a Java program that does what a test tells it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+
+from deploy.local import jars
+from tests.qdo.curator.queues.scene import PATIENCE
+from tests.servers import java_programs
+
+SOURCE = Path(__file__).with_name("CuratorCalls.java")
+CURATOR = jars.Bundle(
+    "curator-recipes-5.9.0",
+    ("org.apache.curator:curator-recipes:5.9.0",),
+)
+
+
+def build(directory: Path) -> list[str]:
+    """Compiles the program; returns the command that runs it."""
+    return java_programs.build(SOURCE, CURATOR, directory)
+
+
+class JavaCurator(java_programs.JavaProgram):
+    """A process with Curator, in a session of its own.
+
+    Args:
+        command: From :func:`build`.
+        hosts: Of the servers.
+        session: Seconds.
+    """
+
+    def __init__(self, command: list[str], hosts: str, session: float = 30.0) -> None:
+        super().__init__([*command, hosts, str(int(session * 1000))], lambda line: "\t" in line)
+        self._answers: queue.Queue[list[str]] = queue.Queue()
+        self._messages: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def call(self, *words: object) -> str:
+        """Calls, and returns the result."""
+        self.tell("\t".join(map(str, words)))
+        kind, result = self._answers.get(timeout=PATIENCE)
+        assert kind == "done", result
+        return result
+
+    def open(self, kind: str, path: str, lock_path: str = "", *, consume: bool = False) -> None:
+        """Opens one of the five queues, in the place of the one before; forgets the messages that that one gave."""
+        self._messages = queue.Queue()
+        self.call("open", kind, path, lock_path, "consume" if consume else "")
+
+    def put(self, *messages: str, more: object = "") -> None:
+        """Puts messages in one node, with a priority, an instant or an id."""
+        self.call("put", ",".join(messages), more)
+
+    def got(self) -> str:
+        """Waits for the next message that its consumer is given."""
+        return self._messages.get(timeout=PATIENCE)
+
+    def close(self) -> None:
+        """Kills the process."""
+        self.process.kill()
+        self._reader.join(PATIENCE)
+        super().close()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                kind, _, rest = self.next().rstrip("\n").partition("\t")
+                if kind == "got":
+                    self._messages.put(rest)
+                else:
+                    self._answers.put([kind, rest])
+        except AssertionError:
+            return  # it has ended

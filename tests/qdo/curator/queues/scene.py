@@ -1,0 +1,138 @@
+"""A queue on a server, clients that a network of their own leads to, and what consumers were given."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.retry import KazooRetry
+
+from qdo.curator import TEXT, QueueBuilder
+from qdo.errors import QdoError
+from qdo.worker.settings import Retry
+from tests.qdo.zookeeper.proxy import Proxy
+
+PATIENCE = 60.0
+"""Seconds; a busy machine may be ten times as slow as others."""
+SESSION = 30.0
+"""Seconds; outlasts a machine that stands still."""
+CLOSE_SESSION = -11
+"""The number of the request."""
+AT_ONCE = Retry(attempts=0, base=0.0, cap=0.0)
+"""Failed messages are put back without a pause."""
+
+
+def until(reached: Callable[[], object]) -> None:
+    """Waits until something is so."""
+    end = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+class Heard(list[Any]):
+    """What a function was called with; the calls may be held up, and may fail.
+
+    Attributes:
+        gate: Calls wait for it.
+        fails: A call fails with this error if it returns one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fails: Callable[[Any], Exception | None] = lambda _: None
+
+    def __call__(self, item: Any) -> None:  # noqa: ANN401 - whatever comes
+        """Is called."""
+        self.append(item)
+        assert self.gate.wait(PATIENCE)
+        if (error := self.fails(item)) is not None:
+            raise error
+
+    def wait(self, count: int) -> list[Any]:
+        """Returns what came once it is so much."""
+        until(lambda: len(self) >= count)
+        return list(self)
+
+
+class Place:
+    """Where one test has its queue.
+
+    Args:
+        hosts: Of the servers.
+        root: A path that is the test's own.
+    """
+
+    def __init__(self, hosts: str, root: str) -> None:
+        self.hosts = hosts
+        self.path = f"{root}/queue"
+        self.lock_path = f"{root}/locks"
+        self._closing = contextlib.ExitStack()
+
+    def client(self, hosts: str | None = None, session: float = SESSION) -> Any:  # noqa: ANN401 - kazoo's
+        """Returns a connected client, which is stopped at the test's end."""
+        often = KazooRetry(max_tries=-1, delay=0.05, backoff=1, max_delay=0.2)
+        client = KazooClient(hosts or self.hosts, timeout=session, connection_retry=often)
+        client.start(PATIENCE)
+        self._closing.callback(client.close)
+        self._closing.callback(client.stop)
+        return client
+
+    def proxy(self) -> Proxy:
+        """Returns a network that can be cut; it is closed after the clients that are made later."""
+        proxy = Proxy(self.hosts)
+        self._closing.callback(proxy.close)
+        return proxy
+
+    def builder(self, client: Any, consumer: Heard | None = None, **options: Any) -> QueueBuilder[str]:  # noqa: ANN401 - kazoo's
+        """Returns a builder of queues of texts here, with a lock path."""
+        return QueueBuilder(client, consumer, TEXT, self.path, **({"lock_path": self.lock_path} | options))
+
+    @contextlib.contextmanager
+    def opened(self, queue: Any) -> Iterator[Any]:  # noqa: ANN401 - one of several
+        """Starts a queue, and closes it with what was held up let go."""
+        queue.start()
+        try:
+            yield queue
+        finally:
+            queue.close(PATIENCE)
+
+    def close(self) -> None:
+        """Stops the clients."""
+        self._closing.close()
+
+
+def errors_into(kept: list[QdoError]) -> Callable[[QdoError], None]:
+    """Returns a function that keeps the errors that it is called with."""
+    return kept.append
+
+
+def expire(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+    """Ends a client's session at the servers; returns once it knows."""
+    ended = threading.Event()
+    client.add_listener(lambda state: ended.set() if state == "LOST" else None)
+    end_session(place, client.client_id)
+    assert ended.wait(PATIENCE)
+
+
+def end_session(place: Place, identity: tuple[int, bytes]) -> None:
+    """Ends a session as another client that has its number and password, whoever connects in it meanwhile.
+
+    Both requests go in one piece: to go on in the session, and to close it.
+    """
+    host, _, port = place.hosts.partition(",")[0].rpartition(":")
+    session, password = identity
+    connect = struct.pack(">iqiqi", 0, 0, int(SESSION * 1000), session, len(password)) + password + b"\0"
+    close = struct.pack(">ii", 1, CLOSE_SESSION)
+    with socket.create_connection((host, int(port)), PATIENCE) as connection:
+        connection.sendall(b"".join(struct.pack(">i", len(part)) + part for part in (connect, close)))
+        while connection.recv(4096):
+            """Until the server, which has closed the session, closes the connection."""

@@ -1,0 +1,35 @@
+"""The programs of the page about Curator's queues and of the docstrings, run as a reader would run them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import qdo.curator
+from tests.pages import Block, blocks, examples
+from tests.qdo.curator.queues.scene import Place
+
+PAGE = "docs/compat/curator.md"
+CLASSES = {name: thing for name in qdo.curator.__all__ if inspect.isclass(thing := getattr(qdo.curator, name))}
+PROGRAMS: dict[str, list[Block]] = {
+    PAGE: [block for block in blocks(PAGE, below="Put and take") if block.language == "python"],
+    **{name: examples(thing) for name, thing in CLASSES.items() if examples(thing)},
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_run(place: Place, name: str) -> None:
+    """Each runs, on other servers and in another place than it says."""
+    assert PROGRAMS[name]
+    for program in PROGRAMS[name]:
+        text = program.text.replace("127.0.0.1:2181", place.hosts).replace('"/queues/', f'"{place.path}/')
+        assert text != program.text
+        names: dict[str, Any] = {}
+        exec(compile(text, name, "exec"), names)
+
+
+def test_every_class_shows_a_program() -> None:
+    """A reader of a docstring sees how the class is used."""
+    assert {"QueueBuilder", "DistributedQueue", "SimpleDistributedQueue"} <= set(PROGRAMS)

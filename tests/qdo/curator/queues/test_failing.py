@@ -1,0 +1,167 @@
+"""Messages that cannot be handled or read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from qdo.curator.items import encode
+from qdo.errors import BadItem, ConsumerFailed, QdoError
+from qdo.worker.settings import Retry
+from tests.qdo.curator.queues.scene import AT_ONCE, Heard, Place, until
+
+
+class NotAgain(Retry, frozen=True, kw_only=True):
+    """Failed messages stay locked for longer than any test takes."""
+
+    def after(self, attempt: int, kinds: Collection[str], draw: float) -> float | None:
+        """Returns the pause."""
+        return 10.0**6
+
+
+def names(client: Any, path: str) -> list[str]:  # noqa: ANN401 - kazoo's
+    """Returns the names of the nodes there, without consumers' fences."""
+    return sorted(name for name in client.get_children(path) if name.startswith("queue-"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "prefix"),
+    [
+        ("queue", (), "queue-"),
+        ("priority_queue", (-5,), "queue-0FFFFFFFB"),
+        ("delay_queue", (1,), "queue-|00000001|"),
+        ("id_queue", ("a",), "queue-|a|"),
+    ],
+)
+def test_a_failed_message_is_put_back_under_the_same_prefix(
+    place: Place,
+    client: Any,  # noqa: ANN401 - kazoo's
+    heard: Heard,
+    kind: str,
+    more: tuple[Any, ...],
+    prefix: str,
+) -> None:
+    """It keeps priority, instant and id, and comes again until it is handled."""
+    errors: list[QdoError] = []
+    heard.fails = lambda _: ValueError("not yet") if len(heard) < 3 else None
+    builder = place.builder(client, heard, retry=AT_ONCE, on_error=errors.append)
+    with place.opened(getattr(builder, f"build_{kind}")()) as queue:
+        queue.put("m0", *more)
+        assert heard.wait(3) == ["m0"] * 3
+        until(lambda: not queue.message_count())
+        assert not names(client, place.lock_path)
+        client.create(f"{place.path}/{prefix}", encode([b"last"]), sequence=True)
+        heard.wait(4)
+    assert [type(error) for error in errors] == [ConsumerFailed] * 2
+    assert f"{place.path}/{prefix}0000000000 failed: ValueError: not yet" in str(errors[0])
+    assert f"{place.path}/{prefix}0000000001 failed" in str(errors[1])
+
+
+def test_a_failed_message_stays_locked_for_a_pause(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Others pass by meanwhile; when its consumer closes, it is put back at once and somebody else gets it."""
+    heard.fails = lambda item: ValueError("no") if item == "m0" else None
+    other = Heard()
+    consumer = place.builder(client, heard, retry=NotAgain(), put_in_background=False).build_queue()
+    with place.opened(consumer) as queue:
+        queue.put("m0")
+        queue.put("m1")
+        assert heard.wait(2) == ["m0", "m1"]
+        until(lambda: names(client, place.path) == ["queue-0000000000"])
+        assert names(client, place.lock_path) == ["queue-0000000000"]
+        with place.opened(place.builder(client, other).build_queue()):
+            queue.put("m2")
+            until(lambda: "m2" in (*heard, *other))
+            assert "m0" not in other
+            queue.close()
+            until(lambda: "m0" in other)
+            until(lambda: not names(client, place.path))
+
+
+def test_a_message_is_removed_after_so_many_attempts(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Where that is asked for, failures are counted over all its nodes."""
+    heard.fails = lambda item: ValueError("no") if item == "m0" else None
+    retry = Retry(attempts=3, base=0.0, cap=0.0)
+    with place.opened(place.builder(client, heard, retry=retry).build_queue()) as queue:
+        queue.put("m0")
+        heard.wait(3)
+        until(lambda: not queue.message_count())
+        queue.put("m1")
+        assert heard.wait(4) == ["m0"] * 3 + ["m1"]
+
+
+def test_a_failed_message_is_removed_if_that_is_wanted(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """With ``delete`` the rest of its node is handled all the same."""
+    heard.fails = lambda item: ValueError("no") if item == "b" else None
+    with place.opened(place.builder(client, heard, error_mode="delete").build_queue()) as queue:
+        queue.put_multi(["a", "b", "c"])
+        assert heard.wait(3) == ["a", "b", "c"]
+        until(lambda: not queue.message_count())
+    assert len(heard) == 3
+
+
+def test_a_node_is_put_back_as_a_whole(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Messages of a node that were handled before the one that failed come again."""
+    heard.fails = lambda item: ValueError("no") if item == "b" and len(heard) == 2 else None
+    with place.opened(place.builder(client, heard, retry=AT_ONCE).build_queue()) as queue:
+        queue.put_multi(["a", "b", "c"])
+        assert heard.wait(5) == ["a", "b", "a", "b", "c"]
+
+
+def test_a_consumer_that_exits_does_no_harm(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """``sys.exit`` in a consumer is a failure like others."""
+    calls: list[str] = []
+
+    def consume(item: str) -> None:
+        calls.append(item)
+        if len(calls) == 1:
+            raise SystemExit(1)
+
+    with place.opened(place.builder(client, consume, retry=AT_ONCE).build_queue()) as queue:  # type: ignore[arg-type]
+        queue.put("m0")
+        until(lambda: calls == ["m0", "m0"])
+        until(lambda: not queue.message_count())
+
+
+@pytest.mark.parametrize("delete_first", [False, True])
+@pytest.mark.parametrize("data", [b"plain", encode([b"good", b"\xff"])])
+def test_nodes_that_cannot_be_read_stay(
+    place: Place,
+    client: Any,  # noqa: ANN401 - kazoo's
+    heard: Heard,
+    data: bytes,
+    delete_first: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """They are reported once and left as they are, not locked; what comes after them is handled."""
+    errors: list[QdoError] = []
+    client.create(f"{place.path}/queue-", data, sequence=True, makepath=True)
+    lock_path = None if delete_first else place.lock_path
+    builder = place.builder(client, heard, lock_path=lock_path, delete_first=delete_first, on_error=errors.append)
+    with place.opened(builder.build_queue()) as queue:
+        for number in range(3):
+            queue.put(f"m{number}")
+            heard.wait(number + 1)
+        until(lambda: queue.message_count() == 1)
+    assert heard == ["m0", "m1", "m2"]
+    (error,) = errors
+    assert isinstance(error, BadItem)
+    assert error.data == data
+    assert f"{place.path}/queue-0000000000 is left where it is" in str(error)
+    assert client.get(f"{place.path}/queue-0000000000")[0] == data
+    assert delete_first or client.get_children(place.lock_path) == []
+
+
+def test_a_message_that_is_too_large_to_be_sent_again_keeps_its_place(
+    place: Place,
+    client: Any,  # noqa: ANN401 - kazoo's
+    heard: Heard,
+) -> None:
+    """A consumer with a smaller limit than the producer's does not break its connection with it."""
+    heard.fails = lambda _: ValueError("no") if len(heard) < 3 else None
+    text = "x" * 20_000
+    with place.opened(place.builder(client).build_queue()) as producer:
+        producer.put(text)
+    with place.opened(place.builder(client, heard, retry=AT_ONCE, node_limit=16_384).build_queue()) as queue:
+        assert heard.wait(3) == [text] * 3
+        until(lambda: not queue.message_count())

@@ -1,0 +1,151 @@
+"""Curator itself and Python on the same queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qdo.curator import SimpleDistributedQueue
+from tests.qdo.curator.queues.java_curator import JavaCurator, build
+from tests.qdo.curator.queues.scene import AT_ONCE, PATIENCE, Heard, Place, until
+from tests.servers.plugin import ZooKeeper
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What runs the Java program."""
+    return build(tmp_path_factory.mktemp("java"))
+
+
+@pytest.fixture(scope="module")
+def java(command: list[str], zookeeper: ZooKeeper) -> Iterator[JavaCurator]:
+    """Curator, for all tests here."""
+    program = JavaCurator(command, zookeeper.connect_string)
+    try:
+        yield program
+    finally:
+        program.close()
+
+
+Kind = tuple[str, tuple[Any, Any, Any]]
+KINDS: list[Kind] = [
+    ("queue", ("", "", "")),
+    ("priority", (-3, 0, 7)),
+    ("delay", (1_000, 2_000, 3_000)),
+    ("id", ("a/1", "b", "c")),
+]
+"""Each queue and what its messages have beside, in the order in which they come out."""
+
+
+def opened(place: Place, client: Any, kind: str, consumer: Heard | None = None) -> Any:  # noqa: ANN401 - one of several
+    """Returns a queue here that is not started."""
+    builder = place.builder(client, consumer, put_in_background=False, retry=AT_ONCE)
+    return getattr(builder, "build_queue" if kind == "queue" else f"build_{kind}_queue")()
+
+
+@pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
+def test_curator_takes_what_python_puts(place: Place, client: Any, java: JavaCurator, kind: str, more: Any) -> None:  # noqa: ANN401 - kazoo's
+    """Curator's consumers get the messages in the order of its recipe, those of one node too."""
+    with place.opened(opened(place, client, kind)) as queue:
+        for text, given in zip(("m0", "ä", ""), more, strict=True):
+            queue.put(text, *([given] if given != "" else []))
+        java.open(kind, place.path, place.lock_path, consume=True)
+        assert [java.got() for _ in range(3)] == ["m0", "ä", ""]
+        if kind == "queue":
+            queue.put_multi(["x", "y"])
+            assert [java.got(), java.got()] == ["x", "y"]
+        until(lambda: not queue.message_count())
+    java.call("close")
+
+
+@pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
+def test_python_takes_what_curator_puts(
+    place: Place,
+    client: Any,  # noqa: ANN401 - kazoo's
+    java: JavaCurator,
+    heard: Heard,
+    kind: str,
+    more: Any,  # noqa: ANN401 - of each kind
+) -> None:
+    """Messages of Curator's producers come in the order of the recipe, those of one node too."""
+    java.open(kind, place.path, place.lock_path)
+    for text, given in zip(("m0", "ä", "last"), more, strict=True):
+        java.put(text, more=given)
+    if kind != "id":
+        java.put("x", "", "y", more=more[-1])
+    with place.opened(opened(place, client, kind, heard)) as queue:
+        expected = ["m0", "ä", "last", *(["x", "", "y"] if kind != "id" else [])]
+        assert heard.wait(len(expected)) == expected
+        until(lambda: not queue.message_count())
+    java.call("close")
+
+
+def test_the_simple_queue(place: Place, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
+    """Both sides take what the other offers."""
+    queue = SimpleDistributedQueue(client, place.path)
+    java.open("simple", place.path)
+    queue.offer(b"from python")
+    assert java.call("poll", 60_000) == "from python"
+    java.call("offer", "from java")
+    assert queue.poll(PATIENCE) == b"from java"
+    assert java.call("poll", 0) == ""
+
+
+def test_locks_hold_across_languages(place: Place, client: Any, java: JavaCurator, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """A message in hand on one side is left alone by the other, which takes the rest; each is handled once."""
+    java.open("queue", place.path, place.lock_path, consume=True)
+    java.put("hold")
+    assert java.got() == "hold"
+    with place.opened(opened(place, client, "queue", heard)) as queue:
+        java.put("m1")
+        assert heard.wait(1) == ["m1"]
+        heard.gate.clear()
+        queue.put("m2")
+        heard.wait(2)
+        java.call("go")
+        until(lambda: client.get_children(place.path) == ["queue-0000000002"])
+        java.put("m3")
+        assert java.got() == "m3"
+        assert heard == ["m1", "m2"]
+        heard.gate.set()
+        until(lambda: not queue.message_count())
+    java.call("close")
+
+
+def test_a_failed_message_of_one_side_is_handled_by_the_other(
+    place: Place,
+    client: Any,  # noqa: ANN401 - kazoo's
+    java: JavaCurator,
+    heard: Heard,
+) -> None:
+    """What Python puts back Curator takes, and what Curator puts back Python takes."""
+    heard.fails = lambda item: ValueError("no") if item == "m0" else None
+    with place.opened(opened(place, client, "queue", heard)) as queue:
+        queue.put("m0")
+        heard.wait(2)
+        java.open("queue", place.path, place.lock_path, consume=True)
+        assert java.got() == "m0"
+        until(lambda: not queue.message_count())
+    java.call("close")
+    java.open("queue", place.path, place.lock_path, consume=True)
+    java.put("fail")
+    assert java.got() == "fail"
+    other = Heard()
+    with place.opened(opened(place, client, "queue", other)) as queue:
+        assert other.wait(1) == ["fail"]
+        until(lambda: not queue.message_count())
+    java.call("close")
+
+
+def test_ids_are_removed_by_either_side(place: Place, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
+    """A message that was put with an id on one side is removed by it on the other."""
+    java.open("id", place.path, place.lock_path)
+    with place.opened(opened(place, client, "id")) as queue:
+        queue.put("m0", "a")
+        assert java.call("remove", "a") == "1"
+        java.put("m1", more="b/c")
+        assert queue.remove("b/c") == 1
+        assert queue.message_count() == 0
+    java.call("close")

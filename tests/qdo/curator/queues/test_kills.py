@@ -1,0 +1,182 @@
+"""Consumers in both languages on three servers that are killed, and whose sessions end, while they have messages."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from qdo.curator import DistributedQueue
+from qdo.curator.items import encode
+from tests.qdo.curator.queues.java_curator import JavaCurator, build
+from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, expire, until
+from tests.servers.plugin import ZooKeeperEnsemble, unique_name
+
+pytestmark = pytest.mark.slow
+
+SHORT = 6.0
+"""Seconds of a session that is to end soon."""
+
+
+@pytest.fixture
+def place(zookeeper_nodes: ZooKeeperEnsemble) -> Iterator[Place]:
+    """A place on three servers."""
+    place = Place(zookeeper_nodes.connect_string, f"/{unique_name('curator')}")
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What runs the Java program."""
+    return build(tmp_path_factory.mktemp("java"))
+
+
+class Program:
+    """A Python consumer in a process of its own."""
+
+    def __init__(self, place: Place, pause: float) -> None:
+        arguments = [place.hosts, place.path, place.lock_path, str(SHORT), str(pause)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.qdo.curator.queues.program", *arguments], stdout=subprocess.PIPE, text=True
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self.lines.extend(line.rstrip("\n") for line in self._process.stdout)
+
+    def kill(self) -> None:
+        """Ends it by kill -9."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join(PATIENCE)
+
+
+def put(place: Place, *messages: str) -> None:
+    """Puts messages, a node each."""
+    client = place.client()
+    for message in messages:
+        client.create(f"{place.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)
+
+
+def _has_worked(program: Program, client: Any, place: Place) -> bool:  # noqa: ANN401 - kazoo's
+    return len(program.lines) > 10 or not client.get_children(place.path)
+
+
+def _has_more(heard: Heard, before: int, client: Any, place: Place) -> bool:  # noqa: ANN401 - kazoo's
+    return len(heard) > before + 20 or not client.get_children(place.path)
+
+
+def _is_lost(queue: DistributedQueue[str]) -> bool:
+    return queue.state == "lost"
+
+
+def test_python_takes_what_a_killed_curator_had(place: Place, command: list[str], heard: Heard) -> None:
+    """The message comes within the session's time although nothing else changes in the queue."""
+    put(place, "hold")
+    java = JavaCurator(command, place.hosts, SHORT)
+    try:
+        java.open("queue", place.path, place.lock_path, consume=True)
+        assert java.got() == "hold"
+        with place.opened(place.builder(place.client(), heard).build_queue()) as queue:
+            put(place, "m1")
+            assert heard.wait(1) == ["m1"]
+            java.close()
+            assert heard.wait(2) == ["m1", "hold"]
+            until(lambda: not queue.message_count())
+    finally:
+        java.close()
+
+
+def test_curator_takes_what_a_killed_python_had(place: Place, command: list[str]) -> None:
+    """It gets the message once the session of the dead one has ended and something has changed, as with its own."""
+    put(place, "m0")
+    program = Program(place, PATIENCE)
+    java = JavaCurator(command, place.hosts)
+    client = place.client()
+    try:
+        until(lambda: program.lines == ["begun m0"])
+        java.open("queue", place.path, place.lock_path, consume=True)
+        put(place, "m1")
+        assert java.got() == "m1"
+        program.kill()
+        until(lambda: not client.get_children(place.lock_path))
+        put(place, "m2")
+        assert sorted([java.got(), java.got()]) == ["m0", "m2"]
+    finally:
+        program.kill()
+        java.close()
+
+
+def test_no_message_is_lost_among_kills(place: Place) -> None:
+    """Every message is handled to its end at least once while consumers are killed again and again."""
+    random.seed(7)
+    messages = [f"m{number}" for number in range(300)]
+    put(place, *messages)
+    client = place.client()
+    programs = [Program(place, 0.05) for _ in range(3)]
+    lines: list[str] = []
+    try:
+        for _ in range(6):
+            victim = programs.pop(random.randrange(3))
+            until(partial(_has_worked, victim, client, place))
+            victim.kill()
+            lines += victim.lines
+            programs.append(Program(place, 0.05))
+        until(lambda: not client.get_children(place.path))
+    finally:
+        for program in programs:
+            program.kill()
+            lines += program.lines
+    begun = Counter(line.removeprefix("begun ") for line in lines if line.startswith("begun "))
+    done = {line.removeprefix("done ") for line in lines if line.startswith("done ")}
+    assert done == set(messages)
+    assert sum(begun.values()) - len(messages) <= 6
+
+
+def test_no_message_is_lost_among_ended_sessions(place: Place) -> None:
+    """Every message is handled while sessions end, and a message twice only if it was in hand then."""
+    messages = [f"m{number}" for number in range(200)]
+    heard = Heard()
+    put(place, *messages)
+    observer = place.client()
+    ends = 0
+    while observer.get_children(place.path):
+        client = place.client()
+        queue = place.builder(client, heard, threads=3).build_queue()
+        with place.opened(queue):
+            until(partial(_has_more, heard, len(heard), observer, place))
+            expire(place, client)
+            ends += 1
+            until(partial(_is_lost, queue))
+    assert set(heard) == set(messages)
+    assert len(heard) <= len(messages) + 3 * ends
+
+
+def test_the_leader_is_killed(place: Place, zookeeper_nodes: ZooKeeperEnsemble, heard: Heard) -> None:
+    """Consumers go on in their sessions with the servers that are left, and handle each message."""
+    messages = [f"m{number}" for number in range(150)]
+    consumers = [place.builder(place.client(), heard).build_queue() for _ in range(2)]
+    with place.opened(consumers[0]), place.opened(consumers[1]):
+        put(place, *messages[:50])
+        heard.wait(20)
+        leader = zookeeper_nodes.leader
+        assert leader is not None
+        leader.kill()
+        until(lambda: all(consumer.state == "started" for consumer in consumers) and zookeeper_nodes.leader)
+        put(place, *messages[50:])
+        until(lambda: set(heard) == set(messages))
+        until(lambda: not consumers[0].message_count())
+    assert all(consumer.state == "closed" for consumer in consumers)

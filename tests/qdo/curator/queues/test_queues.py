@@ -1,0 +1,176 @@
+"""What is put into the queues, and in which order it comes out."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from qdo.curator.items import decode, encode
+from qdo.errors import InvalidArgument, QueueStopped
+from tests.qdo.curator.queues.scene import AT_ONCE, PATIENCE, Heard, Place, until
+
+
+def test_messages_come_in_order_and_leave_nothing(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Each message is handled once, in the order of puts, those of one node too; then queue and locks are empty."""
+    with place.opened(place.builder(client, heard).build_queue()) as queue:
+        for number in range(20):
+            assert queue.put(f"m{number}")
+        assert queue.put_multi(["a", "", "ä"])
+        assert queue.flush_puts(PATIENCE)
+        assert heard.wait(23) == [*(f"m{number}" for number in range(20)), "a", "", "ä"]
+        until(lambda: not queue.message_count())
+    assert client.get_children(place.path) == []
+    until(lambda: not client.get_children(place.lock_path))
+
+
+def test_nodes_are_those_of_curator(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+    """Names and bytes are what Curator's queues write."""
+    with place.opened(place.builder(client, put_in_background=False).build_queue()) as queue:
+        queue.put("m0")
+        queue.put_multi(["a", "b"])
+    assert sorted(client.get_children(place.path)) == ["queue-0000000000", "queue-0000000001"]
+    assert client.get(f"{place.path}/queue-0000000000")[0].hex() == "000100010100000002" + b"m0".hex() + "02"
+    assert decode(client.get(f"{place.path}/queue-0000000001")[0]) == [b"a", b"b"]
+
+
+def test_priorities(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """The smallest number comes first, of one number the oldest."""
+    with place.opened(place.builder(client).build_priority_queue()) as queue:
+        for number, priority in enumerate([5, -1, 0, 5, -(2**31), 2**31 - 1, -1]):
+            queue.put(f"{priority} {number}", priority)
+        queue.put_multi(["x", "y"], 1)
+    with place.opened(place.builder(client, heard).build_priority_queue()):
+        assert heard.wait(9) == ["-2147483648 4", "-1 1", "-1 6", "0 2", "x", "y", "5 0", "5 3", "2147483647 5"]
+
+
+def test_a_smaller_number_overtakes_those_that_wait(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """What is put while others wait comes before them, however many they are."""
+    heard.gate.clear()
+    builder = place.builder(client, heard, put_in_background=False)
+    with place.opened(builder.build_priority_queue(min_items_before_refresh=1)) as queue:
+        queue.put_multi(["first"], 5)
+        heard.wait(1)
+        for number in range(5):
+            queue.put(f"m{number}", 5)
+        queue.put("urgent", 1)
+        heard.gate.set()
+        assert heard.wait(7)[:2] == ["first", "urgent"]
+
+
+def test_delays(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """A message comes when its instant has come and not before, the earliest first, in whatever order they were put."""
+    now = int(time.time() * 1000)
+    with place.opened(place.builder(client).build_delay_queue()) as queue:
+        queue.put("never", now + 10**9)
+        queue.put("later", now + 1500)
+        queue.put("second", now - 1)
+        queue.put_multi(["next", "and next"], now)
+        queue.put("first", 1)
+    with place.opened(place.builder(client, heard).build_delay_queue()) as queue:
+        assert heard.wait(5) == ["first", "second", "next", "and next", "later"]
+        assert time.time() * 1000 >= now + 1500
+        until(lambda: queue.message_count() == 1)
+
+
+def test_messages_are_removed_by_id(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """All messages of an id are removed, except for the one that a consumer has in hand; others stay in order."""
+    heard.gate.clear()
+    with place.opened(place.builder(client, heard, put_in_background=False).build_id_queue()) as queue:
+        for number, name in enumerate(["a/1", "b", "a/1", "a|1", "c"]):
+            queue.put(f"m{number}", name)
+        heard.wait(1)
+        assert queue.remove("a/1") == 2
+        assert queue.remove("a/1") == 0
+        assert queue.remove("z") == 0
+        heard.gate.set()
+        assert heard.wait(3) == ["m0", "m1", "m4"]
+
+
+def test_several_consumers_share_a_queue(place: Place, heard: Heard) -> None:
+    """Consumers in several sessions and threads handle each message once."""
+    producer = place.builder(place.client()).build_queue()
+    consumers = [place.builder(place.client(), heard, threads=2).build_queue() for _ in range(2)]
+    with place.opened(producer), place.opened(consumers[0]), place.opened(consumers[1]):
+        for number in range(100):
+            producer.put(f"m{number}")
+        assert sorted(heard.wait(100)) == sorted(f"m{number}" for number in range(100))
+        until(lambda: not producer.message_count())
+    assert len(heard) == 100
+
+
+def test_without_a_lock_path_messages_are_removed_first(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """That has to be asked for; then a message is gone while it is handled, and lost if that fails."""
+    with pytest.raises(InvalidArgument, match="delete_first=True"):
+        place.builder(client, heard, lock_path=None)
+    heard.gate.clear()
+    heard.fails = ValueError
+    errors: list[Exception] = []
+    builder = place.builder(client, heard, lock_path=None, delete_first=True, on_error=errors.append)
+    with place.opened(builder.build_queue()) as queue:
+        queue.put("m0")
+        heard.wait(1)
+        assert queue.message_count() == 0
+        heard.gate.set()
+        until(lambda: errors)
+        assert "m0" in str(errors[0])
+        queue.put("m1")
+        assert heard.wait(2) == ["m0", "m1"]
+
+
+def test_nodes_of_others_stay(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """A node with another name is neither handled nor removed."""
+    client.create(f"{place.path}/config", b"mine", makepath=True)
+    with place.opened(place.builder(client, heard).build_queue()) as queue:
+        queue.put("m0")
+        assert heard.wait(1) == ["m0"]
+        until(lambda: queue.message_count() == 1)
+    assert client.get_children(place.path) == ["config"]
+
+
+def test_a_queue_whose_node_was_removed_goes_on(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Consumers and producers make it again."""
+    with place.opened(place.builder(client, heard, put_in_background=False).build_queue()) as queue:
+        queue.put("m0")
+        heard.wait(1)
+        until(lambda: not queue.message_count())
+        client.delete(place.path)
+        queue.put("m1")
+        assert heard.wait(2) == ["m0", "m1"]
+
+
+def test_what_curator_put_back_is_taken(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Curator's names without priority are handled before all others."""
+    client.ensure_path(place.path)
+    for name in ("queue-100000005", "queue-0FFFFFFFF", "queue-"):
+        client.create(f"{place.path}/{name}", encode([name.encode()]), sequence=True)
+    with place.opened(place.builder(client, heard).build_priority_queue()):
+        assert heard.wait(3) == ["queue-", "queue-0FFFFFFFF", "queue-100000005"]
+
+
+def test_a_queue_is_used_once(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Before it is started and after it was closed it refuses puts, and it cannot be started again."""
+    queue = place.builder(client, heard, retry=AT_ONCE).build_queue()
+    states = [queue.state]
+    with pytest.raises(QueueStopped, match="was not started"):
+        queue.put("m")
+    queue.start()
+    with pytest.raises(InvalidArgument, match="was started before"):
+        queue.start()
+    states.append(queue.state)
+    assert queue.close(PATIENCE)
+    assert [*states, queue.state] == ["latent", "started", "closed"]
+    with pytest.raises(QueueStopped, match="is closed"):
+        queue.put("m")
+    with pytest.raises(InvalidArgument, match="was started before"):
+        queue.start()
+    assert queue.close()
+
+
+def test_a_client_has_to_be_connected(place: Place) -> None:
+    """The error says what to do."""
+    client = place.client()
+    client.stop()
+    with pytest.raises(InvalidArgument, match=r"client\.start"):
+        place.builder(client).build_queue().start()

@@ -1,0 +1,160 @@
+"""Which node of a queue is taken next, and when the queue is listed."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdo.curator.consuming.backlog import MOST_BLOCKED, RECHECK, SHARE, Backlog
+from qdo.curator.names import DELAY, PRIORITY, QUEUE, Child, Names
+
+NOW = 1_800_000_000_000
+"""ms since 1970."""
+
+
+def names(count: int, first: int = 0) -> list[str]:
+    """Returns names of a plain queue."""
+    return [f"queue-{number:010d}" for number in range(first, first + count)]
+
+
+def listed(children: list[str], recipe: Names = QUEUE, refresh: int | None = None) -> Backlog:
+    """Returns a backlog that has just listed these."""
+    backlog = Backlog(recipe, refresh)
+    backlog.listing()
+    backlog.listed(children, 0.0, 0.0)
+    return backlog
+
+
+def take(backlog: Backlog) -> Child:
+    """Takes a node that is there."""
+    child = backlog.take(NOW)
+    assert child is not None
+    return child
+
+
+def taken(backlog: Backlog) -> list[str]:
+    """Takes what there is."""
+    found = []
+    while (child := backlog.take(NOW)) is not None:
+        found.append(child.name)
+    return found
+
+
+def test_nodes_are_taken_in_order_and_once() -> None:
+    """What is in hand is not taken again, also when a list still has it."""
+    backlog = listed(names(3)[::-1])
+    first = take(backlog)
+    backlog.listed(names(3), 0.0, 0.0)
+    assert [first.name, *taken(backlog)] == names(3)
+    backlog.drop(first)
+    assert backlog.take(NOW) is None
+
+
+def test_what_was_not_handled_is_taken_again() -> None:
+    """A node that is put back is the next of its order; one that was set aside is not taken while it is there."""
+    backlog = listed(names(3))
+    first, second = take(backlog), take(backlog)
+    backlog.set_aside(second)
+    backlog.put_back(first)
+    backlog.listed(names(3), 0.0, 0.0)
+    assert taken(backlog) == [names(3)[0], names(3)[2]]
+    backlog.listed([], 0.0, 0.0)
+    backlog.listed(names(2, 1), 0.0, 0.0)
+    assert taken(backlog) == [second.name]
+
+
+def test_a_blocked_node_waits_for_its_lock() -> None:
+    """It is taken again when its lock is gone, which may be told twice; one that is gone itself is forgotten."""
+    backlog = listed(names(3))
+    first, second = take(backlog), take(backlog)
+    assert backlog.block(first, 0.0)
+    assert backlog.block(second, 0.0)
+    backlog.listed([first.name], 0.0, 0.0)
+    assert taken(backlog) == []
+    for name in (first.name, first.name, second.name):
+        backlog.unblock(name)
+    assert taken(backlog) == [first.name]
+
+
+def test_a_blocked_node_may_be_in_hand_after_all() -> None:
+    """It is held by one thread only, also where its lock was said to be gone meanwhile."""
+    backlog = listed(names(1))
+    first = take(backlog)
+    assert backlog.block(first, 0.0)
+    assert backlog.hold(first)
+    backlog.unblock(first.name)
+    assert taken(backlog) == []
+    assert backlog.block(first, 0.0)
+    backlog.unblock(first.name)
+    assert not backlog.hold(first)
+    assert taken(backlog) == [first.name]
+
+
+def test_locks_are_watched_up_to_a_bound() -> None:
+    """Further nodes in the hands of others are looked at with a later list."""
+    backlog = listed(names(MOST_BLOCKED + 1))
+    assert all(backlog.block(take(backlog), 0.0) for _ in range(MOST_BLOCKED))
+    assert not backlog.block(take(backlog), 5.0)
+    assert backlog.listing_due(6.0, NOW) == 5.0 + RECHECK - 6.0
+
+
+def test_a_queue_is_not_listed_while_there_is_something_to_take() -> None:
+    """Changes are looked at once a list is used up; without changes it is not listed again."""
+    backlog = Backlog(QUEUE, None)
+    assert backlog.listing_due(0.0, NOW) == 0
+    backlog.listing()
+    backlog.listed(names(1000), 0.0, 0.0)
+    assert backlog.listing_due(0.0, NOW) is None
+    backlog.changed()
+    for _ in range(1000):
+        assert backlog.listing_due(0.0, NOW) is None
+        backlog.drop(take(backlog))
+    assert backlog.listing_due(0.0, NOW) == 0
+    backlog.listing()
+    assert backlog.listing_due(0.0, NOW) is None
+
+
+@pytest.mark.parametrize(("refresh", "begun"), [(1, 1), (7, 7), (0, 6)])
+def test_a_queue_of_priorities_is_listed_again_after_some_nodes(refresh: int, begun: int) -> None:
+    """So many nodes are begun before changes are looked at: what was asked for, or a hundredth of the list."""
+    made = [f"queue-100000005{number:010d}" for number in range(500)]
+    backlog = listed(made, PRIORITY, refresh)
+    backlog.changed()
+    count = 0
+    while backlog.listing_due(0.0, NOW) is None:
+        take(backlog)
+        count += 1
+    assert count == begun
+    backlog.listing()
+    backlog.listed([*made, "queue-100000001" + "0000000500"], 0.0, 0.0)
+    assert take(backlog).priority == 1
+
+
+def test_lists_take_a_fifth_of_the_time() -> None:
+    """After a list that took long a pause follows that is as much longer."""
+    backlog = Backlog(QUEUE, None)
+    backlog.listing()
+    backlog.listed([], 10.0, 12.0)
+    backlog.changed()
+    assert backlog.listing_due(12.0, NOW) == 2.0 * SHARE
+    assert backlog.listing_due(12.0 + 2.0 * SHARE, NOW) == 0
+
+
+def test_what_is_not_due_is_waited_for() -> None:
+    """Nodes of later instants are not taken; meanwhile changes are looked at."""
+    backlog = listed([f"queue-|{NOW + 1500:08X}|0000000000", f"queue-|{NOW - 1:08X}|0000000001"], DELAY)
+    assert take(backlog).epoch == NOW - 1
+    assert backlog.take(NOW) is None
+    assert backlog.due(NOW) == 1.5
+    backlog.changed()
+    assert backlog.listing_due(0.0, NOW) == 0
+    assert backlog.due(NOW + 1500) == 0
+    assert backlog.take(NOW + 1500) is not None
+    assert backlog.due(NOW) is None
+
+
+def test_names_of_others_are_told_once() -> None:
+    """A name that is none of the queue's is told with the first list that has it."""
+    backlog = Backlog(QUEUE, None)
+    assert backlog.listed(["config", *names(1)], 0.0, 0.0) == {"config"}
+    assert backlog.listed(["config", "other"], 0.0, 0.0) == {"other"}
+    assert backlog.listed([], 0.0, 0.0) == set()

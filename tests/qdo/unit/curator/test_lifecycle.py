@@ -1,0 +1,96 @@
+"""The states of a queue object."""
+
+from __future__ import annotations
+
+import threading
+from typing import get_args
+
+import pytest
+
+from qdo.curator.lifecycle import REASONS, Event, Lifecycle, State
+from qdo.errors import QueueStopped
+
+TABLE: list[tuple[State, Event, State]] = [
+    ("latent", "start", "started"),
+    ("latent", "close", "closed"),
+    ("started", "suspended", "suspended"),
+    ("started", "lost", "lost"),
+    ("started", "close", "closed"),
+    ("suspended", "reconnected", "started"),
+    ("suspended", "lost", "lost"),
+    ("suspended", "close", "closed"),
+    ("lost", "close", "closed"),
+]
+WAY: dict[State, list[Event]] = {
+    "latent": [],
+    "started": ["start"],
+    "suspended": ["start", "suspended"],
+    "lost": ["start", "lost"],
+    "closed": ["close"],
+}
+
+
+def at(state: State, heard: list[Event] | None = None) -> Lifecycle:
+    """Returns one that has come to a state."""
+    lifecycle = Lifecycle("/q", None if heard is None else heard.append)
+    for event in WAY[state]:
+        assert lifecycle.happened(event)
+    assert lifecycle.state == state
+    return lifecycle
+
+
+@pytest.mark.parametrize(("before", "event", "after"), TABLE)
+def test_a_state_changes(before: State, event: Event, after: State) -> None:
+    """Each change of the table happens, and wakes those who wait."""
+    lifecycle = at(before)
+    woken = threading.Event()
+
+    def wait() -> None:
+        with lifecycle.changed:
+            ready.set()
+            assert lifecycle.changed.wait_for(lambda: lifecycle.state == after, 60)
+        woken.set()
+
+    ready = threading.Event()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert ready.wait(60)
+    assert lifecycle.happened(event)
+    assert woken.wait(60)
+    thread.join()
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_nothing_else_changes_a_state(state: State) -> None:
+    """Whatever is not in the table is ignored: ``lost`` and ``closed`` are final but for closing."""
+    for event in set(get_args(Event)) - {event for before, event, _ in TABLE if before == state}:
+        lifecycle = at(state)
+        assert not lifecycle.happened(event)
+        assert lifecycle.state == state
+
+
+def test_the_program_hears_of_its_connection() -> None:
+    """It hears of what concerns the connection, as kazoo tells it; a function that fails does no harm."""
+    heard: list[Event] = []
+    lifecycle = at("started", heard)
+    for state in ("SUSPENDED", "CONNECTED", "CONNECTED", "SUSPENDED", "LOST", "CONNECTED"):
+        lifecycle.hear(state)
+    lifecycle.happened("close")
+    assert heard == ["suspended", "reconnected", "suspended", "lost"]
+
+    def fail(event: Event) -> None:
+        raise ValueError(event)
+
+    failing = Lifecycle("/q", fail)
+    failing.happened("start")
+    assert failing.happened("lost")
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_a_queue_that_does_not_run_says_why(state: State) -> None:
+    """The error names the queue and the next step; started and suspended queues may be used."""
+    if state in REASONS:
+        with pytest.raises(QueueStopped, match=r"queue /q .*(start|another)"):
+            at(state).require()
+    else:
+        at(state).require()

@@ -1,0 +1,71 @@
+"""Java programs of tests: compiled with what they need, and talked to in lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from deploy.local import jars, java
+
+COMPILER = jars.Bundle("ecj-3.32.0", ("org.eclipse.jdt:ecj:3.32.0",), alone=True)
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
+"""Options of the JVM for programs that run for seconds."""
+
+
+def build(source: Path, libraries: jars.Bundle, directory: Path) -> list[str]:
+    """Compiles a program of one file into a directory; returns the command that runs it."""
+    lib = jars.fetch(libraries)
+    path = os.pathsep.join([str(directory), f"{lib}/*"])
+    compiler = next(jars.fetch(COMPILER).glob("*.jar"))
+    every = os.pathsep.join(map(str, lib.glob("*.jar")))
+    command: list[str | Path] = [
+        java.find(),
+        *QUICK,
+        "-jar",
+        compiler,
+        "-11",
+        "-nowarn",
+        "-cp",
+        every,
+        "-d",
+        directory,
+        source,
+    ]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=300)
+    return [str(java.find()), *QUICK, "-cp", path, source.stem]
+
+
+class JavaProgram:
+    """A process that prints ``ready`` and then answers each line with one line.
+
+    Args:
+        command: From :func:`build`, with arguments.
+        says: Tells which lines are answers; libraries may print lines of their own.
+    """
+
+    def __init__(self, command: list[str], says: Callable[[str], bool] = lambda line: line.startswith("{")) -> None:
+        self._says = says
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        while self.next() != "ready\n":
+            pass
+
+    def tell(self, line: str) -> None:
+        """Gives it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def next(self) -> str:
+        """Waits for a line of what it says."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line == "ready\n" or self._says(line):
+                return line
+        raise AssertionError(f"the program has ended with {self.process.wait()}")
+
+    def close(self) -> None:
+        """Kills the process."""
+        self.process.kill()
+        self.process.communicate()
