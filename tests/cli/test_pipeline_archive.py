@@ -36,7 +36,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         (["archive", "--to", "x"], "name queues, or give --pattern"),
         (["archive", "a", "--pattern", "b", "--to", "x"], "name queues, or give --pattern"),
         (["archive", "--pattern", "(", "--to", "x"], "no regular expression"),
-        (["archive", "a", "--to", "x", "--format", "csv"], "parquet, delta, iceberg"),
         (["archive", "a", "--to", "x", "--bucket", "soon"], "no length of time"),
         (["archive", "a", "--to", "x", "--bucket", "90d"], "from 1 s to 31 d"),
         (["archive", "a", "--to", "x", "--stream"], "checkpoint"),

@@ -23,7 +23,6 @@ Queues = Annotated[list[str] | None, typer.Argument(help="Names of queues.", sho
 Matching = Annotated[
     str | None, typer.Option("--pattern", help="All queues whose whole name this regular expression matches.")
 ]
-FORMATS = ("parquet", "delta", "iceberg")
 
 
 @app.command()
@@ -37,9 +36,6 @@ def archive(
     ],
     pattern: Matching = None,
     bucket: Annotated[str, typer.Option(help="Time span of one bucket: 1h, 15m, 1d.")] = "1h",
-    kind: Annotated[
-        str, typer.Option("--format", help=f"{', '.join(FORMATS)}; the last two need their package.")
-    ] = "parquet",
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Scan the store a second time and compare.")
     ] = True,
@@ -60,8 +56,6 @@ def archive(
     count and hash. Doing it again does only what is missing.
     """
     selection = selected(queues, pattern)
-    if kind not in FORMATS:
-        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(FORMATS)}", param_hint="--format")
     seconds = _length(bucket, "--bucket")
     if check and stream:
         raise typer.BadParameter("goes without --check", param_hint="--stream")
@@ -83,7 +77,6 @@ def archive(
         selection=selection,
         to=to,
         seconds=buckets.width(seconds),
-        data=kind,  # type: ignore[arg-type]  # one of them, see above
         verify=verify,
         again=again,
         dry_run=run.dry_run,
@@ -166,7 +159,7 @@ def _show_buckets(report: ArchiveReport) -> None:
         text = plural(late, "bucket is older than its", "buckets are older than their")
         output.note(f"{text} queue's TTL: messages may have expired before. Archive sooner.")
     for text in report.damaged:
-        output.note(f"A manifest could not be used, its bucket was archived again: {text}")
+        output.note(f"Archived again, because it was damaged: {text}")
     if report.vanished:
         output.note(f"{plural(report.vanished, 'bucket was', 'buckets were')} gone when it was time to scan.")
     for one in report.failed:

@@ -1,8 +1,8 @@
 """Archive: closed buckets of queues into files, each checked against the store and sealed by a manifest.
 
-One run finds buckets that have messages and no matching manifest, then archives them in waves. A wave is
-four jobs of Spark for thousands of buckets: scan the store into a staging directory, count and hash what was written,
-scan the store once more and compare, and (in the driver) put the buckets in their places and write their manifests.
+One run finds buckets that have messages and no matching manifest, then archives them in waves. A wave is a few
+jobs of Spark for thousands of buckets: scan the store into files of its own, count and hash what was written, scan the
+store once more and compare, and (in the driver) write the manifests.
 
 What was archived once is never lost by archiving again: a bucket that is there already keeps its messages and gets
 those of the store beside them. So expired messages stay in the archive, and a run that was killed can simply be
@@ -23,11 +23,11 @@ from queuey.messages import Queue
 from queuey.spark import open_stores
 from queuey.spark.jobs.archive import buckets, checksums, directory, find_buckets, manifest, storage
 from queuey.spark.jobs.archive.buckets import ArchiveBucket
-from queuey.spark.jobs.archive.checksums import Difference, Key
-from queuey.spark.jobs.archive.directory import ArchiveDirectory
+from queuey.spark.jobs.archive.checksums import Difference
+from queuey.spark.jobs.archive.directory import STAGING, ArchiveDirectory, Older
 from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
 from queuey.spark.jobs.archive.lease import ArchiveLease
-from queuey.spark.jobs.archive.manifest import Archive, ArchivedQueue, Kept, Manifest, Summary
+from queuey.spark.jobs.archive.manifest import Archive, ArchivedQueue, DataFile, Key, Manifest, Summary
 from queuey.spark.jobs.archive.work_units import Search, WorkUnit, divided, grouped, shared, waves, whole
 from queuey.spark.options import Selection, StoreOptions
 from queuey.terminal import plural
@@ -40,7 +40,6 @@ HOUR = 3600
 WAVE_BUCKETS = 5000
 WAVE_MESSAGES = 20_000_000
 TASKS_PER_CORE = 3
-STAGING = "_staging"
 
 
 class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +48,6 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         to: A directory that all of Spark's machines reach by this name.
         seconds: How wide buckets are.
-        data: How messages are kept.
         verify: Scan the store a second time and compare.
         again: Check also buckets that have manifests, and add missing messages.
         dry_run: Only find out what would be archived.
@@ -59,7 +57,6 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
     selection: Selection
     to: str
     seconds: int = HOUR
-    data: Kept = "parquet"
     verify: bool = True
     again: bool = False
     dry_run: bool = False
@@ -100,7 +97,7 @@ class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
         archived: In their order.
         failed: Buckets that were left as they were.
         vanished: Buckets whose messages were gone (deleted, purged, expired) when they were to be scanned.
-        damaged: Manifests that could not be read; their buckets were archived again.
+        damaged: Manifests that could not be used, whose buckets were archived again, and files that were lost by then.
     """
 
     to: str
@@ -131,7 +128,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
         say: Called with the progress.
 
     Raises:
-        OptionError: The directory holds something else; the format's package is missing.
+        OptionError: The directory holds something else.
         QueueNotFound: A queue that is named does not exist.
         FilesUnavailable: The file system refuses.
         ArchiveBusy: Another run writes to the archive.
@@ -139,7 +136,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     store = open_stores.opened(options.store)
     owner = open_stores.application(store, options.store)
     queues = {queue.name: queue for queue in open_stores.selected(options.store, options.selection)}
-    about = Archive(application=owner, seconds=options.seconds, data=options.data)
+    about = Archive(application=owner, seconds=options.seconds)
     lease = ArchiveLease(store, HadoopFiles(spark, options.to).root)
     with nullcontext() if options.dry_run else lease:
         there = directory.open_to_write(spark, options.to, about, write=not options.dry_run)
@@ -220,10 +217,9 @@ class ArchiveRun:
         ]
 
     def unsealed(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
-        """Returns units for buckets that hold messages without a manifest and of which the store has none any more.
+        """Returns units for buckets that need a manifest, and of which the store has nothing any more.
 
-        A run was killed before it could seal them, and what it had put there has left the store since; or their
-        manifests cannot be used.
+        Their manifests cannot be used, or runs of format 1 were killed before they had written any.
 
         Args:
             units: What was found in the store.
@@ -246,22 +242,18 @@ class ArchiveRun:
 
     def carried_out(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
         """Archives units, wave by wave."""
-        run = secrets.token_hex(8)
         archived: list[ArchivedBucket] = []
         failed: list[FailedBucket] = []
-        vanished = 0
+        vanished, lost = 0, [*damaged]
         found = waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
-        try:
-            for number, wave in enumerate(found):
-                keys = {unit.key for unit in wave}
-                self.say(f"archiving {plural(len(keys), 'bucket')} ({number + 1} of {plural(len(found), 'wave')})")
-                manifests, differing = self.wave(keys, wave, f"{STAGING}/{run}/wave{number}")
-                archived += map(_archived, manifests)
-                failed += failures(differing)
-                vanished += len(keys) - len(manifests) - len(differing)
-        finally:
-            self.there.files.delete(f"{STAGING}/{run}")
-        return self.report(archived, failed=failed, vanished=vanished, damaged=damaged)
+        for number, wave in enumerate(found, 1):
+            keys = {unit.key for unit in wave}
+            self.say(f"archiving {plural(len(keys), 'bucket')} ({number} of {plural(len(found), 'wave')})")
+            manifests, differing = self.wave(keys, wave, lost)
+            archived += map(_archived, manifests)
+            failed += failures(differing)
+            vanished += len(keys) - len(manifests) - len(differing)
+        return self.report(archived, failed=failed, vanished=vanished, damaged=lost)
 
     def report(
         self,
@@ -286,34 +278,67 @@ class ArchiveRun:
         """Returns whether messages of a bucket may have expired by ``now``."""
         return buckets.named(key[1], self.options.seconds).start + self._ttl(self.queues[key[0]]) <= now
 
-    def publish(self, staged: str, keys: Collection[Key], found: Mapping[Key, Summary]) -> list[Manifest]:
-        """Puts staged buckets in their places and seals them."""
-        files, now = self.there.files, self.now
-        manifests = [
-            Manifest(
-                queue=key[0],
-                bucket=key[1],
-                seconds=self.options.seconds,
-                source=_source(self.queues[key[0]]),
-                summary=found[key],
-                files=self._listed(staged, key),
-                archived=manifest.iso(now),
-                verified=self.options.verify,
-                expiring=self.expiring(key, now),
-            )
-            for key in sorted(keys)
-        ]
-        if manifests:
-            self._lease.check()
-            # In this order: a crash leaves buckets without manifests, which the next run completes.
-            self.there.forget(one.key for one in manifests)
-            self.there.storage.replace(staged, [one.key for one in manifests])
-        for one in manifests:
-            self.there.record(one)
-        files.delete(staged)
-        return manifests
+    def wave(
+        self, keys: Collection[Key], units: Sequence[WorkUnit], damaged: list[str], also: DataFrame | None = None
+    ) -> tuple[list[Manifest], dict[Key, Difference]]:
+        """Archives buckets.
 
-    def differing(self, units: Sequence[WorkUnit], staged: str, found: Mapping[Key, Summary]) -> dict[Key, Difference]:
+        Args:
+            keys: Which.
+            units: What to scan in the store for them.
+            damaged: Files of the archive that are lost are added here.
+            also: Messages of these buckets from elsewhere, which are taken where the store has them no more.
+
+        Returns:
+            The manifests written, and how other buckets differed at the second scan.
+        """
+        run = f"r{secrets.token_hex(8)}"
+        self._lease.check()
+        self.there.begin(run, self.now)
+        older = self.there.older(keys, damaged)
+        rows, found = self._write(run, units, older, also)
+        summaries = checksums.summaries(rows)
+        differing = {}
+        if self.options.verify:
+            count = sum(one.count for one in summaries.values())
+            self.say(f"checking {plural(count, 'message')} against the store")
+            differing = self._differing(units, rows, summaries)
+        sealed = summaries.keys() - differing.keys()
+        manifests = [self._sealed(run, key, summaries[key], found[key], older.get(key)) for key in sorted(sealed)]
+        self._publish(run, manifests)
+        for key in differing:
+            self.there.files.delete(manifest.messages_path(*key, run))
+        return manifests, differing
+
+    def _write(
+        self, run: str, units: Sequence[WorkUnit], older: Mapping[Key, Older], also: DataFrame | None
+    ) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
+        """Writes what buckets are to hold; returns it as it was written, and its files."""
+        rows = find_buckets.messages(self.spark, self.options.store, self._groups(units))
+        paths = [path for one in older.values() for path in one.paths]
+        if not paths and also is None:
+            return self._written(rows, manifest.run_path(run))
+        # The scan is kept first, because the next one may find less: messages expire.
+        staged = f"{STAGING}/{run}"
+        rows, _ = self._written(rows, staged)
+        if paths:
+            kept = storage.read_paths(self.spark, self.there.files, paths)
+            if any(len(one.runs) > 1 for one in older.values()):
+                kept = kept.dropDuplicates(list(checksums.PLACE))
+            rows = checksums.merged(rows, kept)
+        if also is not None:
+            rows = checksums.merged(rows, also)
+        found = self._written(rows, manifest.run_path(run))
+        self.there.files.delete(staged)
+        return found
+
+    def _written(self, rows: DataFrame, path: str) -> tuple[DataFrame, dict[Key, tuple[DataFile, ...]]]:
+        files = self.there.files
+        return storage.written(self.spark, files, path, storage.write(rows, files, path))
+
+    def _differing(
+        self, units: Sequence[WorkUnit], archived: DataFrame, found: Mapping[Key, Summary]
+    ) -> dict[Key, Difference]:
         """Scans the store once more and returns the buckets that lack something, or have it otherwise."""
         stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._groups(units)))
         doubtful = {key for key, one in stored.items() if not one.same(found.get(key))}
@@ -321,49 +346,43 @@ class ArchiveRun:
             return {}
         # Mostly something has expired in between; which is seen only message by message.
         some = [unit for unit in units if unit.key in doubtful]
-        theirs = storage.read_staged(self.spark, self.there.files, staged)
-        return checksums.differences(find_buckets.messages(self.spark, self.options.store, self._groups(some)), theirs)
+        return checksums.differences(
+            find_buckets.messages(self.spark, self.options.store, self._groups(some)), archived
+        )
 
-    def wave(
-        self, keys: Collection[Key], units: Sequence[WorkUnit], path: str, also: DataFrame | None = None
-    ) -> tuple[list[Manifest], dict[Key, Difference]]:
-        """Archives buckets.
+    def _sealed(
+        self, run: str, key: Key, summary: Summary, files: tuple[DataFile, ...], older: Older | None
+    ) -> Manifest:
+        """Returns the manifest of a bucket that was written."""
+        now = self.now
+        return Manifest(
+            run=run,
+            replaces=older.runs if older else (),
+            queue=key[0],
+            bucket=key[1],
+            seconds=self.options.seconds,
+            source=_source(self.queues[key[0]]),
+            summary=summary,
+            files=files,
+            archived=manifest.iso(now),
+            verified=self.options.verify,
+            expiring=self.expiring(key, now),
+        )
 
-        Args:
-            keys: Which.
-            units: What to scan in the store for them.
-            path: Where to stage it.
-            also: Messages of these buckets from elsewhere, which are taken where the store has them no more.
+    def _publish(self, run: str, manifests: Sequence[Manifest]) -> None:
+        """Makes buckets what their new manifests say, one after another.
 
-        Returns:
-            The manifests written, and how other buckets differed at the second scan.
+        Raises:
+            ArchiveBusy: Another run has taken the lease.
         """
-        files, staged = self.there.files, f"{path}/new"
-        storage.stage(find_buckets.messages(self.spark, self.options.store, self._groups(units)), files, staged)
-        older = self.there.storage.present(keys)
-        if older or also is not None:
-            found = storage.read_staged(self.spark, files, staged)
-            staged = f"{path}/all"
-            for more in (self.there.storage.read(older) if older else None, also):
-                found = found if more is None else checksums.merged(found, more)
-            storage.stage(found, files, staged)
-        summaries = checksums.summaries(storage.read_staged(self.spark, files, staged))
-        differing = {}
-        if self.options.verify:
-            count = sum(one.count for one in summaries.values())
-            self.say(f"checking {plural(count, 'message')} against the store")
-            differing = self.differing(units, staged, summaries)
-        manifests = self.publish(staged, summaries.keys() - differing.keys(), summaries)
-        files.delete(path)
-        return manifests, differing
+        self._lease.check()
+        self.there.announce(run, manifests)
+        for one in manifests:
+            self._lease.check()
+            self.there.record(one)
 
     def _groups(self, units: Iterable[WorkUnit]) -> list[list[WorkUnit]]:
         return grouped(divided(units), self.tasks)
-
-    def _listed(self, staged: str, key: Key) -> tuple[manifest.DataFile, ...]:
-        if self.options.data != "parquet":
-            return ()
-        return storage.data_files(self.there.files, f"{staged}/{manifest.bucket_path(*key)}")
 
     def _search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> Search:
         starts = tuple(bucket.start for bucket in done)

@@ -11,7 +11,6 @@ is completed again stays the same.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from threading import Lock
@@ -25,13 +24,13 @@ from queuey.messages import Queue
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs.archive import buckets, directory, find_buckets, stream_parts
-from queuey.spark.jobs.archive.archive_job import STAGING, ArchiveOptions, ArchiveRun, FailedBucket, Say, failures
+from queuey.spark.jobs.archive.archive_job import ArchiveOptions, ArchiveRun, FailedBucket, Say, failures
 from queuey.spark.jobs.archive.buckets import ArchiveBucket
-from queuey.spark.jobs.archive.checksums import Key
 from queuey.spark.jobs.archive.directory import ArchiveDirectory
 from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
 from queuey.spark.jobs.archive.lease import ArchiveBusy, ArchiveLease
-from queuey.spark.jobs.archive.manifest import Archive
+from queuey.spark.jobs.archive.manifest import Archive, Key
+from queuey.spark.jobs.archive.stream_parts import StreamParts
 from queuey.spark.jobs.archive.work_units import BUCKET_WEIGHT, whole
 from queuey.spark.options import Assign
 from queuey.storage import Store
@@ -95,9 +94,7 @@ def archive_stream(
     if isinstance(options.selection, Assign):
         raise OptionError("an archive is of whole queues")
     store = open_stores.opened(options.store)
-    about = Archive(
-        application=open_stores.application(store, options.store), seconds=options.seconds, data=options.data
-    )
+    about = Archive(application=open_stores.application(store, options.store), seconds=options.seconds)
     lease = ArchiveLease(store, HadoopFiles(spark, options.to).root)
     with lease:
         there = directory.open_to_write(spark, options.to, about, write=True)
@@ -138,7 +135,7 @@ class BucketCloser:
         self._grace = round(grace * TICKS_PER_SECOND)
         self._lock = Lock()
         # Listed once: later there are too many of them for that.
-        self._parts = stream_parts.kept(there.files)
+        self._parts = StreamParts(there.files)
         self._batches = 0
         self._closed: dict[Key, int] = {}
         self._failed: dict[Key, FailedBucket] = {}
@@ -149,9 +146,8 @@ class BucketCloser:
         if not query:
             raise OptionError("Spark does not name the stream, so its batches cannot be identified")
         with self._lock:
-            stream_parts.write(self._there.files, messages, query, batch, self._options.seconds)
-            stream_parts.again(self._there.files, self._parts, query, batch)
-            stream_parts.tidy(self._there.files, self._parts, query, batch)
+            self._parts.write(messages, query, batch, self._options.seconds)
+            self._parts.tidy(query, batch)
             self._batches += 1
 
     def close(self) -> None:
@@ -159,8 +155,8 @@ class BucketCloser:
         with self._lock:
             # Moves the horizon of a store that does so only when something happens.
             self._store.ping()
-            queues = self._queues({key[0] for key in self._parts})
-            over = {key for key in self._parts if self._over(queues[key[0]], self._bucket(key))}
+            queues = self._queues({key[0] for key in self._parts.keys})
+            over = {key for key in self._parts.keys if self._over(queues[key[0]], self._bucket(key))}
             if not over:
                 return
             try:
@@ -177,22 +173,21 @@ class BucketCloser:
             closed=len(self._closed),
             messages=sum(self._closed.values()),
             failed=tuple(self._failed.values()),
-            open=len(self._parts),
+            open=len(self._parts.keys),
         )
 
     def _complete(self, over: Collection[Key], queues: Mapping[str, Queue]) -> None:
         self._say(f"completing {plural(len(over), 'bucket')}")
         scene = ArchiveRun(self._spark, self._options, self._there, queues, self._say, self._lease)
         units = [unit for key in sorted(over) for unit in whole(queues[key[0]], self._bucket(key), BUCKET_WEIGHT)]
-        also = stream_parts.read(self._spark, self._there.files, self._parts, over)
-        path = f"{STAGING}/{secrets.token_hex(8)}/stream"
-        try:
-            manifests, differing = scene.wave(over, units, path, also)
-        finally:
-            self._there.files.delete(path.rpartition("/")[0])
-        stream_parts.remove(self._there.files, self._parts, [one.key for one in manifests])
+        also = self._parts.read(self._spark, over)
+        lost: list[str] = []
+        self._there.look_again()
+        manifests, differing = scene.wave(over, units, lost, also)
+        for text in lost:
+            self._say(f"Lost from the archive: {text}")
+        self._parts.complete(one.key for one in manifests)
         for one in manifests:
-            self._parts.pop(one.key)
             self._closed[one.key] = one.summary.count
             self._failed.pop(one.key, None)
         self._failed.update({(one.queue, one.bucket): one for one in failures(differing)})

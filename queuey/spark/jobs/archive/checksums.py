@@ -8,15 +8,15 @@ from operator import add, xor
 from typing import TYPE_CHECKING, NamedTuple
 
 from queuey import ids
-from queuey.spark.jobs.archive.manifest import MessageSetHash, PartitionEnds, Summary, iso
+from queuey.spark.jobs.archive.manifest import Key, MessageSetHash, PartitionEnds, Summary, iso
 from queuey.spark.source import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-Key = tuple[str, str]
-"""Queue, and name of a bucket."""
 _PARTITION = ("queue", "bucket", "partition")
+PLACE = (*_PARTITION, "id")
+"""What names a message."""
 _MICROSECONDS = 1_000_000
 
 
@@ -29,9 +29,7 @@ class Difference(NamedTuple):
 
 def hashed(messages: DataFrame) -> DataFrame:
     """Returns places, sizes, ends and hashes of messages."""
-    return messages.select(
-        *_PARTITION, "id", "position", "expires", _size("value").alias("size"), _hash().alias("hash")
-    )
+    return messages.select(*PLACE, "position", "expires", _size("value").alias("size"), _hash().alias("hash"))
 
 
 def summaries(messages: DataFrame) -> dict[Key, Summary]:
@@ -85,7 +83,7 @@ def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]
     """
     from pyspark.sql import functions as f
 
-    key_columns = ["queue", "bucket", "partition", "id"]
+    key_columns = list(PLACE)
     theirs = hashed(archived).select(*key_columns, f.col("hash").alias("archived"))
     rows = (
         hashed(stored)
@@ -103,7 +101,7 @@ def differences(stored: DataFrame, archived: DataFrame) -> dict[Key, Difference]
 
 def merged(newer: DataFrame, older: DataFrame) -> DataFrame:
     """Returns the messages of both; where both have one, that of the newer."""
-    key_columns = ["queue", "bucket", "partition", "id"]
+    key_columns = list(PLACE)
     return newer.unionByName(older.join(newer.select(*key_columns), key_columns, "left_anti").select(newer.columns))
 
 

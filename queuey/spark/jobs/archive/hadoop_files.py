@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_RENAMING = frozenset({"file", "hdfs", "viewfs"})
+"""Schemes of file systems where a half-written file is seen, and a rename replaces a file in one step.
+
+In object stores a file appears when it is closed, and a rename is a copy.
+"""
 _PATTERNS = frozenset("*?[]{}\\")
 """What Spark takes a name with these for is not always a directory of that name."""
 
@@ -47,17 +52,27 @@ class HadoopFiles:
         jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
         session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
         hadoop = jvm.org.apache.hadoop
+        self._fs = hadoop.fs
         self._path = hadoop.fs.Path
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - likewise
+        self._array = gateway.new_array
         self._io = hadoop.io.IOUtils
         self._bytes = jvm.java.io.ByteArrayOutputStream
         try:
             path = self._path(directory)
             self._system = path.getFileSystem(session.sessionState().newHadoopConf())
+            # Without checksums in files of their own, which no rename would replace together with their files.
+            self._plain = self._system.getRaw() if self._system.getUri().getScheme() == "file" else self._system
             self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
         except Py4JJavaError as error:
             raise _refused(directory, error) from error
         if not _PATTERNS.isdisjoint(self.root):
             raise OptionError(f"{self.root}: the name of an archive has none of {' '.join(sorted(_PATTERNS))}")
+
+    @property
+    def renames(self) -> bool:
+        """Whether a rename replaces a file in one step, and a file that is being written is seen."""
+        return str(self._system.getUri().getScheme()) in _RENAMING
 
     def path(self, path: str) -> str:
         """Returns a place as Spark takes it."""
@@ -83,6 +98,15 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise _refused(path, error) from error
 
+    def length(self, path: str) -> int | None:
+        """Returns how many bytes a file has; None: it is not there."""
+        try:
+            if not self._system.exists(self._at(path)):
+                return None
+            return int(self._system.getFileStatus(self._at(path)).getLen())
+        except Py4JJavaError as error:
+            raise _refused(path, error) from error
+
     def read(self, path: str) -> str | None:
         """Returns a small file's text; None: it is not there."""
         try:
@@ -96,31 +120,57 @@ class HadoopFiles:
             raise _refused(path, error) from error
         return bytes(held.toByteArray()).decode(errors="replace")
 
+    def tree(self, path: str) -> dict[str, int]:
+        """Returns the files below a directory, by their paths from there, and their lengths in bytes."""
+        try:
+            if not self._system.exists(self._at(path)):
+                return {}
+            found, base = self._system.listFiles(self._at(path), True), len(self.path(path)) + 1  # noqa: FBT003 - all levels
+            entries = {}
+            while found.hasNext():
+                status = found.next()
+                entries[str(status.getPath().toString())[base:]] = int(status.getLen())
+        except Py4JJavaError as error:
+            raise _refused(path, error) from error
+        return dict(sorted(entries.items()))
+
     def write(self, path: str, text: str) -> None:
-        """Replaces a small file. A reader finds the new text, the old one or, for a moment, no file: never a part."""
+        """Replaces a small file in one step, also if this process is killed: the old text is there, or the new one."""
+        if not self.renames:
+            self._create(path, text)
+            return
         parent, _, name = path.rpartition("/")
         # Spark and Hadoop take no notice of names that begin so.
         draft = f"{parent}/_{name}.new" if parent else f"_{name}.new"
+        self._create(draft, text)
         try:
-            stream = self._system.create(self._at(draft), True)  # noqa: FBT003 - overwrite
+            self._renamed(draft, path)
+        except Py4JJavaError as error:
+            raise _refused(path, error) from error
+
+    def _create(self, path: str, text: str) -> None:
+        try:
+            stream = self._plain.create(self._at(path), True)  # noqa: FBT003 - overwrite
             try:
                 stream.write(text.encode())
             finally:
                 stream.close()
         except Py4JJavaError as error:
             raise _refused(path, error) from error
-        self.move(draft, path)
 
-    def move(self, source: str, target: str) -> None:
-        """Renames a file or a directory; what is at the target goes."""
-        self.delete(target)
-        try:
-            self._system.mkdirs(self._at(target).getParent())
-            moved = self._system.rename(self._at(source), self._at(target))
-        except Py4JJavaError as error:
-            raise _refused(target, error) from error
-        if not moved:
-            raise FilesUnavailable(f"{self.path(source)} could not be renamed to {self.path(target)}")
+    def _renamed(self, draft: str, path: str) -> None:
+        if self._plain is not self._system:
+            parent, _, name = path.rpartition("/")
+            # A checksum that an earlier release may have left would be of the old text.
+            self._plain.delete(self._at(f"{parent}/.{name}.crc" if parent else f".{name}.crc"), False)  # noqa: FBT003 - one file
+            if not self._plain.rename(self._at(draft), self._at(path)):
+                raise FilesUnavailable(f"{self.path(draft)} could not be renamed to {self.path(path)}")
+            return
+        rename = getattr(self._fs, "Options$Rename")
+        overwrite = self._array(rename, 1)
+        overwrite[0] = rename.OVERWRITE
+        context = self._fs.FileContext.getFileContext(self._system.getUri(), self._system.getConf())
+        context.rename(self._at(draft), self._at(path), overwrite)
 
     def delete(self, path: str) -> None:
         """Removes a file, or a directory with what it holds, if it is there."""

@@ -2,13 +2,19 @@
 
 ::
 
-    DIR/archive.json                                    what kind of archive this is
-    DIR/messages/queue=<name>/bucket=<start>/*.parquet  the messages (or a Delta or Iceberg table)
-    DIR/manifests/queue=<name>/<start>.json             one manifest for each bucket that is complete
-    DIR/_staging/…, DIR/_incoming/…                     what is being worked on; Spark does not see these
+    DIR/archive.json                                                what kind of archive this is
+    DIR/messages/run=<run>/queue=<name>/bucket=<start>/*.parquet    the messages
+    DIR/manifests/queue=<name>/<start>.<run>.json                   a manifest: which files a bucket is
+    DIR/runs.json                                                   which runs began within a day
+    DIR/runs/<run>.json                                             the manifests that a run is about to write
+    DIR/_staging/…, DIR/_incoming/…                                 what is being worked on; Spark does not see these
 
-A manifest is written after its bucket's messages and removed before they are replaced. So a bucket with a manifest is
-complete, and one without is not there.
+Files are written once and never changed, apart from ``runs.json``. A bucket is what its manifest lists, and nothing
+else is in the archive. A manifest names those that it replaces. So a bucket changes in one step, when its new manifest
+is there, and whoever has read the old one still finds its files: they are removed a day later.
+
+Format 1 had ``messages/queue=<name>/bucket=<start>/*.parquet`` and ``manifests/queue=<name>/<start>.json``, which are
+read as those of a run without a name.
 """
 
 from __future__ import annotations
@@ -16,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Literal, TypeVar
+from typing import TypeVar
+from urllib.parse import unquote
 
 import msgspec
 
@@ -26,9 +33,16 @@ from queuey.spark.jobs.archive.buckets import ArchiveBucket
 
 T = TypeVar("T")
 
-FORMAT = 1
+FORMAT = 2
+KNOWN = frozenset({1, FORMAT})
 HASH = "xxhash64: xor and sum over the messages"
-Kept = Literal["parquet", "delta", "iceberg"]
+PARQUET = "parquet"
+Key = tuple[str, str]
+"""Queue, and name of a bucket."""
+UNNAMED = ""
+"""The run of everything in format 1."""
+MESSAGES = "messages"
+MANIFESTS = "manifests"
 _ESCAPED = frozenset([*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\{[]^\x7f"])
 _FULL = 1 << 64
 
@@ -45,17 +59,17 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         application: Whose queues are in it.
         seconds: How wide its buckets are.
-        data: How its messages are kept.
+        data: How its messages are kept; releases before this one could keep them in tables as well.
     """
 
     application: str
     seconds: int
-    data: Kept
+    data: str = PARQUET
     format: int = FORMAT
 
     def differing(self, other: Archive) -> list[str]:
         """Returns in words how another one would differ."""
-        names = {"application": "application", "seconds": "width of buckets (s)", "data": "format"}
+        names = {"application": "application", "seconds": "width of buckets (s)"}
         pairs = [(text, getattr(self, name), getattr(other, name)) for name, text in names.items()]
         return [f"its {text} is {mine}, not {theirs}" for text, mine, theirs in pairs if mine != theirs]
 
@@ -125,7 +139,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataFile(msgspec.Struct, frozen=True, order=True):
-    """A data file of a bucket and its length in bytes."""
+    """A data file of a bucket: its name in the bucket's directory, and its length in bytes."""
 
     name: str
     bytes: int
@@ -135,12 +149,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """One complete bucket.
 
     Attributes:
+        run: Who wrote it and its files.
+        replaces: The runs of all manifests of this bucket that it takes the place of; their messages are in it.
         queue: Its name.
         bucket: Its start, as in the names of directories.
         seconds: How wide it is.
         source: The queue.
         summary: The messages, read back from the files.
-        files: The files of the bucket; empty where a table keeps them.
+        files: The files of the bucket.
         archived: When (ISO 8601, UTC).
         verified: A second scan of the store has found nothing that is not here.
         expiring: The queue's TTL was shorter than the bucket's age when it was archived, so that messages may have
@@ -156,6 +172,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     archived: str
     verified: bool
     expiring: bool
+    run: str = UNNAMED
+    replaces: tuple[str, ...] = ()
     algorithm: str = HASH
     format: int = FORMAT
 
@@ -165,12 +183,45 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return buckets.named(self.bucket, self.seconds)
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """Queue and bucket."""
         return self.queue, self.bucket
 
+    @property
+    def path(self) -> str:
+        """Where this manifest is, from the archive's directory."""
+        return manifest_path(self.queue, self.bucket, self.run)
 
-def encode(value: Archive | Manifest) -> str:
+    @property
+    def data_paths(self) -> list[str]:
+        """Where its files are, from the archive's directory."""
+        place = messages_path(self.queue, self.bucket, self.run)
+        return [f"{place}/{file.name}" for file in self.files]
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A run that began, at an instant in seconds since 1970."""
+
+    run: str
+    at: float
+
+
+class Runs(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs that began within a day, the oldest first: what ``runs.json`` holds."""
+
+    runs: tuple[Begun, ...] = ()
+    format: int = FORMAT
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifests that one run is about to write: written before the first of them, when all files are there."""
+
+    run: str
+    manifests: tuple[Manifest, ...]
+    format: int = FORMAT
+
+
+def encode(value: Archive | Manifest | Runs | Publication) -> str:
     """Returns JSON for files, to be read by people too."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n"
 
@@ -179,9 +230,33 @@ def decode_archive(text: str, path: str) -> Archive:
     """Reads ``archive.json``.
 
     Raises:
-        ArchiveDamaged: It is none, or of a format that this program does not know.
+        ArchiveDamaged: It is none, or of a format that this program does not know, or its messages are in a table.
     """
-    return _decoded(text, path, Archive)
+    found = _decoded(text, path, Archive)
+    if found.data != PARQUET:
+        raise ArchiveDamaged(
+            f"{path}: its messages are in a table of format {found.data!r}, which this release does not read. "
+            "Replay it with the release that wrote it, or read the table itself."
+        )
+    return found
+
+
+def decode_runs(text: str, path: str) -> Runs:
+    """Reads ``runs.json``.
+
+    Raises:
+        ArchiveDamaged: It is none.
+    """
+    return _decoded(text, path, Runs)
+
+
+def decode_publication(text: str, path: str) -> Publication:
+    """Reads what a run was about to publish.
+
+    Raises:
+        ArchiveDamaged: It is none.
+    """
+    return _decoded(text, path, Publication)
 
 
 def decode(text: str, path: str) -> Manifest:
@@ -203,9 +278,14 @@ def escaped(name: str) -> str:
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in name)
 
 
-def messages_path(queue: str, bucket: str) -> str:
-    """Returns where a bucket's messages are, from the archive's directory."""
-    return f"messages/{bucket_path(queue, bucket)}"
+def run_path(run: str) -> str:
+    """Returns where the messages of a run are, from the archive's directory."""
+    return f"{MESSAGES}/run={run}" if run else MESSAGES
+
+
+def messages_path(queue: str, bucket: str, run: str) -> str:
+    """Returns where a run put a bucket's messages, from the archive's directory."""
+    return f"{run_path(run)}/{bucket_path(queue, bucket)}"
 
 
 def bucket_path(queue: str, bucket: str) -> str:
@@ -213,20 +293,44 @@ def bucket_path(queue: str, bucket: str) -> str:
     return f"{queue_path(queue)}/bucket={bucket}"
 
 
+def bucket_in(path: str) -> Key | None:
+    """Returns which bucket a file under a directory of messages is of; None: it is none of messages."""
+    match path.split("/"):
+        case [queue, bucket, name] if name[0] not in "._":
+            return queue_of(queue), bucket.removeprefix("bucket=")
+    return None
+
+
 def queue_path(queue: str) -> str:
     """Returns where a queue is under a directory of messages, or of manifests."""
     return f"queue={escaped(queue)}"
 
 
-def manifest_path(queue: str, bucket: str) -> str:
+def queue_of(directory: str) -> str:
+    """Returns the queue whose directory has this name."""
+    return unquote(directory.removeprefix("queue="))
+
+
+def manifest_path(queue: str, bucket: str, run: str) -> str:
     """Returns where a bucket's manifest is, from the archive's directory."""
-    return f"manifests/{queue_path(queue)}/{bucket}.json"
+    return f"{MANIFESTS}/{queue_path(queue)}/{bucket}{f'.{run}' if run else ''}.json"
 
 
-def bucket_of(file: str) -> str | None:
-    """Returns which bucket a manifest of this file name is of; None: it is no manifest (one being written, say)."""
-    name, dot, ending = file.partition(".")
-    return name if dot and ending == "json" and not name.startswith("_") else None
+def version_of(file: str) -> tuple[str, str] | None:
+    """Returns which bucket and run a manifest of this file name is of; None: it is none (one being written, say)."""
+    match file.split("."):
+        case [bucket, "json"] if not bucket.startswith("_"):
+            return bucket, UNNAMED
+        case [bucket, run, "json"] if bucket and run and not bucket.startswith("_"):
+            return bucket, run
+    return None
+
+
+def standing(found: Iterable[Manifest]) -> list[Manifest]:
+    """Returns the manifests of one bucket that no other one replaces; more than one: of runs that overlapped."""
+    manifests = list(found)
+    replaced = {run for one in manifests for run in one.replaces}
+    return [one for one in manifests if one.run not in replaced]
 
 
 def identity(manifests: Iterable[Manifest]) -> str:
@@ -246,8 +350,8 @@ def iso(seconds: float) -> str:
 def _decoded(text: str, path: str, kind: type[T]) -> T:
     try:
         version = msgspec.json.decode(text, type=_Versioned).format
-        if version != FORMAT:
-            raise ArchiveDamaged(f"{path}: written in format {version}, this program knows {FORMAT}")
+        if version not in KNOWN:
+            raise ArchiveDamaged(f"{path}: written in format {version}, this program knows 1 to {FORMAT}")
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
         raise ArchiveDamaged(f"{path}: {error}") from error

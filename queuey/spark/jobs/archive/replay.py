@@ -23,7 +23,7 @@ from queuey.ids import FIRST, LAST, Position
 from queuey.messages import MAX_TTL, Queue, QueueSpec
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
-from queuey.spark.jobs.archive import buckets, directory, find_buckets, manifest
+from queuey.spark.jobs.archive import buckets, directory, find_buckets, manifest, storage
 from queuey.spark.jobs.archive.directory import ArchiveDirectory
 from queuey.spark.jobs.archive.manifest import ArchiveDamaged, ArchivedQueue, Manifest
 from queuey.spark.options import LEAD, MAX_NAME, Selection, StoreOptions
@@ -262,14 +262,14 @@ class ReplayRun:
 
         if not self._manifests:
             return {}, 0
-        whole = self._there.storage.read([one.key for one in self._manifests])
+        whole = self._archived()
         chosen = self._wanted(whole)
         _check_repeatable(chosen, fresh=self._options.fresh)
         wanted = chosen.select("queue", "bucket", "id", "partition", self._expired().alias("expired"))
         sizes = {(row.queue, row.bucket): row["count"] for row in whole.groupBy("queue", "bucket").count().collect()}
         for one in self._manifests:
             if sizes.get(one.key, 0) != one.summary.count:
-                place = manifest.messages_path(*one.key)
+                place = manifest.messages_path(*one.key, one.run)
                 raise ArchiveDamaged(f"{place} holds {sizes.get(one.key, 0)} messages and not {one.summary.count}")
         live = f.count_if(~f.col("expired")).alias("live")
         rows = wanted.groupBy("queue").agg(live, f.count_if("expired").alias("expired")).collect()
@@ -346,6 +346,9 @@ class ReplayRun:
             dry_run=self._options.dry_run,
         )
 
+    def _archived(self) -> DataFrame:
+        return storage.read(self._spark, self._there.files, self._manifests)
+
     def _wanted(self, messages: DataFrame) -> DataFrame:
         """Chooses messages by position and condition."""
         chosen = messages
@@ -367,7 +370,7 @@ class ReplayRun:
         """Returns the rows to be written."""
         from pyspark.sql import functions as f
 
-        found = self._wanted(self._there.storage.read([one.key for one in self._manifests]))
+        found = self._wanted(self._archived())
         names = f.create_map(*(f.lit(text) for pair in self._targets.items() for text in pair))
         found = found.withColumn("source", f.col("queue")).withColumn("queue", names[f.col("queue")])
         written = [*_WRITTEN, "expires"] if self._options.keep_expiry else [*_WRITTEN]

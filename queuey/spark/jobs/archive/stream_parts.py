@@ -2,120 +2,150 @@
 
 ::
 
-    DIR/_incoming/<query>/<batch>/queue=<name>/bucket=<start>/*.parquet
+    DIR/_incoming/<query>/<batch>.json                                       which files a micro-batch has written
+    DIR/_incoming/<query>/<batch>-<attempt>/queue=<name>/bucket=<start>/*.parquet
 
 A micro-batch that is done again finds that it was written, and is left as it is: some of its messages may have expired
-since. Spark does not see these directories when it reads an archive.
+since. Spark does not see these directories when it reads an archive. In format 1 a micro-batch was a directory
+``<batch>`` with a file ``_SUCCESS``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-from queuey.spark.jobs.archive import find_buckets, manifest
-from queuey.spark.jobs.archive.checksums import Key
+import msgspec
+
+from queuey.spark.jobs.archive import find_buckets, manifest, storage
+from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
+from queuey.spark.jobs.archive.manifest import Key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
-
 INCOMING = "_incoming"
 _DONE = "_SUCCESS"
 """What Spark writes when everything else is in its place."""
-_ORDER = ("queue", "bucket", "partition", "position")
 
 
-def write(files: HadoopFiles, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
-    """Writes a micro-batch, unless it was.
+class MicroBatch(msgspec.Struct, frozen=True):
+    """What a micro-batch has written.
+
+    Attributes:
+        place: Its directory, from the archive's.
+        files: Of each bucket, from there.
+    """
+
+    place: str
+    files: tuple[tuple[Key, tuple[str, ...]], ...]
+
+
+_decode = msgspec.json.Decoder(MicroBatch).decode
+
+
+class StreamParts:
+    """The micro-batches of streams, and the buckets of each that are not complete yet.
 
     Args:
-        files: The archive's.
-        messages: With all columns of a read, headers as well.
-        query: The stream's id, the same over restarts from its checkpoint.
-        batch: The number of the micro-batch.
-        seconds: How wide buckets are.
+        files: The archive's. What its listings lack is found when the next micro-batch comes.
     """
-    path = f"{INCOMING}/{query}/{batch}"
-    if files.exists(f"{path}/{_DONE}"):
-        return
-    found = messages.withColumn("bucket", bucket_name(messages["timestamp"], seconds))
-    rows = found.select(*find_buckets.schema().names).sortWithinPartitions(*_ORDER)
-    rows.write.mode("overwrite").partitionBy("queue", "bucket").parquet(files.path(path))
 
+    def __init__(self, files: HadoopFiles) -> None:
+        self._files = files
+        self._batches: dict[str, MicroBatch] = {}
+        self._left: dict[Key, set[str]] = {}
+        for query in files.list(INCOMING):
+            names = {entry.name.partition(".")[0].partition("-")[0] for entry in files.list(f"{INCOMING}/{query.name}")}
+            for name in names:
+                self._add(f"{INCOMING}/{query.name}/{name}")
 
-def kept(files: HadoopFiles) -> dict[Key, list[str]]:
-    """Returns where the parts of each bucket are. Cost: a listing of every directory of every micro-batch."""
-    found: dict[Key, list[str]] = {}
-    for query in _directories(files, INCOMING):
-        for batch in _directories(files, f"{INCOMING}/{query}"):
-            add(files, found, query, batch)
-    return found
+    @property
+    def keys(self) -> Collection[Key]:
+        """The buckets of which anything is kept."""
+        return self._left.keys()
 
+    def write(self, messages: DataFrame, query: str, batch: int, seconds: int) -> None:
+        """Writes a micro-batch, unless it was.
 
-def again(files: HadoopFiles, parts: dict[Key, list[str]], query: str, batch: int) -> None:
-    """Lists the parts of a written micro-batch again, because an earlier attempt may have left other ones."""
-    base = f"{INCOMING}/{query}/{batch}"
-    for key in [key for key, bases in parts.items() if base in bases]:
-        parts[key].remove(base)
-        if not parts[key]:
-            del parts[key]
-    add(files, parts, query, batch)
+        Args:
+            messages: With all columns of a read, headers as well.
+            query: The stream's id, the same over restarts from its checkpoint.
+            batch: The number of the micro-batch.
+            seconds: How wide buckets are.
+        """
+        base = f"{INCOMING}/{query}/{batch}"
+        if not self._add(base):
+            place = f"{base}-{secrets.token_hex(4)}"
+            named = messages.withColumn("bucket", bucket_name(messages["timestamp"], seconds))
+            count = storage.write(named.select(*find_buckets.schema().names), self._files, place)
+            _, found = storage.written(messages.sparkSession, self._files, place, count)
+            paths = [(key, tuple(f"{manifest.bucket_path(*key)}/{file.name}" for file in found[key])) for key in found]
+            self._files.write(f"{base}.json", msgspec.json.encode(MicroBatch(place, tuple(paths))).decode())
+            self._add(base)
+        # Listings may have lacked those just before it when this process began.
+        earlier = batch - 1
+        while f"{INCOMING}/{query}/{earlier}" not in self._batches and self._add(f"{INCOMING}/{query}/{earlier}"):
+            earlier -= 1
 
+    def read(self, spark: SparkSession, keys: Collection[Key]) -> DataFrame:
+        """Returns what was kept of buckets, each message once.
 
-def add(files: HadoopFiles, parts: dict[Key, list[str]], query: str, batch: int | str) -> None:
-    """Adds the parts of a micro-batch to those that are known."""
-    base = f"{INCOMING}/{query}/{batch}"
-    for queue in _directories(files, base):
-        for bucket in _directories(files, f"{base}/{queue}"):
-            key = unquote(queue.removeprefix("queue=")), bucket.removeprefix("bucket=")
-            parts.setdefault(key, []).append(base)
+        A stream that was begun anew has kept some messages a second time.
+        """
+        bases = sorted({base for key in keys for base in self._left[key]})
+        batches = [self._batches[base] for base in bases]
+        paths = [f"{one.place}/{path}" for one in batches for key, some in one.files if key in keys for path in some]
+        return storage.read_paths(spark, self._files, paths).dropDuplicates(["queue", "bucket", "partition", "id"])
 
+    def complete(self, keys: Iterable[Key]) -> None:
+        """Takes note of buckets that are complete."""
+        for key in keys:
+            self._left.pop(key, None)
 
-def read(
-    spark: SparkSession, files: HadoopFiles, parts: Mapping[Key, Sequence[str]], keys: Collection[Key]
-) -> DataFrame:
-    """Returns what was kept of buckets, each message once.
+    def tidy(self, query: str, batch: int) -> None:
+        """Removes earlier micro-batches of which nothing is left.
 
-    A stream that was begun anew has kept some messages a second time.
-    """
-    found: DataFrame | None = None
-    bases = sorted({base for key in keys for base in parts[key]})
-    for base in bases:
-        paths = [f"{base}/{manifest.bucket_path(*key)}" for key in sorted(keys) if base in parts[key]]
-        reader = spark.read.schema(find_buckets.schema()).option("basePath", files.path(base))
-        some = reader.parquet(*map(files.path, paths)).select(*find_buckets.schema().names)
-        found = some if found is None else found.unionByName(some)
-    if found is None:
-        return spark.createDataFrame([], find_buckets.schema())
-    return found.dropDuplicates(["queue", "bucket", "partition", "id"])
+        The last one stays until it is certain that it is not done again.
 
+        Args:
+            query: The stream's id.
+            batch: The number of the last micro-batch.
+        """
+        held = set().union(*self._left.values())
+        for entry in self._files.list(f"{INCOMING}/{query}"):
+            number = entry.name.partition("-")[0]
+            base = f"{INCOMING}/{query}/{number}"
+            if not (entry.directory and number.isdecimal() and int(number) < batch) or base in held:
+                continue
+            if base in self._batches or not self._add(base):
+                # In this order, so that nothing refers to files that are gone.
+                self._files.delete(f"{base}.json")
+                self._files.delete(f"{INCOMING}/{query}/{entry.name}")
+                self._batches.pop(base, None)
 
-def remove(files: HadoopFiles, parts: Mapping[Key, Sequence[str]], keys: Iterable[Key]) -> None:
-    """Removes what was kept of buckets that are complete."""
-    for key in keys:
-        for base in parts.get(key, ()):
-            files.delete(f"{base}/{manifest.bucket_path(*key)}")
+    def _add(self, base: str) -> bool:
+        """Adds a micro-batch; returns whether it was written."""
+        text = self._files.read(f"{base}.json")
+        if text is not None:
+            found = _decode(text)
+        elif self._files.exists(f"{base}/{_DONE}"):
+            found = self._listed(base)
+        else:
+            return False
+        self._batches[base] = found
+        for key, _ in found.files:
+            self._left.setdefault(key, set()).add(base)
+        return True
 
-
-def tidy(files: HadoopFiles, parts: Mapping[Key, Sequence[str]], query: str, batch: int) -> None:
-    """Removes the directories of earlier micro-batches of which nothing is left.
-
-    The last one stays until it is certain that it is not done again.
-
-    Args:
-        files: The archive's.
-        parts: What is left of all micro-batches.
-        query: The stream's id.
-        batch: The number of the last micro-batch.
-    """
-    held = {base for bases in parts.values() for base in bases}
-    for name in _directories(files, f"{INCOMING}/{query}"):
-        base = f"{INCOMING}/{query}/{name}"
-        if name.isdecimal() and int(name) < batch and base not in held:
-            files.delete(base)
+    def _listed(self, base: str) -> MicroBatch:
+        """Returns a micro-batch of format 1."""
+        found: dict[Key, tuple[str, ...]] = {}
+        for path in self._files.tree(base):
+            if key := manifest.bucket_in(path):
+                found[key] = (*found.get(key, ()), path)
+        return MicroBatch(base, tuple(found.items()))
 
 
 def bucket_name(timestamp: Column, seconds: int) -> Column:
@@ -128,7 +158,3 @@ def bucket_name(timestamp: Column, seconds: int) -> Column:
     in_day = start % 86_400
     parts = [(in_day / 3600).cast("int"), (in_day % 3600 / 60).cast("int"), (in_day % 60).cast("int")]
     return f.format_string("%sT%02d%02d%02dZ", day, *parts)
-
-
-def _directories(files: HadoopFiles, path: str) -> list[str]:
-    return [entry.name for entry in files.list(path) if entry.directory]

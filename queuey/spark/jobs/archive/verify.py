@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,10 +12,9 @@ import msgspec
 from queuey.errors import QueueNotFound
 from queuey.messages import Queue
 from queuey.spark import open_stores
-from queuey.spark.jobs.archive import checksums, directory, find_buckets
-from queuey.spark.jobs.archive.checksums import Key
+from queuey.spark.jobs.archive import checksums, directory, find_buckets, storage
 from queuey.spark.jobs.archive.directory import ArchiveDirectory
-from queuey.spark.jobs.archive.manifest import Manifest, Summary
+from queuey.spark.jobs.archive.manifest import Key, Manifest, Summary
 from queuey.spark.jobs.archive.work_units import Search, divided, grouped, shared
 from queuey.spark.options import Selection, StoreOptions
 from queuey.storage import Store
@@ -94,11 +94,11 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     unreadable: list[str] = []
     manifests = there.manifests({(name, one) for name in names for one in there.bucket_names(name)}, unreadable)
     say(f"checking {plural(len(manifests), 'bucket')}")
-    keys = {one.key for one in manifests}
-    present = there.storage.present(keys)
-    found = checksums.summaries(there.storage.read(present)) if present else {}
+    lengths = {path: there.files.length(path) for one in manifests for path in one.data_paths}
+    present = {one.key: [path for path in one.data_paths if lengths[path] is not None] for one in manifests}
+    found = checksums.summaries(storage.read_paths(spark, there.files, chain.from_iterable(present.values())))
     damaged = [damage for one in manifests for damage in compared(one, found.get(one.key))]
-    damaged += [damage for one in manifests for damage in _files(there, one)]
+    damaged += [damage for one in manifests for damage in _files(one, lengths)]
     unsealed = there.unsealed(names)
     waiting: list[UnarchivedBucket] = []
     if options.against_store:
@@ -106,7 +106,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
         lacking, waiting = _against_store(spark, options, there, names, present)
         damaged += lacking
         unsealed -= {(one.queue, one.bucket) for one in waiting}
-    damaged += [Damage(*key, "it holds messages and has no manifest: archive it again") for key in unsealed]
+    damaged += [Damage(*key, "a killed run left it without a manifest: archive it again") for key in unsealed]
     return CheckReport(
         archive=there.files.root,
         buckets=len(manifests),
@@ -131,17 +131,23 @@ def compared(one: Manifest, found: Summary | None) -> list[Damage]:
     return []
 
 
-def _files(there: ArchiveDirectory, one: Manifest) -> list[Damage]:
+def _files(one: Manifest, lengths: Mapping[str, int | None]) -> list[Damage]:
     """Says which files are not those that the manifest lists."""
-    now = set(there.storage.files(one.key))
-    lacking, added = sorted(set(one.files) - now), sorted(now - set(one.files))
-    texts = [f"the file {file.name} of {file.bytes} bytes is not there" for file in lacking]
-    texts += [f"the file {file.name} of {file.bytes} bytes is not in its manifest" for file in added]
-    return [Damage(*one.key, text) for text in texts]
+    damaged = []
+    for path, file in zip(one.data_paths, one.files, strict=True):
+        if lengths[path] is None:
+            damaged.append(Damage(*one.key, f"the file {file.name} of {file.bytes} bytes is not there"))
+        elif lengths[path] != file.bytes:
+            damaged.append(Damage(*one.key, f"the file {file.name} has {lengths[path]} bytes and not {file.bytes}"))
+    return damaged
 
 
 def _against_store(
-    spark: SparkSession, options: CheckOptions, there: ArchiveDirectory, names: Iterable[str], keys: set[Key]
+    spark: SparkSession,
+    options: CheckOptions,
+    there: ArchiveDirectory,
+    names: Iterable[str],
+    present: Mapping[Key, Sequence[str]],
 ) -> tuple[list[Damage], list[UnarchivedBucket]]:
     """Returns what the archived buckets lack, and the closed buckets that are not archived."""
     store = open_stores.opened(options.store)
@@ -150,16 +156,17 @@ def _against_store(
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
     searches = [Search(queue.name, queue.qid, seconds) for queue in live]
     units = find_buckets.find(spark, options.store, shared(searches, tasks))
-    archived = [unit for unit in units if unit.key in keys]
+    archived = [unit for unit in units if unit.key in present]
     counts: dict[Key, int] = {}
     for unit in units:
-        if unit.key not in keys:
+        if unit.key not in present:
             counts[unit.key] = counts.get(unit.key, 0) + unit.weight
     waiting = [UnarchivedBucket(*key, count) for key, count in counts.items()]
     if not archived:
         return [], waiting
     stored = find_buckets.messages(spark, options.store, grouped(divided(archived), tasks))
-    theirs = there.storage.read({unit.key for unit in archived})
+    paths = [path for key in {unit.key for unit in archived} for path in present[key]]
+    theirs = storage.read_paths(spark, there.files, paths)
     found = checksums.differences(stored, theirs)
     return [Damage(*key, _lacks(one)) for key, one in found.items()], waiting
 

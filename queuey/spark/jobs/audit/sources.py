@@ -14,9 +14,8 @@ from queuey.ids import LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import DEFAULT_TTL, Queue
 from queuey.spark import open_stores
 from queuey.spark.jobs import tasks
-from queuey.spark.jobs.archive import buckets, directory
-from queuey.spark.jobs.archive.checksums import Key
-from queuey.spark.jobs.archive.directory import ArchiveDirectory
+from queuey.spark.jobs.archive import buckets, directory, storage
+from queuey.spark.jobs.archive.manifest import Manifest
 from queuey.spark.jobs.audit import body_hashes, receipt_columns, receipt_join
 from queuey.spark.options import SourceOptions, StoreOptions, Subscribe
 from queuey.spark.source import batch_reader, columns
@@ -82,6 +81,7 @@ class MessageSources:
         self._options = options
         self._groups = groups
         self._archive = None if archive is None else directory.open_existing(spark, archive)
+        self._found: list[Manifest] | None = None
         self._store: Store | None = None
         self._queues: dict[str, Queue | None] = {}
         if only_archive:
@@ -110,19 +110,19 @@ class MessageSources:
         """Returns hashes of what the archive has, from the first receipts on; None: there is none."""
         if self._archive is None:
             return None
-        keys = self._keys(self._archive, spans)
         lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
         starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
-        return receipt_join.archived(self._archive.storage.read(keys), starts)
+        # What the archive has lost is missing, which an audit is to find.
+        paths = [path for one in self._manifests(spans) for path in self._archive.present(one, [])]
+        return receipt_join.archived(storage.read_paths(self._spark, self._archive.files, paths), starts)
 
     def sealed(self, wanted: DataFrame, spans: Sequence[Span]) -> DataFrame:
         """Adds to promised messages when their buckets were archived; see :func:`receipt_join.sealed`."""
         if self._archive is None:
             return wanted
-        found = self._archive.manifests(self._keys(self._archive, spans))
         rows = [
             (one.queue, one.span.start * TICKS_PER_SECOND, datetime.fromisoformat(one.archived).timestamp())
-            for one in found
+            for one in self._manifests(spans)
         ]
         width = self._archive.about.seconds * TICKS_PER_SECOND
         return receipt_join.sealed(wanted, self._spark.createDataFrame(rows, receipt_join.BUCKETS), width)
@@ -132,17 +132,20 @@ class MessageSources:
         names = [span.queue for span in spans]
         return {group: {name: self._stands(name, group) for name in names} for group in self._groups}
 
-    @staticmethod
-    def _keys(archive: ArchiveDirectory, spans: Sequence[Span]) -> list[Key]:
-        """Returns the archived buckets of queues from the first receipts on."""
-        there, seconds = set(archive.queues()), archive.about.seconds
-        return [
-            (span.queue, name)
-            for span in spans
-            if span.queue in there
-            for name in archive.bucket_names(span.queue)
-            if buckets.named(name, seconds).upper > span.lower
-        ]
+    def _manifests(self, spans: Sequence[Span]) -> list[Manifest]:
+        """Returns the manifests of the archived buckets of queues from the first receipts on, the same each time."""
+        assert self._archive is not None  # noqa: S101 - asked for only where there is one
+        if self._found is None:
+            there, seconds = set(self._archive.queues()), self._archive.about.seconds
+            keys = [
+                (span.queue, name)
+                for span in spans
+                if span.queue in there
+                for name in self._archive.bucket_names(span.queue)
+                if buckets.named(name, seconds).upper > span.lower
+            ]
+            self._found = self._archive.manifests(keys)
+        return self._found
 
     def _about(self, name: str) -> tuple[float, int]:
         if self._store is None:

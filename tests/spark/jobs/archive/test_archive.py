@@ -18,6 +18,7 @@ from queuey.spark.jobs.archive.archive_job import ArchiveReport, archive
 from queuey.spark.jobs.archive.buckets import ArchiveBucket
 from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
 from queuey.spark.jobs.archive.lease import ArchiveBusy, ArchiveLease
+from queuey.spark.jobs.archive.manifest import ArchiveDamaged
 from queuey.spark.jobs.archive.verify import CheckOptions, CheckReport, check
 from queuey.spark.options import Pattern, Subscribe
 from tests.replacing import replace
@@ -47,9 +48,8 @@ def checked(spark: SparkSession, kept: Kept, to: Path, **more: Any) -> CheckRepo
 
 
 def rows(spark: SparkSession, to: Path, queue: str) -> list[tuple[Any, ...]]:
-    """Returns the archived messages of a queue, as anybody's Spark would read them, sorted."""
-    messages = spark.read.parquet(str(to / "messages"))
-    return sorted(archived(row) for row in messages.where(messages["queue"] == queue).collect())
+    """Returns the archived messages of a queue, sorted."""
+    return sorted(archived(row) for row in storage.archived(spark, str(to), queue).collect())
 
 
 def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
@@ -97,11 +97,11 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
     # An hour may have ended meanwhile, that of the message of now.
     done = {(one.queue, one.bucket) for one in report.archived}
     assert not [one for one in archive(spark, options(embedded, to), quiet).archived if (one.queue, one.bucket) in done]
-    assert not list((to / "_staging").iterdir())
+    assert not (to / "_staging").exists()
 
 
 def test_a_run_that_ended_in_between(spark: SparkSession, embedded: Kept, to: Path) -> None:
-    """After a crash between messages and manifests the next run completes, with messages that expired meanwhile."""
+    """After a crash between manifests the next run completes what was written, with messages that expired meanwhile."""
     queue = past(embedded, "orders", 40, hours=2)
     everything = stored(embedded.all(queue))
     record = directory.ArchiveDirectory.record
@@ -117,8 +117,10 @@ def test_a_run_that_ended_in_between(spark: SparkSession, embedded: Kept, to: Pa
         archive(spark, options(embedded, to), quiet)
     assert len(list((to / "manifests").glob("*/*.json"))) == 1
     delete_all(embedded, queue, 3)
-    report = archive(spark, options(embedded, to), quiet)
-    assert [one.count for one in report.archived] == [20]
+    assert len(checked(spark, embedded, to).waiting) == 1
+    [damage] = checked(spark, embedded, to, against_store=False).damaged
+    assert damage.text == "a killed run left it without a manifest: archive it again"
+    archive(spark, options(embedded, to), quiet)
     assert rows(spark, to, "orders") == everything
     assert checked(spark, embedded, to).ok
 
@@ -127,18 +129,18 @@ def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Pa
     """A bucket that lacks messages at the second scan is not archived, and the others are."""
     past(embedded, "orders", 40, hours=2)
     lost = ArchiveBucket(last_hour() - HOUR, HOUR).name
-    stage = storage.stage
+    write = storage.write
 
-    def lossy(messages: Any, files: HadoopFiles, path: str) -> None:  # noqa: ANN401 - a frame
-        stage(messages.where(f"bucket != '{lost}' OR partition != 1"), files, path)
+    def lossy(messages: Any, files: HadoopFiles, path: str) -> int:  # noqa: ANN401 - a frame
+        return write(messages.where(f"bucket != '{lost}' OR partition != 1"), files, path)
 
-    with replace(stage, lossy):
+    with replace(write, lossy):
         report = archive(spark, options(embedded, to), quiet)
     assert not report.ok
     assert [(one.bucket, one.missing, one.changed) for one in report.failed] == [(lost, 10, 0)]
     assert [one.count for one in report.archived] == [20]
     assert len(list((to / "manifests").glob("*/*.json"))) == 1
-    assert not list((to / "messages").glob(f"*/bucket={lost}"))
+    assert not list((to / "messages").glob(f"*/*/bucket={lost}"))
     assert [one.count for one in archive(spark, options(embedded, to), quiet).archived] == [20]
 
 
@@ -147,13 +149,11 @@ def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
     queue = past(embedded, "orders", 80, hours=4)
     archive(spark, options(embedded, to), quiet)
     names = [ArchiveBucket(last_hour() - back * HOUR, HOUR).name for back in (4, 3, 2, 1)]
-    files = [next((to / f"messages/queue=orders/bucket={name}").glob("*.parquet")) for name in names]
+    files = [next((to / "messages").glob(f"run=*/queue=orders/bucket={name}/*.parquet")) for name in names]
     files[0].unlink()
     files[1].with_name(f".{files[1].name}.crc").unlink()
     files[1].write_bytes(files[2].read_bytes())
-    manifest = to / f"manifests/queue=orders/{names[2]}.json"
-    manifest.with_name(f".{manifest.name}.crc").unlink()
-    manifest.write_text("{}")
+    next((to / "manifests/queue=orders").glob(f"{names[2]}.*.json")).write_text("{}")
     low = ids.random_low()
     embedded.store.load(queue, [message(0, last_hour() - HOUR + 7, low, 2)])
     report = checked(spark, embedded, to)
@@ -164,7 +164,9 @@ def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
     assert len(report.unreadable) == 1
     assert not report.ok
     again = archive(spark, options(embedded, to, again=True), quiet)
+    # One bucket was lost, and one holds the messages of another beside its own.
     assert sum(one.count for one in again.archived) >= 81
+    assert any("is not there" in text for text in again.damaged)
     assert {one.bucket for one in checked(spark, embedded, to).damaged} <= {names[1]}
 
 
@@ -191,13 +193,10 @@ def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) 
 
 
 def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path: Path) -> None:
-    """Unknown queues, directories of something else, other kinds of archives and missing packages are refused."""
+    """Unknown queues, directories of something else, other kinds of archives and archives in tables are refused."""
     past(embedded, "orders", 4, hours=1)
     with pytest.raises(QueueNotFound):
         archive(spark, options(embedded, to, selection=Subscribe(("nothing",))), quiet)
-    for kind in ("delta", "iceberg"):
-        with pytest.raises(OptionError, match=f"format {kind} needs a package"):
-            archive(spark, options(embedded, to, data=kind), quiet)
     other = tmp_path / "other"
     other.mkdir()
     (other / "letter.txt").write_text("x")
@@ -206,6 +205,11 @@ def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path
     archive(spark, options(embedded, to), quiet)
     with pytest.raises(OptionError, match="width of buckets"):
         archive(spark, options(embedded, to, seconds=60), quiet)
+    table = tmp_path / "table"
+    table.mkdir()
+    (table / "archive.json").write_text('{"application": "acme", "seconds": 3600, "data": "delta", "format": 1}')
+    with pytest.raises(ArchiveDamaged, match=r"in a table of format 'delta'.*the release that wrote it"):
+        archive(spark, options(embedded, table), quiet)
 
 
 def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedded: Kept, to: Path) -> None:

@@ -44,7 +44,7 @@ def test_there_and_back(run: Run, embedded: Kept, tmp_path: Path) -> None:
     refused = run("pipeline", "replay", to, "orders", *data)
     assert refused.code == 2
     assert refused.err.splitlines()[-1].startswith("queuey: queue 'orders' exists")
-    next((tmp_path / "archive/messages").glob("*/*/*.parquet")).unlink()
+    next((tmp_path / "archive/messages").glob("*/*/*/*.parquet")).unlink()
     damaged = run("pipeline", "archive", "orders", "--to", to, *data, "--check")
     assert damaged.code == 1
     assert "is not there" in damaged.err

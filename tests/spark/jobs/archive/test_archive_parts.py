@@ -13,13 +13,14 @@ import pytest
 from queuey import ids
 from queuey.messages import NewMessage, Queue
 from queuey.spark.errors import OptionError
-from queuey.spark.jobs.archive import directory, find_buckets, stream_parts
+from queuey.spark.jobs.archive import directory, find_buckets, storage, stream_parts
 from queuey.spark.jobs.archive.archive_job import archive
 from queuey.spark.jobs.archive.archive_stream import StreamReport, archive_stream
 from queuey.spark.jobs.archive.buckets import ArchiveBucket
 from queuey.spark.jobs.archive.directory import ArchiveDirectory
 from queuey.spark.jobs.archive.hadoop_files import FilesUnavailable, HadoopFiles
-from queuey.spark.jobs.archive.manifest import Manifest
+from queuey.spark.jobs.archive.manifest import ArchiveDamaged, Manifest
+from queuey.spark.jobs.archive.stream_parts import StreamParts
 from queuey.spark.jobs.archive.verify import CheckOptions, CheckReport, check
 from queuey.spark.options import Assign, Pattern
 from tests.replacing import replace
@@ -55,19 +56,21 @@ def test_names_of_buckets_by_spark(spark: SparkSession, zone: str) -> None:
 
 
 def test_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Small files are replaced as a whole, directories moved over others, and what cannot be done is one error."""
+    """Small files are replaced as a whole, files below a directory are listed, and what cannot be done is one error."""
     files = HadoopFiles(spark, str(tmp_path))
     assert (files.read("a/b"), files.list("a"), files.exists("a")) == (None, [], False)
     for text in ("first ü", "second ü"):
         files.write("a/b", text)
         assert files.read("a/b") == text
     assert [entry.name for entry in files.list("a") if not entry.name.startswith(".")] == ["b"]
-    files.write("c/d", "moved")
-    files.move("c", "a")
-    assert files.read("a/d") == "moved"
-    assert not files.exists("a/b")
-    with pytest.raises(FilesUnavailable, match="a/d/e"):
-        files.write("a/d/e", "below a file")
+    files.write("c/d e/f", "more")
+    assert files.tree("c") == {"d e/f": 4}
+    assert (files.length("c/d e/f"), files.length("c/g"), files.tree("g")) == (4, None, {})
+    with replace(HadoopFiles.renames, lambda self: False):
+        files.write("a/b", "as in an object store")
+    assert files.read("a/b") == "as in an object store"
+    with pytest.raises(FilesUnavailable, match="a/b/_e"):
+        files.write("a/b/e", "below a file")
     with pytest.raises(FilesUnavailable, match="nowhere"):
         HadoopFiles(spark, "nowhere://x/y")
     with pytest.raises(OptionError, match="the name of an archive has none of"):
@@ -85,7 +88,8 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
     expected = there.manifests(keys)
     there = ArchiveDirectory(spark, there.files, there.about, few=1)
     assert there.manifests(keys) == expected
-    there.files.write(f"manifests/queue=orders, later %3D %7Bx}}/{expected[1].bucket}.json", "{}")
+    assert expected[1].path.startswith("manifests/queue=orders, later %3D %7Bx}/")
+    there.files.write(expected[1].path, "{}")
     damaged: list[str] = []
     assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
     assert expected[1].bucket in damaged[0]
@@ -102,53 +106,59 @@ def checked(spark: SparkSession, kept: Kept, to: Path) -> CheckReport:
 
 
 def test_a_run_that_ended_while_it_replaced_a_bucket(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """A bucket that was about to be replaced keeps what it had, though the store has it no more."""
+    """A bucket that was about to be replaced stays as it was until the next run, which adds what the store had."""
     queue, to = past(embedded, "orders, {x}", 20, hours=1), tmp_path / "archive"
     archive(spark, options(embedded, to), quiet)
     delete_all(embedded, queue)
     embedded.store.load(queue, [message(7, last_hour() - 5, ids.random_low(), 2)])
-    move = HadoopFiles.move
-
-    def killed(self: HadoopFiles, source: str, target: str) -> None:
-        if source.startswith("_staging") and target.startswith("messages/"):
-            self.delete(target)
-            raise OSError("killed")
-        move(self, source, target)
-
-    with replace(move, killed), pytest.raises(OSError, match="killed"):
+    with replace(ArchiveDirectory.record, killed), pytest.raises(OSError, match="killed"):
         archive(spark, options(embedded, to, again=True), quiet)
     delete_all(embedded, queue)
-    report = archive(spark, options(embedded, to), quiet)
-    assert [one.count for one in report.archived] == [20]
-    assert checked(spark, embedded, to).messages == 20
-    assert not (to / "_replaced").exists()
+    assert storage.archived(spark, str(to)).count() == 20
+    archive(spark, options(embedded, to), quiet)
+    assert storage.archived(spark, str(to)).count() == 21
+    assert checked(spark, embedded, to).ok
 
 
-def test_a_bucket_that_was_not_sealed_in_time(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
-    """A bucket without a manifest gets one, though all its messages have left the store; until then a check says so."""
+def killed(self: ArchiveDirectory, found: Manifest) -> None:
+    """Ends a run when it is about to write a manifest."""
+    raise OSError("killed")
+
+
+def test_a_manifest_that_cannot_be_used(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A bucket whose manifest is broken is archived again from its files, though all has left the store."""
     queue, to = past(embedded, "orders", 20, hours=2), tmp_path / "archive"
-    record = ArchiveDirectory.record
-
-    def killed(self: ArchiveDirectory, found: Manifest) -> None:
-        record(self, found)
-        raise OSError("killed")
-
-    with replace(record, killed), pytest.raises(OSError, match="killed"):
-        archive(spark, options(embedded, to), quiet)
+    archive(spark, options(embedded, to), quiet)
     delete_all(embedded, queue)
-    [damage] = checked(spark, embedded, to).damaged
-    assert "no manifest" in damage.text
+    max((to / "manifests").glob("*/*.json")).write_text("{}")
+    with pytest.raises(ArchiveDamaged, match="manifests/queue=orders"):
+        storage.archived(spark, str(to))
     assert len(archive(spark, options(embedded, to, dry_run=True), quiet).archived) == 1
-    assert [(one.bucket, one.count) for one in archive(spark, options(embedded, to), quiet).archived] == [
-        (damage.bucket, 10)
-    ]
-    sealed = max((to / "manifests").glob("*/*.json"))
-    sealed.with_name(f".{sealed.name}.crc").unlink()
-    sealed.write_text("{}")
     report = archive(spark, options(embedded, to), quiet)
     assert (len(report.damaged), [one.count for one in report.archived]) == (1, [10])
-    found = checked(spark, embedded, to)
-    assert (found.damaged, found.unreadable, found.messages) == ((), (), 20)
+    assert not checked(spark, embedded, to).damaged
+
+
+def test_files_that_a_listing_lacks(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """What was written is found though a listing lacks it at first; if it goes on lacking it, that is an error."""
+    past(embedded, "orders", 20, hours=2)
+    files, tree, late = HadoopFiles(spark, str(tmp_path)), HadoopFiles.tree, [1]
+
+    def listed(self: HadoopFiles, path: str) -> dict[str, int]:
+        late[0] -= 1
+        found = tree(self, path)
+        return dict(list(found.items())[2 * (late[0] >= 0) :])
+
+    frame = spark.read.format("queuey").options(**find_buckets.texts_of(embedded.named), includeHeaders="true")
+    messages = frame.option("subscribe", "orders").load()
+    named = messages.withColumn("bucket", stream_parts.bucket_name(messages["timestamp"], 3600))
+    count = storage.write(named, files, "x")
+    with replace(tree, listed):
+        rows, found = storage.written(spark, files, "x", count, waits=(0, 0))
+        assert (count, rows.count(), len(found)) == (20, 20, 2)
+        late[0] = 9
+        with pytest.raises(FilesUnavailable, match="20 messages were written, and its listing shows files of"):
+            storage.written(spark, files, "x", count, waits=(0, 0))
 
 
 def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
@@ -157,21 +167,22 @@ def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp
     frame = spark.read.format("queuey").options(**find_buckets.texts_of(embedded.named), includeHeaders="true")
     messages = frame.option("subscribe", "orders").load()
     files = HadoopFiles(spark, str(tmp_path / "archive"))
-    stream_parts.write(files, messages, "query", 3, 3600)
-    stream_parts.write(files, messages.limit(1), "query", 3, 3600)
-    parts = stream_parts.kept(files)
-    assert len(parts) == 1
-    assert stream_parts.read(spark, files, parts, parts).count() == len(embedded.all(queue))
-    known = {("gone", "20261120T140000Z"): ["_incoming/query/3"], **stream_parts.kept(files)}
-    stream_parts.again(files, known, "query", 3)
-    assert known == parts
-    stream_parts.tidy(files, parts, "query", 4)
-    assert stream_parts.kept(files) == parts
-    stream_parts.remove(files, parts, parts)
-    stream_parts.tidy(files, {}, "query", 3)
-    assert files.exists("_incoming/query/3/_SUCCESS")
-    stream_parts.tidy(files, {}, "query", 4)
-    assert not files.exists("_incoming/query/3")
+    StreamParts(files).write(messages, "query", 3, 3600)
+    with replace(HadoopFiles.list, lambda self, path: []):
+        parts = StreamParts(files)
+    assert not parts.keys
+    parts.write(messages.limit(1), "query", 4, 3600)
+    StreamParts(files).write(messages.limit(1), "query", 3, 3600)
+    for known in (parts, StreamParts(files)):
+        assert len(known.keys) == 1
+        assert known.read(spark, known.keys).count() == len(embedded.all(queue))
+    parts.tidy("query", 5)
+    assert StreamParts(files).keys == parts.keys
+    parts.complete([*parts.keys])
+    parts.tidy("query", 4)
+    assert [name for name in files.tree("_incoming/query") if name.endswith(".json")] == ["4.json"]
+    parts.tidy("query", 5)
+    assert files.tree("_incoming") == {}
 
 
 def test_a_checkpoint_of_another_archive(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
@@ -209,5 +220,5 @@ def test_a_stream_that_goes_on(spark: SparkSession, embedded: Kept, tmp_path: Pa
     thread.join(60)
     [report] = ended
     assert (report.messages, report.failed, report.open) == (20, (), 0)
-    found = spark.read.parquet(str(to / "messages"))
+    found = storage.archived(spark, str(to))
     assert sorted(row.id for row in found.collect()) == sorted(row[1] for row in stored(messages))

@@ -55,7 +55,7 @@ def test_a_manifest_survives_its_file() -> None:
     [
         ("", "x: "),
         ("{}", "format"),
-        ('{"format": 2}', "format 2"),
+        ('{"format": 3}', "format 3, this program knows 1 to 2"),
         ('{"format": 1}', "queue"),
         (manifest.encode(ONE)[:-9], "x: "),
         (manifest.encode(ONE).replace("20261120T140000Z", "20261120T143000Z"), "no bucket"),
@@ -73,16 +73,25 @@ def test_names_in_places(name: str) -> None:
     """A queue's name has one directory below its parent, which says it unmistakably."""
     from urllib.parse import unquote  # noqa: PLC0415 - as the archive reads it
 
-    path = manifest.manifest_path(name, "20261120T140000Z")
+    path = manifest.manifest_path(name, "20261120T140000Z", "r1")
     assert path.count("/") == 2
     assert unquote(path.split("/")[1].removeprefix("queue=")) == name
+    assert manifest.bucket_in(f"{manifest.bucket_path(name, 'x')}/part.parquet") == (name, "x")
 
 
 def test_what_is_a_manifest() -> None:
-    """Files that are being written, and others, are not taken for manifests."""
-    assert manifest.bucket_of("20261120T140000Z.json") == "20261120T140000Z"
-    for name in ("_20261120T140000Z.json.new", ".20261120T140000Z.json.crc", "notes.txt", "20261120T140000Z"):
-        assert manifest.bucket_of(name) is None
+    """A file's name says which bucket and run it is of; files that are being written, and others, are none."""
+    for run in ("", "r1"):
+        name = manifest.manifest_path("a", "20261120T140000Z", run).rpartition("/")[2]
+        assert manifest.version_of(name) == ("20261120T140000Z", run)
+    for name in (
+        "_20261120T140000Z.r1.json.new",
+        "_20261120T140000Z.json",
+        ".20261120T140000Z.json.crc",
+        "notes.txt",
+        "x",
+    ):
+        assert manifest.version_of(name) is None
 
 
 def test_identity() -> None:

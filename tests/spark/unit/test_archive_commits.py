@@ -1,0 +1,330 @@
+"""Commits of archives: runs that are killed and overlap at every step, on files with the rules of object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from queuey.spark.jobs.archive import manifest
+from queuey.spark.jobs.archive.directory import KEPT, ArchiveDirectory
+from queuey.spark.jobs.archive.hadoop_files import DirectoryEntry, HadoopFiles
+from queuey.spark.jobs.archive.manifest import (
+    Archive,
+    ArchiveDamaged,
+    ArchivedQueue,
+    DataFile,
+    Key,
+    Manifest,
+    MessageSetHash,
+    Summary,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ABOUT = Archive(application="acme", seconds=3600)
+KEYS = (("orders", "20261120T140000Z"), ("orders", "20261120T150000Z"), ("a/b", "20261120T140000Z"))
+Content = dict[Key, set[str]]
+
+
+class Killed(BaseException):
+    """The process of a run has ended."""
+
+
+class ObjectStore:
+    """Files as in an object store: written as a whole, found by name at once, listed late; nothing can be renamed.
+
+    Attributes:
+        before: Called before each request with its number.
+        late: Listings lack what is written from now on.
+    """
+
+    root = "store://archive"
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.before: Callable[[int], None] = lambda number: None
+        self.late = False
+        self._unlisted: set[str] = set()
+        self._requests = 0
+
+    def path(self, path: str) -> str:
+        """Returns a place as Spark would take it."""
+        return f"{self.root}/{path}"
+
+    def read(self, path: str) -> str | None:
+        """Returns a text; None: it is not there."""
+        self._count()
+        return self.texts.get(path)
+
+    def exists(self, path: str) -> bool:
+        """Returns whether a file is there."""
+        self._count()
+        return path in self.texts
+
+    def write(self, path: str, text: str) -> None:
+        """Replaces a file."""
+        self._count()
+        if self.late and path not in self.texts:
+            self._unlisted.add(path)
+        self.texts[path] = text
+
+    def delete(self, path: str) -> None:
+        """Removes a file, or those below a directory that are listed."""
+        self._count()
+        for name in [path, *(f"{path}/{name}" for name in self._listed(path))]:
+            self.texts.pop(name, None)
+
+    def tree(self, path: str) -> dict[str, int]:
+        """Returns the files below a directory and their lengths."""
+        self._count()
+        return {name: len(self.texts[f"{path}/{name}"]) for name in self._listed(path)}
+
+    def list(self, path: str) -> list[DirectoryEntry]:
+        """Returns what a directory holds."""
+        self._count()
+        names = {(name.partition("/")[0], "/" in name) for name in self._listed(path)}
+        return sorted(DirectoryEntry(name, directory, 0) for name, directory in names)
+
+    def settle(self) -> None:
+        """Listings have everything from now on."""
+        self.late = False
+        self._unlisted.clear()
+
+    def requests(self, work: Callable[[], object], before: Callable[[int], None]) -> int:
+        """Does work with a hook before each request, until it ends or is killed; returns how many requests it made."""
+        self._requests, self.before = 0, before
+        with suppress(Killed):
+            work()
+        self.before = lambda number: None
+        return self._requests
+
+    def _listed(self, path: str) -> Collection[str]:
+        names = sorted(self.texts.keys() - self._unlisted)
+        return [name.removeprefix(f"{path}/") for name in names if name.startswith(f"{path}/")]
+
+    def _count(self) -> None:
+        before, self._requests = self.before, self._requests + 1
+        self.before = lambda number: None  # what the hook does is not counted
+        number = self._requests
+        before(number)
+        self._requests, self.before = number, before
+
+
+def opened(store: ObjectStore) -> ArchiveDirectory:
+    """Opens the archive, as each run and each reader does."""
+    return ArchiveDirectory(cast("SparkSession", None), cast("HadoopFiles", store), ABOUT, few=1000)
+
+
+def run(store: ObjectStore, name: str, messages: Content, now: float = 0.0) -> None:
+    """Does what a run does, apart from Spark: archives messages beside those that the archive has already."""
+    there = opened(store)
+    there.recover()
+    there.begin(name, now)
+    older = there.older(messages, [])
+    manifests = []
+    for key, ids in messages.items():
+        found = older.get(key)
+        held = ids.union(*(store.texts[path].split() for path in found.paths)) if found else ids
+        store.write(f"{manifest.messages_path(*key, name)}/part.parquet", text := " ".join(sorted(held)))
+        manifests.append(sealed(key, name, len(text), len(held), found.runs if found else ()))
+    there.announce(name, manifests)
+    for one in manifests:
+        there.record(one)
+
+
+def sealed(key: Key, name: str, size: int, count: int, replaces: tuple[str, ...] = (), **more: Any) -> Manifest:  # noqa: ANN401 - fields
+    """Returns the manifest of a bucket of one file."""
+    return Manifest(
+        run=name,
+        replaces=replaces,
+        queue=key[0],
+        bucket=key[1],
+        seconds=3600,
+        source=ArchivedQueue(uid="1", qid="2", partitions=1, consistency="strong", ttl=None),
+        summary=Summary(count=count, bytes=1, hash=MessageSetHash("0", "0"), partitions={}, expires=("", "")),
+        files=(DataFile("part.parquet", size),),
+        archived="",
+        verified=True,
+        expiring=False,
+        **more,
+    )
+
+
+def seen(store: ObjectStore) -> Content:
+    """Returns what a reader finds who looks at everything."""
+    there = opened(store)
+    keys = [(queue, bucket) for queue in there.queues() for bucket in there.bucket_names(queue)]
+    return {
+        one.key: {text for path in one.data_paths for text in store.texts[path].split()}
+        for one in there.manifests(keys)
+    }
+
+
+def each(*ids: str) -> Content:
+    """Returns the same messages in each bucket."""
+    return {key: set(ids) for key in KEYS}
+
+
+def both(one: Content, other: Content) -> Content:
+    """Returns the messages of two contents."""
+    return {key: one.get(key, set()) | other.get(key, set()) for key in {*one, *other}}
+
+
+def holds(found: Content, wanted: Content) -> bool:
+    """Returns whether every wanted message was found."""
+    return all(ids <= found.get(key, set()) for key, ids in wanted.items())
+
+
+def killed(store: ObjectStore, work: Callable[[], object], number: int) -> bool:
+    """Kills work at one of its requests; returns whether it made so many."""
+
+    def kill(now: int) -> None:
+        if now == number:
+            raise Killed
+
+    return store.requests(work, kill) == number
+
+
+STEPS = range(1, 200)
+"""More requests than a run makes."""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_killed_at_every_step(*, late: bool) -> None:
+    """Whatever a killed run leaves, nothing of before is lost, the next run has both, and no file stays for ever."""
+    before = each("a", "b")
+    for number in STEPS:
+        store = ObjectStore()
+        run(store, "r0", before)
+        store.late = late
+        more = killed(store, partial(run, store, "r1", each("b", "c"), 1.0), number)
+        announced = "runs/r1.json" in store.texts
+        assert holds(seen(store), before), number
+        run(store, "r2", each("d"), 2.0)
+        assert seen(store) == (each("a", "b", "c", "d") if announced else each("a", "b", "d")), number
+        store.settle()
+        run(store, "r3", {KEYS[0]: {"e"}}, KEPT + 10.0)
+        left = {name for name in store.texts if name.startswith("messages/")}
+        assert left >= {path for one in opened(store).manifests(KEYS) for path in one.data_paths}
+        assert not any("run=r0" in name or "run=r1" in name for name in left), (number, left)
+        if not more:
+            break
+    assert 12 < number < STEPS[-1]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_killed_clearing(*, late: bool) -> None:
+    """A run that is killed while it removes what is old has removed nothing that is needed."""
+    for number in STEPS:
+        store = ObjectStore()
+        for count, name in enumerate(("r0", "r1", "r2")):
+            run(store, name, each(name), float(count))
+        store.late = late
+        more = killed(store, partial(run, store, "r3", {KEYS[0]: {"r3"}}, KEPT + 5.0), number)
+        assert holds(seen(store), each("r0", "r1", "r2")), number
+        store.settle()
+        run(store, "r4", each("r4"), 2 * KEPT + 10.0)
+        assert holds(seen(store), each("r0", "r1", "r2", "r4")), number
+        if not more:
+            break
+    assert 20 < number < STEPS[-1]
+
+
+def test_runs_that_overlap_at_every_step() -> None:
+    """If a run comes in between in spite of the lease, no message is lost, and readers are told until the next run."""
+    forks = 0
+    for number in STEPS:
+        store = ObjectStore()
+        run(store, "r0", each("a"))
+        done = each("a", "b")
+        between = partial(_in_between, store, number)
+        more = store.requests(partial(run, store, "r1", each("b"), 1.0), between) >= number
+        if more:
+            done = both(done, each("c"))
+        damaged: list[str] = []
+        found = opened(store).manifests(KEYS, damaged)
+        assert all("overlapped; archive it with --again" in text for text in damaged), damaged
+        assert len(found) + len(damaged) == len(KEYS), number
+        forks += len(damaged)
+        assert damaged or seen(store) == done, number
+        run(store, "r3", each("d"), 3.0)
+        assert seen(store) == both(done, each("d")), number
+        if not more:
+            break
+    assert forks > len(KEYS)
+    assert 12 < number < STEPS[-1]
+
+
+def _in_between(store: ObjectStore, at: int, now: int) -> None:
+    if now == at:
+        run(store, "r2", each("c"), 2.0)
+
+
+def test_readers_during_a_run() -> None:
+    """At every step of a run readers find each bucket as before or as afterwards, and its files for a day from then."""
+    store = ObjectStore()
+    run(store, "r0", each("a"))
+    there = opened(store)
+    old = there.manifests(KEYS)
+
+    def look(number: int) -> None:
+        found = seen(store)
+        assert holds(found, each("a"))
+        assert all(ids in ({"a"}, {"a", "b"}) for ids in found.values()), number
+
+    assert store.requests(partial(run, store, "r1", each("b"), 1.0), look) > 12
+    run(store, "r2", each("c"), KEPT)
+    assert all(path in store.texts for one in old for path in one.data_paths)
+
+
+def test_what_a_listing_lacks() -> None:
+    """Readers and runs find what was archived just before, though no listing has it yet."""
+    store = ObjectStore()
+    store.late = True
+    run(store, "r0", each("a"))
+    assert store.list("manifests") == []
+    assert seen(store) == each("a")
+    run(store, "r1", each("b"), 1.0)
+    assert seen(store) == each("a", "b")
+
+
+def test_an_archive_of_format_1() -> None:
+    """What an earlier release wrote is read, also buckets whose run was killed, and is replaced like anything else."""
+    store = ObjectStore()
+    whole, unsealed, aside = KEYS
+    for key, place in ((whole, "messages"), (unsealed, "messages"), (aside, "_replaced")):
+        store.write(f"{place}/{manifest.bucket_path(*key)}/part.parquet", "a b")
+    one = manifest.encode(sealed(whole, "", 3, 2)).replace('"format": 2', '"format": 1')
+    store.write(f"manifests/queue=orders/{whole[1]}.json", one)
+    assert seen(store) == {whole: {"a", "b"}}
+    assert opened(store).unsealed({"orders", "a/b"}) == {unsealed, aside}
+    run(store, "r1", each("c"), 1.0)
+    assert seen(store) == each("a", "b", "c")
+    run(store, "r2", {unsealed: {"d"}}, KEPT + 2.0)
+    assert f"messages/{manifest.bucket_path(*whole)}/part.parquet" not in store.texts
+    assert seen(store) == {**each("a", "b", "c"), unsealed: {"a", "b", "c", "d"}}
+
+
+def test_what_is_damaged() -> None:
+    """A manifest that cannot be used stops readers; a run goes by the files beside it, and says which are lost."""
+    store = ObjectStore()
+    run(store, "r0", each("a", "b"))
+    first, second, third = (manifest.manifest_path(*key, "r0") for key in KEYS)
+    store.texts[first] = store.texts[first][:-40]
+    store.texts[second] = store.texts[third]
+    for key in KEYS[:2]:
+        with pytest.raises(ArchiveDamaged, match=r"20261120T1[45]0000Z\.r0\.json"):
+            opened(store).manifests([key])
+    del store.texts[lost := f"{manifest.messages_path(*KEYS[2], 'r0')}/part.parquet"]
+    damaged: list[str] = []
+    older = opened(store).older(KEYS, damaged)
+    assert damaged == [f"store://archive/{lost} is not there"]
+    assert [len(older[key].paths) for key in KEYS] == [1, 1, 0]
+    run(store, "r1", each("c"), 1.0)
+    store.texts = {path: text for path, text in store.texts.items() if ".r0.json" not in path}
+    assert seen(store) == {KEYS[0]: {"a", "b", "c"}, KEYS[1]: {"a", "b", "c"}, KEYS[2]: {"c"}}
