@@ -1,0 +1,250 @@
+"""Elections on a real server: who leads, and what a broken connection, a lost session and a removed node change."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from kazoo.client import KazooClient
+
+from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, in_turn
+from qdo.errors import InvalidArgument
+from tests.qdo.zookeeper.proxy import Proxy
+from tests.servers.plugin import ZooKeeper, unique_name
+
+PATIENCE = 60.0
+Stand = Callable[..., LeaderElection]
+
+
+class Told:
+    """Hears the states of a contender."""
+
+    def __init__(self) -> None:
+        self.states: list[LeaderState] = []
+        self._news = threading.Condition()
+
+    def __call__(self, state: LeaderState) -> None:
+        """Takes one down."""
+        with self._news:
+            self.states.append(state)
+            self._news.notify_all()
+
+    def until(self, *states: LeaderState) -> None:
+        """Waits until these were told, from the first on."""
+        with self._news:
+            assert self._news.wait_for(lambda: tuple(self.states[: len(states)]) == states, PATIENCE), self.states
+
+
+@contextlib.contextmanager
+def connected(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
+    """A client of kazoo that comes back soon after a break."""
+    patience = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
+    client = KazooClient(hosts, timeout=30, connection_retry=patience, command_retry=patience, **options)
+    client.start(PATIENCE)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeper) -> Iterator[Any]:
+    """A client that nothing disturbs."""
+    with connected(zookeeper.connect_string) as client:
+        yield client
+
+
+@pytest.fixture
+def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
+    """A network that can break."""
+    proxy = Proxy(zookeeper.connect_string)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def far(proxy: Proxy) -> Iterator[Any]:
+    """A client behind that network."""
+    with connected(proxy.address) as client:
+        yield client
+
+
+@pytest.fixture
+def path() -> str:
+    """Of an election that nobody else takes part in."""
+    return f"/{unique_name('election')}/leader"
+
+
+@pytest.fixture
+def stand(path: str) -> Iterator[Stand]:
+    """Starts contenders, and ends them."""
+    with contextlib.ExitStack() as stack:
+
+        def start(client: Any, **options: Any) -> LeaderElection:  # noqa: ANN401 - kazoo's
+            election = LeaderElection(client, path, **options)
+            stack.callback(election.close)
+            election.start()
+            return election
+
+        yield start
+
+
+def expire(client: Any, proxy: Proxy, hosts: str) -> None:  # noqa: ANN401 - kazoo's
+    """Ends a client's session at the servers, while it cannot reach them."""
+    proxy.cut()
+    with connected(hosts, client_id=client.client_id):
+        """Leaving closes the session."""
+    proxy.heal()
+
+
+@given(
+    some.lists(some.tuples(some.uuids(), some.integers(-(2**31), 2**31 - 1)), unique_by=lambda each: each[1]),
+    some.sampled_from(Recipe),
+)
+def test_nodes_are_sorted_by_sequence_whatever_their_prefix(nodes: list[tuple[Any, int]], recipe: Recipe) -> None:
+    """As Curator sorts them, as text: what a session calls itself does not count, and the counter may be negative."""
+    names = [f"_c_{each}-{recipe.value}{sequence:010d}" for each, sequence in nodes]
+    turns = [name.rpartition(recipe.value)[2] for name in in_turn(names, recipe)]
+    assert turns == sorted(f"{sequence:010d}" for _, sequence in nodes)
+
+
+def test_the_other_recipe_stands_behind() -> None:
+    """Neither recipe waits for the nodes of the other, which is why a path has one of them."""
+    lock, latch = "_c_1-lock-0000000000", "_c_0-latch-0000000001"
+    assert in_turn([lock, latch], Recipe.LATCH) == [latch, lock]
+    assert in_turn([latch, lock], Recipe.SELECTOR) == [lock, latch]
+
+
+@pytest.mark.parametrize("path", ["", "/", "leader", "/a/", "/a//b"])
+def test_a_path_that_is_none_is_refused(path: str) -> None:
+    """The error names it."""
+    with pytest.raises(InvalidArgument, match=re.escape(repr(path))):
+        LeaderElection(None, path)
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_one_leads_and_the_next_follows(client: Any, path: str, stand: Stand, recipe: Recipe) -> None:  # noqa: ANN401 - kazoo's
+    """Contenders lead in the order of their nodes, whose names and data are Curator's."""
+    first = stand(client, name="first", recipe=recipe)
+    assert first.wait(PATIENCE)
+    second = stand(client, name="zwei", recipe=recipe)
+    while len(first.participants()) < 2:
+        assert not second.wait(0.05)
+    one, two = second.participants()
+    assert (one.name, one.leading, two.name, two.leading) == ("first", True, "zwei", False)
+    assert re.fullmatch(rf"_c_[0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}-{recipe.value}0000000000", one.node)
+    assert first.fence == f"{path}/{one.node}"
+    assert second.fence is None
+    first.close()
+    assert (first.leading, first.fence) == (False, None)
+    assert second.wait(PATIENCE)
+    assert second.participants() == (Participant("zwei", leading=True, node=two.node),)
+
+
+def test_nodes_of_another_program_count(client: Any, zookeeper: ZooKeeper, path: str, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+    """While a node as Curator makes it stands before its own, a contender waits."""
+    with connected(zookeeper.connect_string) as other:
+        name = f"{path}/_c_8c6b4f6c-6b0e-4d10-a8c3-6a7c7d2f2a55-lock-"
+        other.create(name, b"10.0.0.7", ephemeral=True, sequence=True, makepath=True)
+        election = stand(client, name="python")
+        while len(election.participants()) < 2:
+            assert not election.wait(0.05)
+        assert [each.name for each in election.participants()] == ["10.0.0.7", "python"]
+        assert election.state == "waiting"
+    assert election.wait(PATIENCE)
+
+
+def test_a_broken_connection_suspends_the_lead(proxy: Proxy, far: Any, client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+    """SUSPENDED: it leads no more. RECONNECTED within the session: it goes on with the same node."""
+    told = Told()
+    election = stand(far, changed=told)
+    assert election.wait(PATIENCE)
+    fence, other = election.fence, stand(client)
+    proxy.cut()
+    told.until("leading", "suspended")
+    assert (election.leading, election.fence) == (False, None)
+    proxy.heal()
+    assert election.wait(PATIENCE)
+    assert election.fence == fence
+    assert other.state == "waiting"
+
+
+def test_a_lost_session_ends_the_lead(
+    zookeeper: ZooKeeper,
+    proxy: Proxy,
+    far: Any,  # noqa: ANN401 - kazoo's
+    client: Any,  # noqa: ANN401 - kazoo's
+    stand: Stand,
+) -> None:
+    """LOST: another leads, and the former leader stands again behind it, with a new node."""
+    election = stand(far, name="former")
+    assert election.wait(PATIENCE)
+    fence, other = election.fence, stand(client, name="next")
+    while len(other.participants()) < 2:
+        assert not other.wait(0.05)
+    expire(far, proxy, zookeeper.connect_string)
+    assert other.wait(PATIENCE)
+    while [each.name for each in other.participants()] != ["next", "former"]:
+        assert not election.leading or not other.leading
+    other.close()
+    assert election.wait(PATIENCE)
+    assert election.fence != fence
+
+
+def test_a_removed_node_ends_the_lead(client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+    """Whoever removes the leader's node takes the lead away; it stands again."""
+    told = Told()
+    election = stand(client, changed=told)
+    assert election.wait(PATIENCE)
+    fence = election.fence
+    assert fence is not None
+    client.delete(fence)
+    told.until("leading", "waiting", "leading")
+    assert election.fence != fence
+
+
+def test_a_contender_that_is_closed_while_cut_off_leaves_nothing(
+    proxy: Proxy,
+    far: Any,  # noqa: ANN401 - kazoo's
+    client: Any,  # noqa: ANN401 - kazoo's
+    stand: Stand,
+) -> None:
+    """Its node is removed when the connection is back, not only when the session of the client ends."""
+    election, other = stand(far), stand(client)
+    assert election.wait(PATIENCE) or other.leading
+    leader, next_one = (election, other) if election.leading else (other, election)
+    proxy.cut()
+    election.close()
+    assert election.state == "closed"
+    proxy.heal()
+    if leader is election:
+        assert next_one.wait(PATIENCE)
+    while len(other.participants()) > 1:
+        """The former one's node goes."""
+    assert other.wait(PATIENCE)
+
+
+def test_what_hears_of_changes_may_fail(client: Any, stand: Stand, caplog: pytest.LogCaptureFixture) -> None:  # noqa: ANN401 - kazoo's
+    """The election goes on, and the log says it."""
+
+    def fail(state: LeaderState) -> None:
+        raise RuntimeError(state)
+
+    election = stand(client, changed=fail)
+    assert election.wait(PATIENCE)
+    election.close()
+    assert "RuntimeError: leading" in caplog.text
+
+
+def test_an_election_is_started_once(client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
+    """A second start is refused, also after the end."""
+    election = stand(client)
+    with pytest.raises(InvalidArgument, match="started before"):
+        election.start()
