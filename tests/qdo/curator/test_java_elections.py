@@ -1,0 +1,129 @@
+"""Elections with Curator's own LeaderSelector and LeaderLatch: one leader, whatever it is written in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local import jars, java
+from qdo.curator.leader import LeaderElection, Recipe
+from tests.acceptance.facades.java_client import COMPILER, QUICK
+from tests.qdo.contract.zookeeper import plain
+from tests.servers.plugin import ZooKeeper, unique_name
+
+pytestmark = pytest.mark.slow
+
+SOURCE = Path(__file__).with_name("Elections.java")
+CURATOR = jars.Bundle("curator-recipes-5.9.0", ("org.apache.curator:curator-recipes:5.9.0",))
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command of a Java contender."""
+    directory, lib = tmp_path_factory.mktemp("java"), jars.fetch(CURATOR)
+    compiler = next(jars.fetch(COMPILER).glob("*.jar"))
+    every = os.pathsep.join(map(str, lib.glob("*.jar")))
+    command: list[str | Path] = [
+        java.find(),
+        *QUICK,
+        "-jar",
+        compiler,
+        "-11",
+        "-nowarn",
+        "-cp",
+        every,
+        "-d",
+        directory,
+        SOURCE,
+    ]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=600)
+    return [str(java.find()), *QUICK, "-cp", os.pathsep.join([str(directory), every]), SOURCE.stem]
+
+
+class JavaContender:
+    """A contender in a process of its own.
+
+    Args:
+        command: What runs it, with its arguments.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.leading = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line == "leading\n":
+                self.leading.set()
+            elif line == "following\n":
+                self.leading.clear()
+
+    def end(self) -> None:
+        """Ends it as a program ends."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        """Ends it with -9."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def names(election: LeaderElection) -> list[str]:
+    """The contenders' names, the leader first."""
+    return [each.name for each in election.participants()]
+
+
+@pytest.mark.parametrize("recipe", Recipe)
+def test_one_of_both_languages_leads(program: list[str], zookeeper: ZooKeeper, recipe: Recipe) -> None:
+    """Contenders lead one after another, whether the one before was killed or closed; each waits for that."""
+    hosts, path = zookeeper.connect_string, f"/{unique_name('elections')}/leader"
+
+    def contender(name: str) -> JavaContender:
+        made = JavaContender([*program, hosts, path, recipe.value, name])
+        stack.callback(made.kill)
+        return made
+
+    def stand(client: Any, name: str) -> LeaderElection:  # noqa: ANN401 - kazoo's
+        made = LeaderElection(client, path, name=name, recipe=recipe)
+        stack.callback(made.close)
+        made.start()
+        return made
+
+    with plain(hosts, timeout=20) as client, contextlib.ExitStack() as stack:
+        first = contender("java 1")
+        assert first.leading.wait(PATIENCE)
+        second = stand(client, "python 2")
+        while names(second) != ["java 1", "python 2"]:
+            assert not second.wait(0.1)
+        first.kill()
+        assert second.wait(PATIENCE)
+        third = contender("java 3")
+        while names(second) != ["python 2", "java 3"]:
+            assert not third.leading.wait(0.1)
+        fourth = stand(client, "python 4")
+        while names(second) != ["python 2", "java 3", "python 4"]:
+            assert not third.leading.is_set()
+            assert not fourth.wait(0.1)
+        second.close()
+        assert third.leading.wait(PATIENCE)
+        assert not fourth.leading
+        third.end()
+        assert fourth.wait(PATIENCE)
+        assert names(fourth) == ["python 4"]
