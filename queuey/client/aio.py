@@ -21,7 +21,7 @@ from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
-from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions
+from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions, ToSend
 from queuey.client.claims.async_jobs import AsyncJobQueue, AsyncKeeper
 from queuey.client.credentials.authorization import AsyncAuthorizationHeader
 from queuey.client.credentials.lookup import find_access, find_credential
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Messages = Iterable[str | bytes | Outgoing] | AsyncIterable[str | bytes | Outgoing]
+Messages = Iterable[ToSend] | AsyncIterable[ToSend]
 
 
 class AsyncClient:
@@ -224,8 +224,13 @@ class AsyncClient:
             (receipt,) = sending.stored([await self._run(call)])
         return receipt
 
-    async def send_many(self, queue: str, messages: Messages, *, after: After | None = None) -> list[Receipt]:
+    async def send_many(
+        self, queue: str, messages: Messages, *, after: After | None = None, idempotency_key: str | None = None
+    ) -> list[Receipt]:
         """Stores messages in as few requests as the server's limits allow; see :meth:`Client.send_many`."""
+        if idempotency_key is not None:
+            batch = send_calls.one_batch([message async for message in _each(messages)])
+            return await self._send_chunk(queue, batch, after, idempotency_key)
         receipts: list[Receipt] = []
         try:
             async for receipt in self.send_iter(queue, messages, after=after):
@@ -420,9 +425,12 @@ class AsyncClient:
         """Returns the version of the service."""
         return await self._run(service_calls.version())
 
-    async def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None) -> list[Receipt]:
+    async def _send_chunk(
+        self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None
+    ) -> list[Receipt]:
+        call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(await self._run(send_calls.send_batch(queue, chunk, after, self._new_key())))
+            return sending.stored(await self._run(call))
 
     async def _run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again."""
@@ -449,7 +457,7 @@ class AsyncClient:
                 await timing.sleep(pause)
 
 
-async def _each(messages: Messages) -> AsyncIterator[str | bytes | Outgoing]:
+async def _each(messages: Messages) -> AsyncIterator[ToSend]:
     if isinstance(messages, AsyncIterable):
         async for message in messages:
             yield message

@@ -21,7 +21,7 @@ from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
-from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions
+from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions, ToSend
 from queuey.client.claims.jobs import JobQueue
 from queuey.client.claims.keeper import Keeper
 from queuey.client.credentials.authorization import AuthorizationHeader
@@ -289,13 +289,20 @@ class Client:
         return receipt
 
     def send_many(
-        self, queue: str, messages: Iterable[str | bytes | Outgoing], *, after: After | None = None
+        self,
+        queue: str,
+        messages: Iterable[ToSend],
+        *,
+        after: After | None = None,
+        idempotency_key: str | None = None,
     ) -> list[Receipt]:
         """Stores messages in as few requests as the server's limits allow, in order.
 
         Each request is stored whole or not at all. If one fails, the error's ``receipts`` are those of the requests
-        before it.
+        before it. With a key, as for :meth:`send`, all messages have to fit into one request.
         """
+        if idempotency_key is not None:
+            return self._send_chunk(queue, send_calls.one_batch(messages), after, idempotency_key)
         receipts: list[Receipt] = []
         try:
             receipts.extend(self.send_iter(queue, messages, after=after))
@@ -307,7 +314,7 @@ class Client:
     def send_iter(
         self,
         queue: str,
-        messages: Iterable[str | bytes | Outgoing],
+        messages: Iterable[ToSend],
         *,
         after: After | None = None,
         batch: int = send_calls.BATCH_MESSAGES,
@@ -568,9 +575,10 @@ class Client:
         """Returns the version of the service."""
         return self._run(service_calls.version())
 
-    def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None) -> list[Receipt]:
+    def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None, key: str | None = None) -> list[Receipt]:
+        call = send_calls.send_batch(queue, chunk, after, self._new_key() if key is None else key)
         with self._journal.sending(queue, chunk.messages) as sending:
-            return sending.stored(self._run(send_calls.send_batch(queue, chunk, after, self._new_key())))
+            return sending.stored(self._run(call))
 
     def _run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again."""

@@ -261,3 +261,23 @@ def test_repeated_after_a_lost_answer(connect: Connect) -> None:
         named.create("n", "x")
     assert [request.method for request in script.requests] == ["PUT", "PUT", "DELETE", "DELETE", "POST"]
     assert script.requests[0].url.raw_path == b"/v1/acme/q/named/n"
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_a_key_stands_for_a_whole_batch(connect: Connect, count: int) -> None:
+    """Messages with one key go out in one request, which is repeated as it was."""
+    script = Script(broken, receipts())
+    stored = connect(script, idempotent=False).send_many("q", ["x"] * count, idempotency_key="4711")
+    assert len(stored) == count
+    first, second = script.requests
+    assert (first.content, first.headers["idempotency-key"]) == (second.content, '"4711"')
+    assert second.headers["idempotency-key"] == '"4711"'
+
+
+@pytest.mark.parametrize("messages", [[], ["x"] * 1001, ["x" * (5 << 20)] * 2], ids=["none", "many", "large"])
+def test_a_key_stands_for_one_batch_only(connect: Connect, messages: list[str]) -> None:
+    """What does not fit into one request is refused before anything is sent."""
+    script = Script()
+    with pytest.raises(InvalidArgument, match="An idempotency key stands for one request"):
+        connect(script).send_many("q", messages, idempotency_key="4711")
+    assert script.requests == []

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 from urllib.parse import quote
 
 import msgspec
@@ -105,6 +105,9 @@ class Outgoing(msgspec.Struct, frozen=True):
             )
 
 
+ToSend: TypeAlias = str | bytes | Outgoing
+
+
 class _BatchItem(msgspec.Struct, omit_defaults=True):
     """A message of a batch as the server reads it."""
 
@@ -166,6 +169,23 @@ class Batcher:
         chunk = BatchBody(content, tuple(not message.delay for message in self._messages), tuple(self._messages))
         self._items, self._messages, self._size = [], [], 0
         return chunk
+
+
+def one_batch(messages: Iterable[ToSend]) -> BatchBody:
+    """Returns the batch that holds all messages.
+
+    Raises:
+        InvalidArgument: There are none, or they do not fit into one request.
+    """
+    batcher = Batcher()
+    full = any(batcher.add(message) is not None for message in messages)
+    batch = batcher.rest()
+    if full or batch is None:
+        raise InvalidArgument(
+            f"An idempotency key stands for one request, of 1 to {BATCH_MESSAGES:,} messages and at most "
+            f"{BATCH_BYTES >> 20} MiB. These are {'more' if full else 'none'}."
+        )
+    return batch
 
 
 def new_key() -> str:
