@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +12,7 @@ from queuey.cli import output
 from queuey.cli.output import Json
 from queuey.cli.service_options import connected
 from queuey.terminal import time_parsing
+from queuey.terminal.bars import bar
 
 if TYPE_CHECKING:
     from queuey.client import Client, Moving
@@ -63,8 +63,8 @@ def moves(client: Client, json: Json = False) -> None:
 
 def _follow(moving: Moving, *, json: bool) -> None:
     try:
-        with _bar() as told:
-            found = moving.wait(told=told)
+        with bar() as move_bar:
+            found = moving.wait(told=None if move_bar is None else partial(_show, move_bar))
     except KeyboardInterrupt:
         output.note(f"Move {moving.id} goes on. Follow it: queuey queue follow-move {moving.id}")
         output.note(f"Cancel it: queuey queue cancel-move {moving.id}")
@@ -74,26 +74,8 @@ def _follow(moving: Moving, *, json: bool) -> None:
         raise typer.Exit(1)
 
 
-@contextmanager
-def _bar() -> Iterator[Callable[[Move], object] | None]:
-    """Shows a bar on standard error, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def told(found: Move) -> None:
-            total = None if found.total is None else max(found.total, found.moved)
-            text = output.printable(f"{found.source} to {found.target}")
-            bar.update(task, description=text, completed=found.moved, total=total)
-
-        yield told
+def _show(move_bar: Callable[[str, int, int | None], None], found: Move) -> None:
+    move_bar(f"{found.source} to {found.target}", found.moved, found.total)
 
 
 def _say(found: Move, *, json: bool) -> None:
