@@ -26,6 +26,7 @@ COMMANDS = {
     "groups": "List the groups that the coordination service knows, or forget one.",
     "offsets": "Show and move how far a group has come.",
     "deadletter": "List dead letters, and send them back to their queues.",
+    "curator": "Move messages between Apache Curator's queues in ZooKeeper and Queuey.",
 }
 """The commands in the order shown, each with its line in the list."""
 

@@ -5,6 +5,7 @@ A service's package is imported when it is asked for, so that neither needs what
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from qdo.coordination.encoding import valid_name
@@ -52,11 +53,22 @@ def open_coordinator(url: str, group: str, *, session_timeout: float | None = No
         from qdo.coordination import local  # noqa: PLC0415 - only needed if it is used
 
         return local.LocalCoordinator(group, local.parse_url(url, session_timeout=session_timeout, **options))
+    need_zookeeper()
+    from qdo.coordination import zookeeper  # noqa: PLC0415 - needs its driver, which may not be installed
+
+    return zookeeper.ZooKeeperCoordinator(zookeeper.parse_url(url, session_timeout=session_timeout, **options), group)
+
+
+def need_zookeeper() -> None:
+    """Makes sure that coordination by ZooKeeper can be imported.
+
+    Raises:
+        InvalidArgument: Its driver is not installed.
+    """
     try:
-        from qdo.coordination import zookeeper  # noqa: PLC0415 - needs its driver, which may not be installed
+        import_module("qdo.coordination.zookeeper")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "kazoo":
             raise
         message = "ZooKeeper's driver is not installed: pip install 'queuey[zookeeper]'"
         raise InvalidArgument(message) from error
-    return zookeeper.ZooKeeperCoordinator(zookeeper.parse_url(url, session_timeout=session_timeout, **options), group)

@@ -1,0 +1,234 @@
+"""``qdo curator``: moves messages between Apache Curator's queues in ZooKeeper and Queuey."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from qdo.cli import output
+from qdo.cli.opening import open_client
+from qdo.cli.options import MEETING, with_settings
+from qdo.cli.output import DryRun, Json
+from qdo.cli.settings import SERVICE, WorkSettings
+from qdo.errors import InvalidArgument
+from queuey.terminal.bars import bar
+
+if TYPE_CHECKING:
+    from qdo.curator.drain import Drained, Left, Target
+    from qdo.curator.fill import Filled
+    from qdo.curator.peek import Peeked, PeekedItem
+    from qdo.curator.place import QueuePlace
+    from queuey.client import AsyncClient
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Move messages between Apache Curator's queues in ZooKeeper and Queuey.",
+)
+
+Path = Annotated[str, typer.Argument(help="Path of the Curator queue: /apps/orders.", show_default=False)]
+QueueName = Annotated[str, typer.Argument(help="Queue of Queuey.", show_default=False)]
+Recipe = Annotated[
+    Literal["queue", "priority", "delay", "id", "simple"],
+    typer.Option(help="Of the Curator queue: DistributedQueue, DistributedPriorityQueue and so on."),
+]
+LockPath = Annotated[str | None, typer.Option(help="The lock path of the queue's consumers.", show_default="no locks")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Move at most so many.", show_default="all")]
+NodeLimit = Annotated[
+    int,
+    typer.Option(min=10_000, help="Bytes that the servers take at once: their jute.maxbuffer, less 5 percent."),
+]
+
+
+@app.command("drain")
+@with_settings(*SERVICE, *MEETING)
+def drain(
+    settings: WorkSettings,
+    path: Path,
+    queue: QueueName,
+    recipe: Recipe = "queue",
+    lock_path: LockPath = None,
+    limit: Limit = None,
+    ttl: Annotated[
+        int | None, typer.Option(min=1, help="Seconds that the messages live.", show_default="the queue's")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=1, help="Partition for all messages, in order.", show_default="any")
+    ] = None,
+    node_limit: NodeLimit = 1_000_000,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Move the messages of a Curator queue to a queue of Queuey.
+
+    Interrupted or killed, run it again: it goes on, and every message is moved once.
+    """
+
+    async def run() -> Drained:
+        from qdo.curator.drain import Drain, Plan
+
+        async with _open(settings, path) as (place, client):
+            plan = Plan(
+                target=await _target(client, queue),
+                recipe=recipe,
+                lock_path=None if lock_path is None else _in_chroot(place, lock_path),
+                limit=limit,
+                ttl=ttl,
+                partition=partition,
+                node_limit=node_limit,
+                dry_run=dry_run,
+            )
+            with bar() as move_bar:
+                told = _nothing if move_bar is None else lambda done, total: move_bar(f"{path} to {queue}", done, total)
+                return await Drain(place, client, plan, told=told).run()
+
+    found = asyncio.run(run())
+    if json:
+        output.emit(found)
+    else:
+        verb = "Would move" if dry_run else "Moved"
+        output.say(f"{verb} {found.items} items with {found.messages} messages from {path} to {queue}.")
+        if found.held:
+            output.note(f"{found.held} items are left because consumers hold their locks. Run it again.")
+        _note_left(found.left, found.samples, "item")
+    if found.held or found.left:
+        raise typer.Exit(1)
+
+
+@app.command("fill")
+@with_settings(*SERVICE, *MEETING)
+def fill(
+    settings: WorkSettings,
+    queue: QueueName,
+    path: Path,
+    recipe: Recipe = "queue",
+    priority: Annotated[int, typer.Option(help="For messages that name no priority.")] = 0,
+    limit: Limit = None,
+    node_limit: NodeLimit = 1_000_000,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Move the messages of a queue of Queuey that are not acknowledged to a Curator queue.
+
+    Interrupted or killed, run it again: it goes on, and every message is moved once.
+    """
+
+    async def run() -> Filled:
+        from qdo.curator.fill import Fill, FillPlan
+        from qdo.curator.names import PRIORITY
+
+        PRIORITY.prefix(priority)
+        async with _open(settings, path) as (place, client):
+            plan = FillPlan(
+                source=await _target(client, queue),
+                recipe=recipe,
+                priority=priority,
+                limit=limit,
+                node_limit=node_limit,
+                dry_run=dry_run,
+            )
+            with bar() as move_bar:
+                told = _nothing if move_bar is None else lambda done, total: move_bar(f"{queue} to {path}", done, total)
+                return await Fill(place, client, plan, told=told).run()
+
+    found = asyncio.run(run())
+    if json:
+        output.emit(found)
+    else:
+        verb = "Would move" if dry_run else "Moved"
+        output.say(f"{verb} {found.messages} messages from {queue} to {path}.")
+        if found.twice:
+            output.note(f"{found.twice} messages were delivered to another worker as well, because their claims ended.")
+        if found.remaining:
+            output.note(f"{found.remaining} messages are left in {queue}: claimed by others, not due yet, or unfit.")
+        _note_left(found.left, found.samples, "message")
+    if found.twice or found.left:
+        raise typer.Exit(1)
+
+
+@app.command("peek")
+@with_settings(*MEETING)
+def peek(
+    settings: WorkSettings,
+    path: Path,
+    recipe: Recipe = "queue",
+    lock_path: LockPath = None,
+    limit: Annotated[int, typer.Option(min=0, max=10_000, help="Items to show.")] = 10,
+    json: Json = False,
+) -> None:
+    """Show the first items of a Curator queue. It takes nothing, and needs no service."""
+
+    async def run() -> Peeked:
+        from qdo.curator.peek import peek
+
+        async with _open_place(settings, path) as place:
+            lock = None if lock_path is None else _in_chroot(place, lock_path)
+            return await peek(place, recipe, limit=limit, lock_path=lock)
+
+    found = asyncio.run(run())
+    if json:
+        output.emit(found)
+        return
+    output.table(["node", "is", "bytes", "messages"], (_row(item) for item in found.first))
+    output.say(f"{found.path} has {found.items} items and {found.others} other nodes.")
+    if found.staged:
+        output.note(f"A drain of it was interrupted; {found.staged} batches wait to be posted. Run the drain again.")
+
+
+def _row(item: PeekedItem) -> list[object]:
+    what = [f"priority {item.priority}"] if item.priority is not None else []
+    what += [f"due {output.instant(item.due)}"] if item.due else []
+    what += [f"id {item.id}"] if item.id is not None else []
+    what += ["locked"] if item.locked else []
+    return [item.name, ", ".join(what), item.bytes, item.error or " | ".join(item.messages)]
+
+
+def _note_left(count: int, samples: list[Left], what: str) -> None:
+    for one in samples:
+        output.note(f"{what.capitalize()} {one.name} stays: it {one.reason}")
+    if count > len(samples):
+        output.note(f"{count - len(samples)} more stay.")
+
+
+def _nothing(_done: int, _total: int | None) -> None:
+    """Stands for a bar where there is no terminal."""
+
+
+def _in_chroot(place: QueuePlace, path: str) -> str:
+    """Returns a path beside the queue's, counted from the root of the servers."""
+    if not path.startswith("/") or path.endswith("/"):
+        raise InvalidArgument(f"A lock path begins with / and names a node. {path!r} does not.")
+    return place.path.removesuffix(place.shown) + path
+
+
+async def _target(client: AsyncClient, queue: str) -> Target:
+    from qdo.consumer.rebalance.queue_discovery import identify
+    from qdo.curator.drain import Target
+
+    return Target(await identify(client), client.application, queue)
+
+
+@asynccontextmanager
+async def _open_place(settings: WorkSettings, path: str) -> AsyncIterator[QueuePlace]:
+    if not settings.coordination.startswith("zookeeper:"):
+        raise InvalidArgument(
+            f"Curator's queues are in ZooKeeper, and the coordination is {settings.coordination!r}. "
+            "Name the servers: --coordination zookeeper://host1,host2:2181"
+        )
+    from qdo.coordination.opening import need_zookeeper
+
+    need_zookeeper()  # before what imports it, for the error
+    from qdo.curator.place import open_place
+
+    async with open_place(settings.coordination, path, session_timeout=settings.session_timeout) as place:
+        yield place
+
+
+@asynccontextmanager
+async def _open(settings: WorkSettings, path: str) -> AsyncIterator[tuple[QueuePlace, AsyncClient]]:
+    async with _open_place(settings, path) as place, open_client(settings) as client:
+        yield place, client

@@ -1,0 +1,474 @@
+"""Moves the messages of a Curator queue to a queue of Queuey, each once, also if the process is killed at any step.
+
+The steps of a batch::
+
+    read      nodes in the queue's order
+    stage     one transaction removes them and creates one node beside the queue that holds them all
+    post      one request to Queuey, whose Idempotency-Key is the name of that node
+    forget    the node is removed
+
+After the transaction nobody else can take the messages, so that consumers may go on beside a drain. A drain that begins
+first completes what another one has left. The name of the staged node is a new UUID, so a queue that was removed and
+made again, whose sequence starts over, repeats no key.
+
+With a lock path the transaction also creates and removes the lock of each item. It fails while a consumer holds one,
+and no lock outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from qdo.coordination.zookeeper.batching import make
+from qdo.coordination.zookeeper.transactions import (
+    NODE_LIMIT,
+    Change,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Rejection,
+    RejectionReason,
+    Rounds,
+    size,
+)
+from qdo.curator import items
+from qdo.curator.names import RECIPES, SIMPLE, Child, Names
+from qdo.curator.place import WINDOW, QueuePlace
+from qdo.errors import BadItem, CuratorError
+from queuey.client import AsyncClient, Outgoing, Receipt, order_of
+from queuey.client.errors import InvalidRequest, KeyReused
+
+BATCH_NODES = 100
+BATCH_MESSAGES = 1000
+"""What one request to Queuey holds."""
+BATCH_BYTES = 256 * 1024
+"""Of the items of a batch; a larger one travels alone. A server of ZooKeeper takes no more than about 1 MB at once."""
+LONGEST_DELAY = 33_554_432
+"""Seconds; Queuey's limit."""
+PATIENCE = 30.0
+"""Seconds to wait for items whose locks others hold, after the last that went on."""
+LOOKS = 0.5
+"""Seconds between two looks at them."""
+SAMPLES = 20
+PRIORITY_HEADER, ID_HEADER = "curator-priority", "curator-id"
+
+Told = Callable[[int, int | None], object]
+"""Hears how many items were moved, and of how many."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where messages go.
+
+    Attributes:
+        service: The id of the service's store.
+        app: The application.
+        queue: The queue.
+    """
+
+    service: str
+    app: str
+    queue: str
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is moved and how.
+
+    Attributes:
+        target: Where to.
+        recipe: Of the Curator queue: ``queue``, ``priority``, ``delay``, ``id`` or ``simple``.
+        lock_path: Of the Curator queue, with the chroot; None: it has none.
+        limit: Items to move at most; None: all.
+        ttl: Seconds that the messages live in Queuey; None: what the queue says.
+        partition: The partition for all messages; None: Queuey chooses one for each.
+        node_limit: Bytes that a server takes in one transaction.
+        dry_run: Only count.
+    """
+
+    target: Target
+    recipe: str = "queue"
+    lock_path: str | None = None
+    limit: int | None = None
+    ttl: int | None = None
+    partition: int | None = None
+    node_limit: int = NODE_LIMIT
+    dry_run: bool = False
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A node that stays where it is.
+
+    Attributes:
+        name: Of the node.
+        reason: Why.
+    """
+
+    name: str
+    reason: str
+
+
+class Drained(msgspec.Struct):
+    """What came of a drain, as ``--json`` prints it.
+
+    Attributes:
+        items: Nodes that were moved, or with ``dry_run`` would be.
+        messages: Messages in them.
+        held: Nodes that are left because others hold their locks.
+        left: Number of nodes that are left because of what they are.
+        samples: Some of these.
+        dry_run: Nothing was moved.
+    """
+
+    items: int = 0
+    messages: int = 0
+    held: int = 0
+    left: int = 0
+    samples: list[Left] = []
+    dry_run: bool = False
+
+
+class StagedItem(msgspec.Struct, frozen=True, array_like=True):
+    """An item that was taken out of the queue: all that is needed to post it, or to put it back."""
+
+    name: str
+    data: bytes
+    delay: float
+
+
+class Staged(msgspec.Struct, frozen=True, array_like=True):
+    """What a staged node holds. Its request is the same whenever it is posted."""
+
+    target: Target
+    recipe: str
+    ttl: int | None
+    partition: int | None
+    items: tuple[StagedItem, ...]
+
+
+class Item(NamedTuple):
+    """An item that was read and can be moved."""
+
+    child: Child
+    data: bytes
+    version: int
+    messages: int
+    delay: float
+
+
+class Unfit(Exception):
+    """Why an item cannot be moved."""
+
+
+def decoded(names: Names, data: bytes) -> list[bytes]:
+    """Returns the messages of a node.
+
+    Raises:
+        BadItem: It holds something else.
+    """
+    return [data] if names is SIMPLE else items.decode(data)
+
+
+def examine(names: Names, child: Child, data: bytes, version: int, *, now: float, most: int) -> Item:
+    """Returns an item as it is to be moved.
+
+    Args:
+        names: Of the recipe.
+        child: Its name.
+        data: What the node holds.
+        version: Of the data.
+        now: Seconds since 1970.
+        most: Bytes that a node may have.
+
+    Raises:
+        Unfit: It cannot be moved.
+    """
+    try:
+        messages = decoded(names, data)
+    except BadItem as error:
+        raise Unfit(str(error)) from error
+    if not all(messages):
+        raise Unfit("holds an empty message, which Queuey does not keep")
+    if len(messages) > BATCH_MESSAGES:
+        raise Unfit(f"holds {len(messages)} messages, and a request to Queuey takes {BATCH_MESSAGES}")
+    if len(data) > most:
+        raise Unfit(f"has {len(data)} bytes, and only {most} fit into a transaction; see --node-limit")
+    delay = max(0.0, round(child.epoch / 1000 - now, 3))
+    if delay > LONGEST_DELAY:
+        raise Unfit(f"is due in {delay:.0f} seconds, and Queuey delays by {LONGEST_DELAY} at most")
+    return Item(child, data, version, len(messages), delay)
+
+
+def outgoing(staged: Staged) -> Iterator[Outgoing]:
+    """Yields the messages of a staged node, in order."""
+    names = RECIPES[staged.recipe]
+    for item in staged.items:
+        headers = headers_of(names.parse(item.name))
+        for body in decoded(names, item.data):
+            yield Outgoing(
+                body, ttl=staged.ttl, partition=staged.partition, delay=item.delay or None, headers=headers or None
+            )
+
+
+def headers_of(child: Child | None) -> Mapping[str, str]:
+    """Returns what a node's name says of its messages and Queuey has no field for."""
+    if child is None:
+        return {}
+    if child.priority is not None:
+        return {PRIORITY_HEADER: str(child.priority)}
+    return {ID_HEADER: child.id} if child.id is not None else {}
+
+
+def batches(found: Iterable[Item]) -> Iterator[list[Item]]:
+    """Divides items into batches, in order."""
+    batch: list[Item] = []
+    messages = weight = 0
+    for item in found:
+        full = len(batch) >= BATCH_NODES or messages + item.messages > BATCH_MESSAGES
+        if batch and (full or weight + len(item.data) > BATCH_BYTES):
+            yield batch
+            batch, messages, weight = [], 0, 0
+        batch.append(item)
+        messages += item.messages
+        weight += len(item.data)
+    if batch:
+        yield batch
+
+
+class Drain:
+    """One run; see the module.
+
+    Args:
+        place: The Curator queue.
+        client: Of Queuey.
+        plan: What is moved and how.
+        told: Hears of the progress.
+        patience: Seconds to wait for locks that others hold.
+        clock: Returns the time in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        place: QueuePlace,
+        client: AsyncClient,
+        plan: Plan,
+        *,
+        told: Told = lambda _done, _total: None,
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.found = Drained(dry_run=plan.dry_run)
+        self._place, self._client, self._plan, self._told = place, client, plan, told
+        self._patience, self._clock = patience, clock
+        self._names = RECIPES[plan.recipe]
+        self._left: set[str] = set()
+        self._gone: set[str] = set()
+        self._latest: Receipt | None = None
+
+    async def run(self) -> Drained:
+        """Moves everything, or shows what it would move.
+
+        Raises:
+            CuratorError: There is no such queue, or a drain to another queue has to be completed first.
+            CoordinationError: ZooKeeper failed. Nothing is lost or doubled: run it again.
+            ClientError: Queuey failed; the same holds.
+        """
+        await self._client.info(self._plan.target.queue)
+        await self._place.names()
+        if not self._plan.dry_run:
+            await self._complete()
+        waited = 0.0
+        while self._room:
+            held, moved = await self._round()
+            waited = 0.0 if moved else waited + LOOKS
+            if self._plan.dry_run or not (moved or held):
+                self.found.held = held
+                break
+            if not moved:
+                if waited > self._patience:
+                    self.found.held = held
+                    break
+                await asyncio.sleep(LOOKS)
+        if not self._plan.dry_run:
+            await self._place.link.apply([(Delete(self._place.drained),)])
+        return self.found
+
+    @property
+    def _room(self) -> int:
+        """How many items may still be moved."""
+        return BATCH_NODES if self._plan.limit is None else max(0, self._plan.limit - self.found.items)
+
+    async def _round(self) -> tuple[int, bool]:
+        """Moves what is there now; returns how many locks others hold, and whether anything went on."""
+        names = await self._place.names()
+        children = [child for child in self._names.in_order(names) if child.name not in self._left]
+        for name in sorted(set(names) - {child.name for child in children} - self._left):
+            self._leave(name, f"is no name of a {self._names.recipe}'s node; --recipe chooses another recipe")
+        locked = await self._locked()
+        free = [child for child in children if child.name not in locked]
+        before = self.found.items + len(self._left) + len(self._gone)
+        total = self.found.items + len(free)
+        self._told(self.found.items, total)
+        for start in range(0, len(free), WINDOW):
+            if not self._room:
+                break
+            for batch in batches(await self._read(free[start : start + WINDOW])):
+                if self._room:
+                    await self._move(batch[: self._room])
+                self._told(self.found.items, total)
+        went_on = self.found.items + len(self._left) + len(self._gone) > before
+        return len(children) - len(free), went_on
+
+    async def _locked(self) -> set[str]:
+        if self._plan.lock_path is None:
+            return set()
+        (names,) = await self._place.link.children([self._plan.lock_path])
+        return set(names or ())
+
+    async def _read(self, children: list[Child]) -> list[Item]:
+        """Reads items; those that cannot be moved are left."""
+        found = []
+        now, most = self._clock(), self._plan.node_limit - self._overhead(children[0].name)
+        for child, node in zip(children, await self._place.read([child.name for child in children]), strict=True):
+            if node is None:
+                self._gone.add(child.name)
+                continue
+            try:
+                found.append(examine(self._names, child, node.data, node.version, now=now, most=most))
+            except Unfit as why:
+                self._leave(child.name, str(why))
+        return found
+
+    def _overhead(self, name: str) -> int:
+        """Bytes of a transaction that stages one item, beside its data; roughly, and rather too many."""
+        change: Change = (*self._taking(name, 0), Create(f"{self._place.drained}/{uuid.uuid4()}", self._encode([])))
+        return size(change) + 2 * len(name.encode()) + 64
+
+    def _taking(self, name: str, version: int) -> tuple[Operation, ...]:
+        """Returns the operations that take an item out of the queue: always the same number."""
+        path = self._place.child(name)
+        taking: tuple[Operation, ...] = (Check(path, version), Delete(path))
+        if self._plan.lock_path is None:
+            return taking
+        lock = f"{self._plan.lock_path}/{name}"
+        return (Create(lock), *taking, Delete(lock))
+
+    def _encode(self, batch: list[Item]) -> bytes:
+        plan = self._plan
+        taken = tuple(StagedItem(item.child.name, item.data, item.delay) for item in batch)
+        return msgspec.msgpack.encode(Staged(plan.target, plan.recipe, plan.ttl, plan.partition, taken))
+
+    async def _move(self, batch: list[Item]) -> None:
+        """Moves a batch, without those that others were quicker to take."""
+        if self._plan.dry_run:
+            self._count(batch)
+            return
+        path = f"{self._place.drained}/{uuid.uuid4()}"
+        rounds = Rounds("the queue", len(batch) + 25)
+        while batch and rounds:
+            taking = [self._taking(item.child.name, item.version) for item in batch]
+            staging = Create(path, self._encode(batch))
+            change: Change = (*(each for one in taking for each in one), staging)
+            (outcome,) = await self._place.link.apply([change])
+            if not isinstance(outcome, Rejection):
+                break
+            await self._without(batch, *divmod(outcome.at, len(taking[0])), outcome.why)
+        if batch:
+            staged = msgspec.msgpack.decode(self._encode(batch), type=Staged)
+            await self._post(path, staged, batch)
+
+    async def _without(self, batch: list[Item], index: int, operation: int, why: RejectionReason) -> None:
+        """Takes out of a batch what its transaction failed for."""
+        locking = self._plan.lock_path is not None
+        if index == len(batch) or (locking and operation == 0 and why is RejectionReason.NO_NODE):
+            # Servers remove empty containers, which is what Curator makes of parents.
+            await make(self._place.link, filter(None, (self._place.drained, self._plan.lock_path)))
+            return
+        item = batch.pop(index)
+        if why is RejectionReason.NO_NODE:
+            self._gone.add(item.child.name)
+
+    async def _post(self, path: str, staged: Staged, batch: list[Item]) -> None:
+        """Posts what is staged and forgets it.
+
+        Args:
+            path: Of the staged node.
+            staged: What it holds.
+            batch: The same, to be tried one by one if it is refused as a whole.
+        """
+        try:
+            receipts = await self._client.send_many(
+                staged.target.queue,
+                outgoing(staged),
+                idempotency_key=path.rpartition("/")[2],
+                after=self._latest,
+            )
+        except InvalidRequest as error:
+            if isinstance(error, KeyReused) or error.in_doubt:
+                raise
+            await self._put_back(path, staged)
+            if len(staged.items) == 1:
+                self._leave(staged.items[0].name, f"was refused by Queuey: {error}")
+            for item in batch if len(staged.items) > 1 else ():
+                await self._move([item._replace(version=0)])
+            return
+        prompt = [receipt for receipt, message in zip(receipts, outgoing(staged), strict=True) if not message.delay]
+        self._latest = max(prompt, key=lambda receipt: order_of(receipt.id), default=self._latest)
+        await self._place.link.apply([(Delete(path),)])
+        self.found.items += len(staged.items)
+        self.found.messages += len(receipts)
+
+    async def _put_back(self, path: str, staged: Staged) -> None:
+        """Undoes a staging: each item is there again under its name."""
+        back = [Create(self._place.child(item.name), item.data) for item in staged.items]
+        rounds = Rounds("the queue")
+        while rounds:
+            (outcome,) = await self._place.link.apply([(Delete(path), *back)])
+            if not isinstance(outcome, Rejection) or outcome.at == 0:
+                return  # if the node is gone, another drain has done it
+            if outcome.why is not RejectionReason.NO_NODE:
+                raise CuratorError(
+                    f"Queuey refuses what lies in {path!r}, and it cannot be put back, because "
+                    f"{back[outcome.at - 1].path!r} exists again. Raise max_body of the service and run it again."
+                )
+            await make(self._place.link, [self._place.path])
+
+    async def _complete(self) -> None:
+        """Posts what an earlier drain has staged.
+
+        Raises:
+            CuratorError: It was to go to another queue.
+        """
+        link, drained = self._place.link, self._place.drained
+        (names,) = await link.children([drained])
+        for name in sorted(names or ()):
+            path = f"{drained}/{name}"
+            (node,) = await link.read([path])
+            if node is None:
+                continue
+            staged = msgspec.msgpack.decode(node.data, type=Staged)
+            target = staged.target
+            if target != self._plan.target:
+                raise CuratorError(
+                    f"A drain of {self._place.shown!r} to the queue {target.queue!r} of the application {target.app!r} "
+                    f"(store {target.service}) was interrupted. Run it again with that queue first."
+                )
+            await self._post(path, staged, [])
+        if self._plan.lock_path is not None:
+            await make(link, [self._plan.lock_path])
+        await make(link, [drained])
+
+    def _count(self, batch: list[Item]) -> None:
+        self.found.items += len(batch)
+        self.found.messages += sum(item.messages for item in batch)
+
+    def _leave(self, name: str, reason: str) -> None:
+        self._left.add(name)
+        self.found.left += 1
+        if len(self.found.samples) < SAMPLES:
+            self.found.samples.append(Left(name, reason))

@@ -1,0 +1,299 @@
+"""Moves the messages of a queue of Queuey to a Curator queue, each once, also if the process is killed at any step.
+
+The steps of a batch::
+
+    claim     up to 100 messages, for a minute
+    put       one transaction creates an item for each and writes their receipts into a node beside the queue
+    confirm   the messages are acknowledged
+
+Messages are claimed and not read by time, because a queue of jobs keeps acknowledged messages for readers by time, and
+because claims keep other workers away. A fill that begins first acknowledges the receipts that another one has left.
+The transaction demands the version of that node, so that of two fills of one queue one ends with an error.
+
+A transaction is sent only while its claims last for longer than the session of ZooKeeper: a process that stood still
+for longer than its claims has lost its session as well, and creates nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from qdo.coordination.zookeeper.batching import make
+from qdo.coordination.zookeeper.transactions import (
+    NODE_LIMIT,
+    OVERHEAD,
+    Check,
+    Create,
+    Delete,
+    Rejection,
+    RejectionReason,
+    Rounds,
+    SetData,
+)
+from qdo.curator import items
+from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, Target, Told
+from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
+from qdo.curator.place import QueuePlace
+from qdo.errors import CoordinationLost, CuratorError, InvalidArgument
+from queuey.client import AsyncClient, Claimed, Message
+
+BATCH = 100
+CLAIM = 60.0
+"""Seconds of a claim; a killed fill's messages come back after that."""
+SPARE = 5.0
+"""Seconds that a claim has to last for beyond the session of ZooKeeper."""
+ASIDE = 3600.0
+"""Seconds for which a message that does not fit into a node is put aside, while the rest is moved."""
+LOOK = 1.0
+"""Seconds of one wait for messages that are still claimed."""
+
+
+class FillPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is moved and how.
+
+    Attributes:
+        source: Where from.
+        recipe: Of the Curator queue: ``queue``, ``priority``, ``delay``, ``id`` or ``simple``.
+        priority: For messages that name none; for the recipe ``priority``.
+        limit: Messages to move at most; None: all.
+        node_limit: Bytes that a server takes in one transaction.
+        dry_run: Only count.
+    """
+
+    source: Target
+    recipe: str = "queue"
+    priority: int = 0
+    limit: int | None = None
+    node_limit: int = NODE_LIMIT
+    dry_run: bool = False
+
+
+class Filled(msgspec.Struct):
+    """What came of a fill, as ``--json`` prints it.
+
+    Attributes:
+        messages: Messages that were moved, or with ``dry_run`` would be.
+        twice: Of these, how many another worker got as well, because the fill was interrupted for longer than a claim.
+        remaining: Messages in the queue afterwards that are not acknowledged: claimed by others, or not due yet.
+        left: Number of messages that are left because of what they are.
+        samples: Some of these, by their ids.
+        dry_run: Nothing was moved.
+    """
+
+    messages: int = 0
+    twice: int = 0
+    remaining: int = 0
+    left: int = 0
+    samples: list[Left] = []
+    dry_run: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """What the node beside the queue holds: receipts of messages whose items exist."""
+
+    source: Target
+    receipts: tuple[str, ...] = ()
+
+
+def body_of(message: Message) -> bytes:
+    """Returns the bytes of a message: text in UTF-8, a JSON value in its shortest form."""
+    body = message.body
+    if isinstance(body, bytes):
+        return body
+    return body.encode() if isinstance(body, str) else msgspec.json.encode(body)
+
+
+def prefix_of(recipe: str, message: Message, *, priority: int, now: float) -> str:
+    """Returns what the name of a message's node begins with.
+
+    Args:
+        recipe: Of the queue.
+        message: Its headers may name a priority or an id, as a drain writes them.
+        priority: For a message without one.
+        now: Seconds since 1970; a message that can be claimed is due.
+
+    Raises:
+        InvalidArgument: Its headers cannot be those of such a queue.
+    """
+    names = RECIPES[recipe]
+    if names is PRIORITY:
+        text = message.headers.get(PRIORITY_HEADER, str(priority))
+        try:
+            return PRIORITY.prefix(int(text))
+        except ValueError as error:
+            raise InvalidArgument(f"its header {PRIORITY_HEADER} is {text!r}, which is no number") from error
+    if names is DELAY:
+        return DELAY.prefix(int(now * 1000))
+    if names is IDS:
+        return IDS.prefix(message.headers.get(ID_HEADER, message.id))
+    return (SIMPLE if names is SIMPLE else QUEUE).prefix()
+
+
+class Fill:
+    """One run; see the module.
+
+    Args:
+        place: The Curator queue.
+        client: Of Queuey.
+        plan: What is moved and how.
+        told: Hears of the progress.
+        patience: Seconds to wait for messages that are claimed, after the last one that was moved.
+        clock: Returns the time in seconds since 1970.
+        ticks: Returns the time in seconds, from any beginning.
+    """
+
+    def __init__(
+        self,
+        place: QueuePlace,
+        client: AsyncClient,
+        plan: FillPlan,
+        *,
+        told: Told = lambda _done, _total: None,
+        patience: float = CLAIM + SPARE,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.found = Filled(dry_run=plan.dry_run)
+        self._place, self._plan, self._told = place, plan, told
+        self._jobs = client.job_queue(plan.source.queue)
+        self._patience, self._clock, self._ticks = patience, clock, ticks
+        self._version = 0
+        self._aside: dict[str, Claimed] = {}
+
+    async def run(self) -> Filled:
+        """Moves everything, or shows what it would move.
+
+        Raises:
+            CuratorError: A fill from another queue has to be completed first, or another fill is under way.
+            CoordinationError: ZooKeeper failed. Nothing is lost or doubled: run it again.
+            ClientError: Queuey failed; the same holds.
+        """
+        size = (await self._jobs.size()).size
+        if self._plan.dry_run:
+            self.found.messages = size if self._plan.limit is None else min(size, self._plan.limit)
+            return self.found
+        await self._begin()
+        try:
+            await self._move_all(size)
+        finally:
+            if self._aside:
+                await self._jobs.release(list(self._aside.values()))
+        await self._place.link.apply([(Check(self._place.filled, self._version), Delete(self._place.filled))])
+        self.found.remaining = (await self._jobs.size()).size
+        return self.found
+
+    async def _move_all(self, size: int) -> None:
+        waited = 0.0
+        while room := self._room:
+            began = self._ticks()
+            claimed = await self._jobs.receive(room, ttl=CLAIM, wait=LOOK if waited else 0)
+            if not claimed:
+                # Those of a fill that was killed come back when their claims end.
+                if waited > self._patience or (await self._jobs.counts()).claimed <= len(self._aside):
+                    return
+                waited += LOOK
+                continue
+            waited = 0.0
+            await self._move(claimed, began)
+            self._told(self.found.messages, max(size, self.found.messages))
+
+    @property
+    def _room(self) -> int:
+        """How many messages may be claimed now."""
+        return BATCH if self._plan.limit is None else min(BATCH, self._plan.limit - self.found.messages)
+
+    async def _begin(self) -> None:
+        """Acknowledges what an earlier fill has put, and makes the nodes."""
+        place = self._place
+        beginning = msgspec.msgpack.encode(Progress(self._plan.source))
+        await make(place.link, [place.path])
+        await place.link.apply([(Create(place.filled, beginning),)])
+        (node,) = await place.link.read([place.filled])
+        if node is None:
+            raise CoordinationLost("another fill of the same queue has just ended; run it again")
+        progress, self._version = msgspec.msgpack.decode(node.data, type=Progress), node.version
+        source = progress.source
+        if source != self._plan.source:
+            raise CuratorError(
+                f"A fill of {place.shown!r} from the queue {source.queue!r} of the application {source.app!r} (store "
+                f"{source.service}) was interrupted. Run it again with that queue first."
+            )
+        await self._confirm(progress.receipts)
+
+    async def _move(self, claimed: list[Claimed], began: float) -> None:
+        """Moves messages that were claimed; the request for them was sent at an instant."""
+        creates: list[Create] = []
+        moved: list[Claimed] = []
+        room = self._plan.node_limit
+        later: list[Claimed] = []
+        for one in claimed:
+            create = self._item(one)
+            if create is None:
+                await self._put_aside(one)
+                continue
+            weight = OVERHEAD + len(create.path) + len(create.data) + len(one.receipt) + 16
+            if weight > room:
+                later.append(one)
+                continue
+            room -= weight
+            creates.append(create)
+            moved.append(one)
+        if later:
+            await self._jobs.release(later)
+        if moved:
+            await self._put(creates, moved, began)
+
+    def _item(self, one: Claimed) -> Create | None:
+        """Returns what makes the item of a message; None: none can be made, which is noted."""
+        message = one.message
+        try:
+            prefix = prefix_of(self._plan.recipe, message, priority=self._plan.priority, now=self._clock())
+        except InvalidArgument as error:
+            self._leave(message.id, str(error))
+            return None
+        body = body_of(message)
+        data = body if RECIPES[self._plan.recipe] is SIMPLE else items.encode([body])
+        # The transaction writes the receipt as well.
+        if len(data) + 2 * OVERHEAD + 1024 + len(self._place.path) > self._plan.node_limit:
+            self._leave(message.id, f"has {len(body)} bytes, which do not fit into a node; see --node-limit")
+            return None
+        return Create(self._place.child(prefix), data, sequence=True)
+
+    async def _put(self, creates: list[Create], moved: list[Claimed], began: float) -> None:
+        place, receipts = self._place, tuple(one.receipt for one in moved)
+        progress = SetData(place.filled, msgspec.msgpack.encode(Progress(self._plan.source, receipts)), self._version)
+        rounds = Rounds("the queue")
+        while rounds:
+            if self._ticks() - began > CLAIM - SPARE - place.link.timeout:
+                await self._jobs.release(moved)
+                return
+            (outcome,) = await place.link.apply([(progress, *creates)])
+            if not isinstance(outcome, Rejection):
+                self._version += 1
+                break
+            if outcome.at == 0:
+                await self._jobs.release(moved)
+                raise CuratorError(f"Another fill of {place.shown!r} is under way. Wait for its end, and run it again.")
+            if outcome.why is not RejectionReason.NO_NODE:
+                raise CuratorError(f"ZooKeeper did not create an item in {place.shown!r}: {outcome.why.value}")
+            await make(place.link, [place.path])
+        await self._confirm(receipts)
+        self.found.messages += len(moved)
+
+    async def _confirm(self, receipts: tuple[str, ...]) -> None:
+        if receipts:
+            self.found.twice += len(await self._jobs.ack(receipts))
+
+    async def _put_aside(self, one: Claimed) -> None:
+        """Keeps a message that stays out of the way until the rest was moved."""
+        self._aside[one.message.id] = one
+        await self._jobs.renew([one], ASIDE)
+
+    def _leave(self, name: str, reason: str) -> None:
+        if name not in self._aside:
+            self.found.left += 1
+            if len(self.found.samples) < SAMPLES:
+                self.found.samples.append(Left(name, reason))

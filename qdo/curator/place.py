@@ -1,0 +1,103 @@
+"""Where a queue lies that is moved, and a connection to it.
+
+::
+
+    /apps/orders              the queue, with a child for each item
+    /apps/qdo-drain-orders    what a drain has taken out of it and not posted yet
+    /apps/qdo-fill-orders     what a fill has put into it and not acknowledged yet
+
+The names of the other two begin otherwise than the queue's, because Curator's QueueSharder takes each node for a part
+of a queue that begins with ``queue-``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from qdo.coordination.zookeeper import parse_url
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.transactions import NodeData
+from qdo.errors import CuratorError, InvalidArgument
+
+_PATH = re.compile(r"(/[^/]+)+")
+WINDOW = 50
+"""Nodes that are read at a time: 50 MB at most with the limit of servers as they come."""
+
+
+class QueuePlace(NamedTuple):
+    """A queue in ZooKeeper, its path counted from the root of the servers.
+
+    Attributes:
+        link: Connected.
+        path: Of the queue.
+        shown: The path as the caller gave it, for errors.
+    """
+
+    link: Link
+    path: str
+    shown: str
+
+    @property
+    def drained(self) -> str:
+        """Where a drain keeps what it has taken out."""
+        return self._beside("drain")
+
+    @property
+    def filled(self) -> str:
+        """Where a fill keeps what it has to acknowledge."""
+        return self._beside("fill")
+
+    def _beside(self, what: str) -> str:
+        parent, _, name = self.path.rpartition("/")
+        return f"{parent}/qdo-{what}-{name}"
+
+    def child(self, name: str) -> str:
+        """Returns the path of an item."""
+        return f"{self.path}/{name}"
+
+    async def names(self) -> list[str]:
+        """Returns the names of all children, in no order.
+
+        Raises:
+            CuratorError: There is no such node.
+            CoordinationError
+        """
+        (names,) = await self.link.children([self.path])
+        if names is None:
+            raise CuratorError(
+                f"ZooKeeper has no node {self.shown!r}. Compare the path with the one that the queue's program uses, "
+                "and with the chroot of the connection."
+            )
+        return names
+
+    async def read(self, names: list[str]) -> list[NodeData | None]:
+        """Returns items, None for those that are gone."""
+        return await self.link.read([self.child(name) for name in names])
+
+
+@asynccontextmanager
+async def open_place(url: str, path: str, *, session_timeout: float | None = None) -> AsyncIterator[QueuePlace]:
+    """Connects to the servers of a queue.
+
+    Args:
+        url: ``zookeeper://host:port,host:port/chroot?option=value``.
+        path: Of the queue, within the chroot.
+        session_timeout: Seconds; None: the default.
+
+    Raises:
+        InvalidArgument: The URL or the path cannot be used.
+        CoordinationLost: No server answers.
+    """
+    if _PATH.fullmatch(path) is None:
+        raise InvalidArgument(f"The path of a queue begins with / and names a node. {path!r} does not.")
+    access = parse_url(url, session_timeout=session_timeout)
+    link = Link(access, None if access.tls is None else access.tls.context())
+    try:
+        await link.open()
+        await link.sync("/")
+        yield QueuePlace(link, access.chroot + path, path)
+    finally:
+        await link.close()

@@ -1,0 +1,107 @@
+"""A real server of ZooKeeper and a real service, with queues of the test's own on both."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from qdo.cli import main
+from qdo.curator import items
+from queuey.client import AsyncClient, Client
+from tests.commands import Run, runner
+from tests.qdo.cli.conftest import client, served
+from tests.qdo.contract.zookeeper import plain
+from tests.servers.plugin import ZooKeeper, unique_name
+from tests.servers.served import Served
+
+__all__ = ["client", "served"]
+
+
+class CuratorQueue:
+    """A queue in ZooKeeper, as other programs would fill and see it.
+
+    Args:
+        kazoo: A client of kazoo.
+        hosts: Of the servers.
+    """
+
+    def __init__(self, kazoo: Any, hosts: str) -> None:  # noqa: ANN401 - kazoo's
+        self.kazoo = kazoo
+        self.root = f"/{unique_name('curator')}"
+        self.path = "/queues/orders"
+        self.lock_path = "/locks/orders"
+        self.url = f"zookeeper://{hosts}{self.root}"
+        kazoo.ensure_path(self.root + self.path)
+        kazoo.ensure_path(self.root + self.lock_path)
+
+    def put(self, *messages: bytes, prefix: str = "queue-") -> str:
+        """Creates an item; returns its name."""
+        return self.put_raw(items.encode(messages), prefix)
+
+    def put_raw(self, data: bytes, prefix: str = "queue-") -> str:
+        """Creates a node in the queue; returns its name."""
+        path = self.kazoo.create(f"{self.root}{self.path}/{prefix}", data, sequence=True)
+        return str(path.rpartition("/")[2])
+
+    def put_many(self, bodies: Iterable[bytes]) -> None:
+        """Creates an item for each, many in a transaction."""
+        each = iter(bodies)
+        while chunk := [body for body, _ in zip(each, range(1000), strict=False)]:
+            transaction = self.kazoo.transaction()
+            for body in chunk:
+                transaction.create(f"{self.root}{self.path}/queue-", items.encode([body]), sequence=True)
+            assert all(isinstance(made, str) for made in transaction.commit())
+
+    def names(self) -> list[str]:
+        """The names of its nodes, sorted."""
+        return sorted(self.kazoo.get_children(self.root + self.path))
+
+    def messages(self) -> list[bytes]:
+        """The messages of its items, in the order of their names."""
+        found = [self.kazoo.get(f"{self.root}{self.path}/{name}")[0] for name in self.names()]
+        return [body for data in found for body in items.decode(data)]
+
+    def beside(self) -> list[str]:
+        """The nodes beside the queue: what a drain or fill keeps."""
+        return sorted(set(self.kazoo.get_children(f"{self.root}/queues")) - {"orders"})
+
+
+@pytest.fixture
+def curator(zookeeper: ZooKeeper) -> Iterator[CuratorQueue]:
+    """An empty queue in a chroot of the test's own."""
+    with plain(zookeeper.connect_string) as kazoo:
+        made = CuratorQueue(kazoo, zookeeper.connect_string)
+        yield made
+        with contextlib.suppress(Exception):
+            kazoo.delete(made.root, recursive=True)
+
+
+@pytest.fixture
+def queue(client: Client) -> str:
+    """A new queue of Queuey, with one partition."""
+    return client.create_queue(partitions=1).name
+
+
+@pytest.fixture
+def run(served: Served, curator: CuratorQueue, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command as ``qdo <arguments>`` would."""
+    for name in [name for name in os.environ if name.startswith(("QUEUEY_", "QDO_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
+    monkeypatch.setenv("QDO_COORDINATION", curator.url)
+    return runner("qdo", main, monkeypatch)
+
+
+def async_client(served: Served) -> AsyncClient:
+    """A client of the service for an event loop."""
+    profile = served.profile
+    return AsyncClient(profile.url, key=profile.key, application=profile.application)
+
+
+def bodies(client: Client, queue: str) -> list[str]:
+    """The messages of a queue of Queuey, by time."""
+    return [str(message.body) for message in client.read_all(queue, partitions="*", since=0)]

@@ -1,0 +1,240 @@
+"""``qdo curator drain`` and ``peek``: what is moved, in which order, and what stays."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from qdo.curator import items
+from qdo.curator.drain import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    BATCH_NODES,
+    ID_HEADER,
+    LONGEST_DELAY,
+    PRIORITY_HEADER,
+    Item,
+    Unfit,
+    batches,
+    examine,
+)
+from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, SIMPLE, Child
+from queuey.client import Client
+from tests.commands import Run
+from tests.qdo.curator.conftest import CuratorQueue, bodies
+
+CHILD = Child("queue-0000000000", "queue-", 0)
+
+
+@given(some.lists(some.tuples(some.integers(1, BATCH_MESSAGES), some.integers(0, BATCH_BYTES + 5)), max_size=250))
+def test_batches_keep_the_order_and_the_limits(sizes: list[tuple[int, int]]) -> None:
+    """Nothing is lost or moved; no batch is too large, but for an item that is too large for any."""
+    found = [Item(CHILD._replace(sequence=at), bytes(weight), 0, many, 0.0) for at, (many, weight) in enumerate(sizes)]
+    made = list(batches(found))
+    assert [item for batch in made for item in batch] == found
+    for batch in made:
+        assert 1 <= len(batch) <= BATCH_NODES
+        assert sum(item.messages for item in batch) <= BATCH_MESSAGES
+        assert len(batch) == 1 or sum(len(item.data) for item in batch) <= BATCH_BYTES
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "too few"),
+        (items.encode([b"a", b""]), "an empty message"),
+        (items.encode([b"a"] * 1001), "holds 1001 messages"),
+        (items.encode([b"a" * 1000]), "has 1010 bytes, and only 1000"),
+    ],
+)
+def test_what_is_unfit_says_why(data: bytes, why: str) -> None:
+    """The reason names what is wrong with the item."""
+    with pytest.raises(Unfit, match=why):
+        examine(QUEUE, CHILD, data, 0, now=0, most=1000)
+
+
+def test_an_item_that_is_due_after_the_longest_delay_is_unfit() -> None:
+    """Queuey would refuse it; one that was due is not delayed."""
+    data = items.encode([b"a"])
+    child = Child("x", "x", 0, epoch=int((LONGEST_DELAY + 1) * 1000))
+    with pytest.raises(Unfit, match="is due in 33554433 seconds"):
+        examine(DELAY, child, data, 0, now=0, most=1000)
+    assert examine(DELAY, child, data, 0, now=1.5, most=1000).delay == LONGEST_DELAY - 0.5
+    assert examine(DELAY, child, data, 0, now=1e9, most=1000).delay == 0
+
+
+def test_a_simple_queue_has_raw_data() -> None:
+    """Whatever bytes a node has are its message."""
+    assert examine(SIMPLE, CHILD, b"\0\1", 3, now=0, most=1000) == Item(CHILD, b"\0\1", 3, 1, 0.0)
+
+
+def test_everything_is_moved_in_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """Messages of one or several a node arrive in the queue's order; nothing is left in ZooKeeper."""
+    for number in range(120):
+        curator.put(f"{number}".encode())
+    curator.put(b"a", b"b", b"c")
+    ended = run("curator", "drain", curator.path, queue, "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json == {
+        "items": 121,
+        "messages": 123,
+        "held": 0,
+        "left": 0,
+        "samples": [],
+        "dry_run": False,
+    }
+    assert bodies(client, queue) == [*map(str, range(120)), "a", "b", "c"]
+    assert (curator.names(), curator.beside()) == ([], [])
+
+
+def test_a_dry_run_moves_nothing(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """It counts what would be moved and shows what would stay."""
+    names = [curator.put(b"one", b"two"), curator.put_raw(b"?"), curator.put(b"three")]
+    ended = run("curator", "drain", curator.path, queue, "--dry-run")
+    assert ended.text == f"Would move 2 items with 3 messages from {curator.path} to {queue}.\n"
+    assert f"Item {names[1]} stays: it 1 bytes are too few" in ended.err
+    assert (ended.code, curator.names(), bodies(client, queue)) == (1, names, [])
+
+
+def test_a_limit_leaves_the_rest(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """The first so many are moved, the others by the next run."""
+    names = [curator.put(body) for body in (b"one", b"two", b"three")]
+    assert run("curator", "drain", curator.path, queue, "--limit", "2").code == 0
+    assert (bodies(client, queue), curator.names()) == (["one", "two"], names[2:])
+    assert run("curator", "drain", curator.path, queue).code == 0
+    assert bodies(client, queue) == ["one", "two", "three"]
+
+
+def test_bad_nodes_are_reported_and_left(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """One bad node keeps no other from being moved, also if only Queuey finds it bad."""
+    curator.put(b"one")
+    bad = [curator.put_raw(b"\0\1\0\2\2"), curator.put(b"x" * 300_000), curator.put_raw(b"{}", "config-")]
+    curator.put(b"two")
+    ended = run("curator", "drain", curator.path, queue, "--json")
+    assert (ended.code, ended.json["items"], ended.json["left"]) == (1, 2, 3)
+    reasons = {left["name"]: left["reason"] for left in ended.json["samples"]}
+    assert sorted(reasons) == curator.names() == sorted(bad)
+    assert "version" in reasons[bad[0]]
+    assert "refused by Queuey" in reasons[bad[1]]
+    assert "is no name of a DistributedQueue's node" in reasons[bad[2]]
+    assert bodies(client, queue) == ["one", "two"]
+    assert curator.beside() == []
+
+
+def test_priorities_give_the_order(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """The most urgent messages come first; the number goes along in a header."""
+    for priority in (5, -1, 0):
+        curator.put(f"{priority}".encode(), prefix=PRIORITY.prefix(priority))
+    assert run("curator", "drain", curator.path, queue, "--recipe", "priority").code == 0
+    found = list(client.read_all(queue, since=0))
+    assert [(message.body, message.headers[PRIORITY_HEADER]) for message in found] == [
+        ("-1", "-1"),
+        ("0", "0"),
+        ("5", "5"),
+    ]
+
+
+def test_delays_become_delays(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """What is due at some later time is hidden until then; what was due is not."""
+    now = int(time.time() * 1000)
+    curator.put(b"later", prefix=DELAY.prefix(now + 3_600_000))
+    curator.put(b"now", prefix=DELAY.prefix(now - 1000))
+    assert run("curator", "drain", curator.path, queue, "--recipe", "delay").code == 0
+    assert bodies(client, queue) == ["now"]
+    assert client.info(queue).count == 2
+
+
+def test_ids_become_headers(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """An id goes along in a header."""
+    curator.put(b"pears", prefix=IDS.prefix("orders/17"))
+    assert run("curator", "drain", curator.path, queue, "--recipe", "id").code == 0
+    (message,) = client.read_all(queue, since=0)
+    assert (message.body, message.headers) == ("pears", {ID_HEADER: "orders_17"})
+
+
+def test_a_simple_queue_is_moved(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """Its nodes have other names and no envelope."""
+    for body in (b"one", b"\xff\x00"):
+        curator.put_raw(body, "qn-")
+    assert run("curator", "drain", curator.path, queue, "--recipe", "simple").code == 0
+    assert [message.body for message in client.read_all(queue, since=0)] == ["one", b"\xff\x00"]
+
+
+def test_a_partition_and_a_life_can_be_chosen(run: Run, curator: CuratorQueue, client: Client) -> None:
+    """All messages go there, in order."""
+    queue = client.create_queue(partitions=4).name
+    for body in (b"one", b"two"):
+        curator.put(body)
+    assert run("curator", "drain", curator.path, queue, "--partition", "3", "--ttl", "600").code == 0
+    assert [(message.partition, message.body) for message in client.read_all(queue, partitions=[3], since=0)] == [
+        (3, "one"),
+        (3, "two"),
+    ]
+
+
+def test_items_that_consumers_hold_are_left(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """With the lock path a drain passes over what others work on; no lock of its own stays."""
+    names = [curator.put(body) for body in (b"one", b"two")]
+    lock = f"{curator.root}{curator.lock_path}/{names[0]}"
+    curator.kazoo.create(lock, b"", ephemeral=True)
+    options = ("curator", "drain", curator.path, queue, "--lock-path", curator.lock_path)
+    ended = run(*options, "--dry-run", "--json")
+    assert (ended.code, ended.json["items"], ended.json["held"]) == (1, 1, 1)
+    shown = run("curator", "peek", curator.path, "--lock-path", curator.lock_path, "--json").json
+    assert [item["locked"] for item in shown["first"]] == [True, False]
+    assert run(*options, "--limit", "1").code == 0
+    assert (bodies(client, queue), curator.names()) == (["two"], names[:1])
+    curator.kazoo.delete(lock)
+    assert run(*options).code == 0
+    assert (bodies(client, queue), curator.names()) == (["two", "one"], [])
+    assert curator.kazoo.get_children(curator.root + curator.lock_path) == []
+
+
+def test_the_lock_path_may_be_missing(run: Run, curator: CuratorQueue, client: Client, queue: str) -> None:
+    """Servers remove it while it is empty, because Curator makes it as a container."""
+    curator.put(b"one")
+    curator.kazoo.delete(f"{curator.root}/locks", recursive=True)
+    assert run("curator", "drain", curator.path, queue, "--lock-path", curator.lock_path).code == 0
+    assert bodies(client, queue) == ["one"]
+
+
+def test_peek_shows_the_first_items(run: Run, curator: CuratorQueue) -> None:
+    """For people as a table, for programs as JSON; nothing is taken."""
+    names = [
+        curator.put(b"five", prefix=PRIORITY.prefix(5)),
+        curator.put(b"one", b"\x1btwo", prefix=PRIORITY.prefix(1)),
+        curator.put_raw(b"?", PRIORITY.prefix(7)),
+    ]
+    curator.kazoo.create(f"{curator.root}{curator.path}/notes", b"")
+    ended = run("curator", "peek", curator.path, "--recipe", "priority", "--limit", "2", "--json")
+    assert (ended.json["items"], ended.json["others"], ended.json["staged"]) == (3, 1, 0)
+    assert [(item["name"], item["priority"], item["messages"]) for item in ended.json["first"]] == [
+        (names[1], 1, ["one", "\x1btwo"]),
+        (names[0], 5, ["five"]),
+    ]
+    shown = run("curator", "peek", curator.path, "--recipe", "priority")
+    assert f"{curator.path} has 3 items and 1 other nodes." in shown.text
+    assert "priority 7" in shown.text
+    assert "1 bytes are too few" in shown.text
+    assert "\x1b" not in shown.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (["peek", "/nothing"], 1, "ZooKeeper has no node '/nothing'"),
+        (["peek", "orders"], 2, "'orders' does not"),
+        (["peek", "/queues/orders", "--lock-path", "locks"], 2, "'locks' does not"),
+        (["drain", "/queues/orders", "nothing"], 1, "nothing"),
+        (["drain", "/queues/orders", "q", "--coordination", "local:"], 2, "the coordination is 'local:'"),
+    ],
+)
+@pytest.mark.usefixtures("curator")
+def test_what_cannot_be_is_refused(run: Run, arguments: list[str], code: int, error: str) -> None:
+    """Each error names the value."""
+    ended = run("curator", *arguments)
+    assert ended.code == code, ended.err
+    assert error in ended.err

@@ -1,0 +1,202 @@
+"""Drains and fills that end at each of their steps: what is run again completes them, and moves each message once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from qdo.coordination.zookeeper.driver import Link
+from qdo.curator.drain import Drain, Drained, Plan, Target
+from qdo.curator.fill import Fill, Filled, FillPlan
+from qdo.curator.place import open_place
+from qdo.errors import CuratorError
+from queuey.client import AsyncClient, Client
+from queuey.client.claims.async_jobs import AsyncJobQueue
+from tests.commands import Run
+from tests.qdo.curator.conftest import CuratorQueue, async_client, bodies
+from tests.replacing import replace
+from tests.servers.served import Served
+
+
+class Killed(BaseException):
+    """The process ends here; nothing that it does later counts."""
+
+
+class Steps:
+    """Counts what a run does to servers, and ends it before or after one of these steps.
+
+    Args:
+        at: Counted from 0; -1: never.
+        after: The step is done, and its answer lost.
+    """
+
+    def __init__(self, at: int = -1, *, after: bool = False) -> None:
+        self.count = 0
+        self._at, self._after = at, after
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Makes a call a step."""
+
+        async def step(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - any call
+            mine, self.count = self.count, self.count + 1
+            if mine == self._at and not self._after:
+                raise Killed
+            answer = await call(*arguments, **options)
+            if mine == self._at:
+                raise Killed
+            return answer
+
+        return step
+
+    def run(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - any answer
+        """Runs something with its steps counted; returns None if it was ended."""
+        with (
+            replace(Link.apply, self.around(Link.apply)),
+            replace(AsyncClient.send_many, self.around(AsyncClient.send_many)),
+            replace(AsyncJobQueue.receive, self.around(AsyncJobQueue.receive)),
+            replace(AsyncJobQueue.ack, self.around(AsyncJobQueue.ack)),
+        ):
+            try:
+                return asyncio.run(ask())
+            except Killed:
+                return None
+
+
+def draining(curator: CuratorQueue, served: Served, queue: str, **options: Any) -> Callable[[], Any]:  # noqa: ANN401 - of a plan
+    """A drain that can be run."""
+
+    async def run() -> Drained:
+        async with open_place(curator.url, curator.path) as place, async_client(served) as client:
+            target = Target((await client.hello()).id, client.application, queue)
+            return await Drain(place, client, Plan(target=target, **options)).run()
+
+    return run
+
+
+def filling(curator: CuratorQueue, served: Served, queue: str) -> Callable[[], Any]:
+    """A fill that can be run."""
+
+    async def run() -> Filled:
+        async with open_place(curator.url, curator.path) as place, async_client(served) as client:
+            source = Target((await client.hello()).id, client.application, queue)
+            return await Fill(place, client, FillPlan(source=source)).run()
+
+    return run
+
+
+@pytest.mark.parametrize("locks", [(), ("lock_path",)], ids=["no locks", "locks"])
+def test_a_drain_that_ends_at_any_step_is_completed(
+    curator: CuratorQueue, served: Served, client: Client, locks: tuple[str, ...]
+) -> None:
+    """Before and after each request to ZooKeeper and Queuey: the next drain moves what is left, and nothing twice."""
+    options = dict.fromkeys(locks, curator.root + curator.lock_path)
+
+    def fresh() -> str:
+        for body in (b"one", b"two"):
+            curator.put(body)
+        curator.put(b"three", b"four")
+        return client.create_queue(partitions=1).name
+
+    counted = Steps()
+    queue = fresh()
+    assert counted.run(draining(curator, served, queue, **options)).messages == 4
+    assert counted.count >= 4
+    for step in range(counted.count):
+        for after in (False, True):
+            queue = fresh()
+            assert Steps(step, after=after).run(draining(curator, served, queue, **options)) is None
+            assert Steps().run(draining(curator, served, queue, **options)).held == 0
+            assert bodies(client, queue) == ["one", "two", "three", "four"], (step, after)
+            assert (curator.names(), curator.beside()) == ([], [])
+
+
+def test_a_fill_that_ends_at_any_step_is_completed(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """Before and after each request: the next fill moves what is left once the claims have ended, and nothing twice."""
+
+    def fresh() -> str:
+        for name in curator.names():
+            curator.kazoo.delete(f"{curator.root}{curator.path}/{name}")
+        queue = client.create_queue(partitions=1).name
+        client.send_many(queue, ["one", "two", "three"])
+        return queue
+
+    counted = Steps()
+    queue = fresh()
+    assert counted.run(filling(curator, served, queue)).messages == 3
+    assert counted.count >= 6
+    for step in range(counted.count):
+        for after in (False, True):
+            queue = fresh()
+            assert Steps(step, after=after).run(filling(curator, served, queue)) is None
+            client.job_queue(queue).release_all()  # as time would
+            done = Steps().run(filling(curator, served, queue))
+            assert (done.twice, done.remaining) == (0, 0)
+            assert curator.messages() == [b"one", b"two", b"three"], (step, after)
+            assert curator.beside() == []
+
+
+def test_a_drain_to_another_queue_is_refused_until_the_first_is_completed(
+    run: Run, curator: CuratorQueue, served: Served, client: Client
+) -> None:
+    """What was taken out for one queue never arrives in another."""
+    first, second = (client.create_queue().name for _ in range(2))
+    curator.put(b"one")
+    steps = 0
+    while not curator.beside() or curator.names():
+        assert Steps(steps, after=True).run(draining(curator, served, first)) is None
+        steps += 1
+    assert run("curator", "peek", curator.path, "--json").json["staged"] == 1
+    ended = run("curator", "drain", curator.path, second)
+    assert ended.code == 1
+    assert f"to the queue '{first}'" in ended.err
+    assert run("curator", "drain", curator.path, first).code == 0
+    assert (bodies(client, first), bodies(client, second)) == (["one"], [])
+
+
+def test_a_fill_from_another_queue_is_refused_until_the_first_is_completed(
+    curator: CuratorQueue, served: Served, client: Client
+) -> None:
+    """Receipts of one queue are worth nothing in another."""
+    first, second = (client.create_queue().name for _ in range(2))
+    client.send(first, "one")
+    steps = 0
+    while not curator.names():
+        assert Steps(steps, after=True).run(filling(curator, served, first)) is None
+        client.job_queue(first).release_all()
+        steps += 1
+    with pytest.raises(CuratorError, match=f"from the queue '{first}'"):
+        asyncio.run(filling(curator, served, second)())
+    assert asyncio.run(filling(curator, served, first)()).messages == 0
+    assert curator.messages() == [b"one"]
+
+
+def test_two_drains_at_once_move_each_message_once(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """They may complete each other's batches."""
+    queue = client.create_queue(partitions=1).name
+    curator.put_many(f"{number}".encode() for number in range(500))
+
+    async def both() -> None:
+        await asyncio.gather(*(draining(curator, served, queue)() for _ in range(2)))
+
+    asyncio.run(both())
+    assert sorted(bodies(client, queue), key=int) == [str(number) for number in range(500)]
+    assert (curator.names(), curator.beside()) == ([], [])
+
+
+def test_two_fills_at_once_move_each_message_once(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """One of them may end with an error that says so, and what it had claimed is moved by the next."""
+    queue = client.create_queue(partitions=1).name
+    client.send_many(queue, [str(number) for number in range(300)])
+
+    async def both() -> list[Any]:
+        fills = (filling(curator, served, queue)() for _ in range(2))
+        return list(await asyncio.gather(*fills, return_exceptions=True))
+
+    for ended in asyncio.run(both()):
+        assert isinstance(ended, Filled | CuratorError), ended
+    client.job_queue(queue).release_all()
+    asyncio.run(filling(curator, served, queue)())
+    assert sorted(int(body) for body in curator.messages()) == list(range(300))

@@ -1,0 +1,138 @@
+"""``qdo curator drain`` and ``fill`` as processes that are killed with -9: each message is moved once, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from queuey.client import Client
+from tests.qdo.curator.conftest import CuratorQueue, bodies
+from tests.servers.served import Served, environment
+
+PATIENCE = 120.0
+
+
+@contextlib.contextmanager
+def started(served: Served, curator: CuratorQueue, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command of ``qdo curator`` in a process, which is not left behind."""
+    variables = environment(QUEUEY_PROFILE=str(served.profile_path), QDO_COORDINATION=curator.url)
+    command = [sys.executable, "-m", "qdo", "curator", *arguments]
+    with subprocess.Popen(
+        command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def kill_once(
+    served: Served, curator: CuratorQueue, arguments: tuple[str, ...], moved: Callable[[], int], rng: random.Random
+) -> None:
+    """Starts a command and kills it soon after something was moved; it may have ended by then."""
+    before = moved()
+    with started(served, curator, *arguments) as process:
+        end = time.monotonic() + PATIENCE
+        while moved() == before and process.poll() is None:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
+
+
+def complete(served: Served, curator: CuratorQueue, *arguments: str) -> None:
+    """Runs a command to its end."""
+    with started(served, curator, *arguments) as process:
+        out, err = process.communicate()
+    assert process.returncode == 0, (out, err)
+
+
+def drain_with_kills(
+    curator: CuratorQueue, served: Served, client: Client, *, count: int, kills: int, seed: int
+) -> None:
+    """Drains a queue whose drains are killed; compares what is there."""
+    rng, queue = random.Random(seed), client.create_queue(partitions=1).name
+    wanted = [f"{number}" for number in range(count)]
+    curator.put_many(body.encode() for body in wanted)
+    arguments = ("drain", curator.path, queue, "--lock-path", curator.lock_path)
+    for _ in range(kills):
+        kill_once(served, curator, arguments, lambda: count - len(curator.names()), rng)
+    complete(served, curator, *arguments)
+    assert bodies(client, queue) == wanted
+    assert (curator.names(), curator.beside()) == ([], [])
+
+
+def fill_with_kills(
+    curator: CuratorQueue, served: Served, client: Client, *, count: int, kills: int, seed: int, release: bool
+) -> None:
+    """Fills a queue whose fills are killed; compares what is there.
+
+    Args:
+        curator: The queue that is filled.
+        served: The service.
+        client: Of it.
+        count: How many messages.
+        kills: How many kills.
+        seed: Of the moments.
+        release: End the claims of a killed fill, as a minute would.
+    """
+    rng, queue = random.Random(seed), client.create_queue(partitions=1).name
+    wanted = [f"{number}" for number in range(count)]
+    client.send_many(queue, wanted)
+    arguments = ("fill", queue, curator.path)
+    for _ in range(kills):
+        kill_once(served, curator, arguments, lambda: len(curator.names()), rng)
+        if release:
+            client.job_queue(queue).release_all()
+    complete(served, curator, *arguments)
+    assert sorted(int(body) for body in curator.messages()) == list(range(count))
+    assert curator.beside() == []
+    assert client.job_queue(queue).size().size == 0
+
+
+def test_a_killed_drain(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """The next one moves what is left, in order."""
+    drain_with_kills(curator, served, client, count=1_500, kills=1, seed=1)
+
+
+def test_a_killed_fill(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """The next one moves what is left."""
+    fill_with_kills(curator, served, client, count=1_500, kills=1, seed=1, release=True)
+
+
+@pytest.mark.slow
+def test_many_killed_drains(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """The same many times, at new moments each time."""
+    drain_with_kills(curator, served, client, count=20_000, kills=30, seed=random.randrange(1 << 30))
+
+
+@pytest.mark.slow
+def test_many_killed_fills(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """The same many times, at new moments each time."""
+    seed = random.randrange(1 << 30)
+    fill_with_kills(curator, served, client, count=20_000, kills=30, seed=seed, release=True)
+
+
+@pytest.mark.slow
+def test_claims_of_a_killed_fill_end_by_themselves(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """The next one waits for them."""
+    fill_with_kills(curator, served, client, count=5_000, kills=2, seed=2, release=False)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_items(curator: CuratorQueue, served: Served, client: Client) -> None:
+    """More than a Java client can list: everything arrives, in order."""
+    queue = client.create_queue(partitions=1).name
+    count = 100_000
+    curator.put_many(f"{number}".encode() for number in range(count))
+    complete(served, curator, "drain", curator.path, queue)
+    at = 0
+    for message in client.read_all(queue, since=0):
+        assert message.body == f"{at}"
+        at += 1
+    assert (at, curator.names(), curator.beside()) == (count, [], [])
