@@ -266,7 +266,7 @@ def test_repeated_after_a_lost_answer(connect: Connect) -> None:
 @pytest.mark.parametrize("count", [1, 1000])
 def test_a_key_stands_for_a_whole_batch(connect: Connect, count: int) -> None:
     """Messages with one key go out in one request, which is repeated as it was."""
-    script = Script(broken, receipts())
+    script = Script(broken, receipts(count))
     stored = connect(script, idempotent=False).send_many("q", ["x"] * count, idempotency_key="4711")
     assert len(stored) == count
     first, second = script.requests

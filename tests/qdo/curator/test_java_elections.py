@@ -77,12 +77,13 @@ class JavaContender:
         self.process.wait(PATIENCE)
 
     def kill(self) -> None:
-        """Ends it with -9."""
+        """Ends it with -9, if it runs."""
         self.process.kill()
         self.process.wait()
         self._reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 def names(election: LeaderElection) -> list[str]:
