@@ -289,12 +289,7 @@ class Client:
         return receipt
 
     def send_many(
-        self,
-        queue: str,
-        messages: Iterable[ToSend],
-        *,
-        after: After | None = None,
-        idempotency_key: str | None = None,
+        self, queue: str, messages: Iterable[ToSend], *, after: After | None = None, idempotency_key: str | None = None
     ) -> list[Receipt]:
         """Stores messages in as few requests as the server's limits allow, in order.
 
