@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -50,7 +51,7 @@ class CuratorQueue:
     def put_many(self, bodies: Iterable[bytes]) -> None:
         """Creates an item for each, many in a transaction."""
         each = iter(bodies)
-        while chunk := [body for body, _ in zip(each, range(1000), strict=False)]:
+        while chunk := list(itertools.islice(each, 1000)):
             transaction = self.kazoo.transaction()
             for body in chunk:
                 transaction.create(f"{self.root}{self.path}/queue-", items.encode([body]), sequence=True)
