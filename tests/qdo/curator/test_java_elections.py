@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import threading
 from pathlib import Path
@@ -11,40 +10,22 @@ from typing import Any
 
 import pytest
 
-from deploy.local import jars, java
 from qdo.curator.leader import LeaderElection, Recipe
-from tests.acceptance.facades.java_client import COMPILER, QUICK
 from tests.qdo.contract.zookeeper import plain
+from tests.qdo.curator.queues.java_curator import CURATOR
+from tests.servers import java_programs
 from tests.servers.plugin import ZooKeeper, unique_name
 
 pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).with_name("Elections.java")
-CURATOR = jars.Bundle("curator-recipes-5.9.0", ("org.apache.curator:curator-recipes:5.9.0",))
 PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The command of a Java contender."""
-    directory, lib = tmp_path_factory.mktemp("java"), jars.fetch(CURATOR)
-    compiler = next(jars.fetch(COMPILER).glob("*.jar"))
-    every = os.pathsep.join(map(str, lib.glob("*.jar")))
-    command: list[str | Path] = [
-        java.find(),
-        *QUICK,
-        "-jar",
-        compiler,
-        "-11",
-        "-nowarn",
-        "-cp",
-        every,
-        "-d",
-        directory,
-        SOURCE,
-    ]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=600)
-    return [str(java.find()), *QUICK, "-cp", os.pathsep.join([str(directory), every]), SOURCE.stem]
+    return java_programs.build(SOURCE, CURATOR, tmp_path_factory.mktemp("java"))
 
 
 class JavaContender:
