@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from types import TracebackType
 from typing import NamedTuple
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -13,6 +15,7 @@ _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 _CALLING = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 
 
+_DEAD = "The Java process of Spark has ended: killed, or out of memory (--conf spark.driver.memory=4g gives it more)."
 _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Of PySpark, which writes what it raises to standard error as well, stack trace and all."""
 
@@ -30,16 +33,20 @@ class SparkFailure(NamedTuple):
 
 
 def keep_quiet() -> None:
-    """Keeps PySpark from writing down errors that :func:`explain` finds the sentence of."""
+    """Keeps PySpark and py4j from writing down errors that :func:`explain` finds the sentence of."""
     from pyspark.logger import PySparkLogger
 
     for name in _LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
+    # It tells each broken connection to a dead Java with its stack trace.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
 
 def explain(error: BaseException) -> SparkFailure | None:
     """Finds the sentence that counts in an error of Spark; None: it is not one of Spark's."""
     kind = type(error)
+    if kind.__name__ == "Py4JNetworkError" or (isinstance(error, OSError | EOFError) and _of_py4j(error.__traceback__)):
+        return SparkFailure(_DEAD, usage=False)
     if not kind.__module__.startswith(_FOREIGN):
         return None
     whole = str(error)
@@ -52,6 +59,15 @@ def explain(error: BaseException) -> SparkFailure | None:
     usage = kind.__name__ in _USAGE
     text = causes[-1] if causes and not usage else _CALLING.sub("", whole)
     return SparkFailure(_first_line(text) or kind.__name__, usage)
+
+
+def _of_py4j(trace: TracebackType | None) -> bool:
+    """Returns whether an error was raised below py4j, which talks to Java."""
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).startswith("py4j."):
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _raised(whole: str) -> tuple[str, str]:

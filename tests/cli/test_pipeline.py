@@ -21,6 +21,7 @@ from queuey.cli.pipeline.pipe import stopped_by_signals
 from queuey.cli.pipeline.progress import StageProgress
 from queuey.client.credentials.profile import Profile, write_profile
 from queuey.deadletters import Redriven, UnsentDeadLetter
+from queuey.messages import QueueSpec
 from queuey.spark.jobs import pipe
 from queuey.spark.jobs.deadletter import deadletter_job
 from queuey.spark.jobs.deadletter.deadletter_job import DeadLetterClasses
@@ -81,6 +82,14 @@ class Session:
         """Does nothing."""
 
 
+class DeadSession(Session):
+    """One whose Java is gone."""
+
+    def stop(self) -> None:
+        """Fails as py4j does then."""
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
 @pytest.fixture
 def job() -> Iterator[Job]:
     """Replaces a job by one that reports at once; returns where what it was given goes."""
@@ -118,12 +127,24 @@ def test_every_job_has_a_command() -> None:
         (["deadletter", "list", "--queue", "a", "--since", "soon"], "is no instant"),
         (["pipe"], "--to QUEUE or --route"),
         (["pipe", "a", "--to", "b", "--route"], "--to QUEUE or --route"),
-        (["pipe", "a", "--to", "b", "--sql", "SELECT 1"], "--checkpoint"),
-        (["pipe", "--to", "b", "--sql", "SELECT 1", "--checkpoint", "c"], "name queues, or give --pattern"),
+        (["pipe", "a", "--to", "b", "--sql", "SELECT 1 FROM messages"], "--checkpoint"),
+        (
+            ["pipe", "--to", "b", "--sql", "SELECT 1 FROM messages", "--checkpoint", "c"],
+            "name queues, or give --pattern",
+        ),
         (["pipe", "a", "--to", "b", "--checkpoint", "c"], "one transform"),
         (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "@missing.sql"], "cannot be read"),
-        (["pipe", "a", "--to", "a", "--checkpoint", "c", "--sql", "SELECT 1"], "read and written by the same pipe"),
-        (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT 1", "--conf", "x"], "is not NAME=VALUE"),
+        (
+            ["pipe", "a", "--to", "a", "--checkpoint", "c", "--sql", "SELECT 1 FROM messages"],
+            "read and written by the same pipe",
+        ),
+        (
+            ["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT 1 FROM messages", "--conf", "x"],
+            "is not NAME=VALUE",
+        ),
+        (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT (1 FROM messages"], "is never closed"),
+        (["replay", "x", "a", "--into", "a/b"], "cannot be the name of a queue"),
+        (["replay", "x", "a", "--where", "("], "is never closed"),
     ],
 )
 def test_mistakes_cost_no_start(run: Run, starts: list[Any], arguments: list[str], said: str) -> None:
@@ -132,6 +153,23 @@ def test_mistakes_cost_no_start(run: Run, starts: list[Any], arguments: list[str
     assert (ended.code, ended.out) == (2, b""), ended.err
     assert said in ended.err
     assert starts == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["archive", "a", "--to", "x"],
+        ["archive", "a", "--to", "x", "--stream", "--checkpoint", "c"],
+        ["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT 1 FROM messages"],
+        ["stats", "a"],
+        ["stats", "--lag", "a"],
+    ],
+)
+def test_unknown_queues_cost_no_start(run: Run, starts: list[Any], arguments: list[str]) -> None:
+    """A queue that is not there is said before Spark is started."""
+    ended = run("pipeline", *arguments)
+    assert (ended.code, ended.out, starts) == (1, b"", [])
+    assert "has no queue 'a'" in ended.err
 
 
 def test_how_spark_is_started(run: Run, starts: list[Any]) -> None:
@@ -228,6 +266,19 @@ def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
     assert (ended.code, ended.out, ended.err) == (code, b"", f"queuey: {said}\n")
 
 
+def test_a_dead_jvm_is_one_line(run: Run) -> None:
+    """When Java has died that is said in a line, though its session cannot be stopped any more."""
+    error = type("Py4JNetworkError", (Exception,), {"__module__": "py4j.protocol"})("Answer from Java side is empty")
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    with replace(session, lambda **_: DeadSession()), replace(deadletter_job.classes, fail):
+        ended = run("pipeline", "deadletter", "classes", "--queue", "a")
+    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
+    assert "The Java process of Spark has ended" in ended.err
+
+
 def test_classes(run: Run, job: Job) -> None:
     """A table and the samples below it, unable to steer a terminal; with --json the report as one document."""
     given = job(deadletter_job.classes, DeadLetterClasses(2, (CLASS,)))
@@ -265,10 +316,13 @@ def test_redrive(run: Run, job: Job) -> None:
 def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
     """Options become one description of the pipe; a dry run shows columns and rows instead of moving anything."""
     (tmp_path / "all.sql").write_text("SELECT * FROM messages")
-    given = job(pipe.run, Piped("q-1", 3, 40))
+    with closing(open_store(tmp_path)) as store:
+        for name in "abc":
+            store.create_queue("acme", name, QueueSpec())
+    given = job(pipe.run, Piped("q-1", 3, 40, 7))
     arguments = ["pipeline", "pipe", "a", "b", "--to", "c", "--sql", f"@{tmp_path / 'all.sql'}", "--from", "1795000000"]
     ended = run(*arguments, "--checkpoint", str(tmp_path / "c"), "--watermark", "10m", "--every", "5s", "--update")
-    assert (ended.code, ended.text) == (0, "40 messages were read in 3 micro-batches (query q-1)\n")
+    assert (ended.code, ended.text) == (0, "40 messages were read in 3 micro-batches, and 7 written (query q-1)\n")
     found = given[0]
     assert (found.source.names, found.target, found.sql) == (("a", "b"), "c", "SELECT * FROM messages")
     assert (found.start, found.watermark, found.every, found.mode) == (1_795_000_000.0, "600.0 seconds", 5.0, "update")
@@ -281,6 +335,26 @@ def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
         "value",
         "\\x1bbody",
     ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "start", "said"),
+    [
+        (40, "earliest", "the transform gave no rows"),
+        (0, "latest", "--from earliest"),
+        (0, "earliest", "Nothing was there"),
+    ],
+)
+def test_a_pipe_that_writes_nothing(run: Run, job: Job, tmp_path: Path, messages: int, start: str, said: str) -> None:
+    """It says so, and why."""
+    with closing(open_store(tmp_path)) as store:
+        for name in "ac":
+            store.create_queue("acme", name, QueueSpec())
+    job(pipe.run, Piped("q-1", 1, messages, 0))
+    place = ["--to", "c", "--checkpoint", str(tmp_path / "c"), "--from", start]
+    ended = run("pipeline", "pipe", "a", "--sql", "SELECT * FROM messages", *place)
+    assert ended.code == 0
+    assert said in ended.err
 
 
 def test_a_pipe_is_told_to_stop_by_signals() -> None:

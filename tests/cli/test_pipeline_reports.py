@@ -12,6 +12,7 @@ import pytest
 
 from queuey.cli import main
 from queuey.ids import FIRST
+from queuey.messages import QueueSpec
 from queuey.spark.jobs.audit import audit_job
 from queuey.spark.jobs.audit.audit_job import Account, Audit, AuditSample, Passed
 from queuey.spark.jobs.stats import lag, stats_job
@@ -47,9 +48,10 @@ def sessions() -> list[Session]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sessions: list[Session]) -> Iterator[Run]:
-    """Runs a command on an empty store with one application, without Spark."""
+    """Runs a command on a store with one queue, without Spark."""
     store = sqlite.open_store(tmp_path / "data")
     store.create_application("acme")
+    store.create_queue("acme", "q", QueueSpec())
     store.close()
     monkeypatch.setenv("QUEUEY_DATA", str(tmp_path / "data"))
 

@@ -84,11 +84,11 @@ def archive(
     if checkpoint is not None:
         from queuey.spark.jobs.archive.archive_stream import archive_stream
 
-        with run.session() as spark:
+        with run.session(selection) as spark:
             ended = archive_stream(spark, options, checkpoint, run.say, every=_length(every, "--every"), once=once)
         _show_stream(ended, json=run.json)
         return
-    with run.session() as spark:
+    with run.session(selection) as spark:
         report = job(spark, options, run.say)
     _show(report, json=run.json)
 

@@ -21,7 +21,7 @@ from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import times
 
 if TYPE_CHECKING:
-    from queuey.spark.jobs.pipe import Mode, Preview
+    from queuey.spark.jobs.pipe import Mode, Piped, Preview
 
 _WHAT = "What is moved"
 _HOW = "How it is written"
@@ -129,7 +129,9 @@ def pipe(
         mode=mode,
     )
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
-    with run.session() as spark:
+    if not run.dry_run:
+        job.check(chosen)  # a wrong name costs no start of Spark
+    with run.session(chosen.source) as spark:
         if run.dry_run:
             _show(job.preview(spark, chosen), json=run.json)
             return
@@ -139,7 +141,19 @@ def pipe(
         output.emit(done)
     else:
         read = output.plural(done.messages, "message was", "messages were")
-        output.say(f"{read} read in {output.plural(done.batches, 'micro-batch', 'micro-batches')} (query {done.query})")
+        batches = output.plural(done.batches, "micro-batch", "micro-batches")
+        output.say(f"{read} read in {batches}, and {done.rows} written (query {done.query})")
+    if not done.rows:
+        output.note(_nothing(done, start))
+
+
+def _nothing(done: Piped, start: str) -> str:
+    """Says why a pipe has written nothing."""
+    if done.messages:
+        return "Nothing was written: the transform gave no rows. --dry-run shows what it gives."
+    if start == "latest":
+        return "Nothing was there to read. A new checkpoint begins after the last message; --from earliest reads all."
+    return "Nothing was there to read."
 
 
 @contextmanager

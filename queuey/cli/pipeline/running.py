@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from queuey.cli.pipeline.progress import StageProgress
-    from queuey.spark.options import StoreOptions
+    from queuey.spark.options import Selection, StoreOptions
 
 MASTER = "local[*,4]"
 """All cores of this machine; a task is tried four times."""
@@ -120,8 +120,11 @@ class PipelineRun:
             output.note(text)
 
     @contextmanager
-    def session(self) -> Iterator[SparkSession]:
+    def session(self, queues: Selection | None = None) -> Iterator[SparkSession]:
         """Checks the store, starts Spark, shows the progress of its tasks on a terminal, and stops it.
+
+        Args:
+            queues: Those that have to be there.
 
         Raises:
             QueueyError: The store cannot be used, or what the body raises of these; ``main`` prints them.
@@ -129,17 +132,25 @@ class PipelineRun:
                 1 otherwise.
         """
         from queuey.spark import failures
+        from queuey.spark.jobs import name_ranges
         from queuey.spark.session import session
 
-        _ = self.application  # what is wrong with the store costs no start
+        # What is wrong with the store or with names costs no start of Spark.
+        store = self.store
+        if queues is not None:
+            name_ranges.check(store, queues)
         failures.keep_quiet()
         try:
             spark = session(master=self.master, conf=dict(self.conf))
             try:
                 with self._shown(spark):
                     yield spark
-            finally:
-                spark.stop()
+            except BaseException:
+                # What was raised counts, also if Java is gone and there is nothing to stop.
+                with suppress(Exception):
+                    spark.stop()
+                raise
+            spark.stop()
         except Exception as error:
             failure = failures.explain(error)
             if failure is None:

@@ -76,7 +76,7 @@ def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
     options = job.StatsOptions(store=run.store, selection=selection, top=top)
     if run.dry_run:
         _say_nothing_changes()
-    with run.session() as spark:
+    with run.session(options.selection) as spark:
         found = job.run(spark, options, run.say)
     if run.json:
         output.emit(_document(found))
@@ -112,7 +112,7 @@ def _lag(
     )
     if run.dry_run:
         _say_nothing_changes()
-    with run.session() as spark:
+    with run.session(options.selection) as spark:
         found = lag.run(spark, options, run.say)
     if run.json:
         output.emit(found)

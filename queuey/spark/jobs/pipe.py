@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from queuey.errors import QueueNotFound
-from queuey.messages import QueueSpec
+from queuey.messages import Queue, QueueSpec
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.failures import explain
 from queuey.spark.jobs.archive import find_buckets
 from queuey.spark.options import LEAD, Pattern, Selection, StoreOptions, Subscribe
 from queuey.spark.sink.arrow_rows import layout_of
+from queuey.spark.sql_text import check_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,8 +48,11 @@ _LOOK_ENDING = 0.05
 """Seconds between checks while it is to end: soon after a micro-batch, before the next one has done much."""
 _OF_THE_SOURCE = ("id", "position", "timestamp")
 """Columns that messages come with and new ones get anew."""
+_COUNTED = "CollectMetrics"
+"""The node of a plan that counts the rows that go through it."""
+_ROWS = "rows"
 _ROW_BY_ROW = frozenset(
-    {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark", "Union", "MapInArrow"}
+    {"Project", "Filter", "SubqueryAlias", "View", "Generate", "EventTimeWatermark", "Union", "MapInArrow", _COUNTED}
 )
 _SOURCES = re.compile(r"Stream|Relation|Scan|LogicalRDD")
 Say = Callable[[str], None]
@@ -109,6 +113,8 @@ class Pipe(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(f"queue {self.target} would be read again: the pattern takes it, too")
         if isinstance(self.source, Subscribe) and self.target in self.source.names:
             raise OptionError(f"queue {self.target} cannot be read and written by the same pipe")
+        if self.sql is not None:
+            check_query(self.sql, VIEW)
 
 
 class Piped(msgspec.Struct, frozen=True):
@@ -118,11 +124,13 @@ class Piped(msgspec.Struct, frozen=True):
         query: The stream's id, which its checkpoint keeps.
         batches: Micro-batches that had messages.
         messages: Messages that were read.
+        rows: What the transform gave to be written.
     """
 
     query: str
     batches: int
     messages: int
+    rows: int
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -146,12 +154,12 @@ def run(spark: SparkSession, pipe: Pipe, say: Say, stop: Event) -> Piped:
         OptionError: The queues, the transform or its columns cannot be used. Nothing was moved.
         QueueNotFound: A queue is not there.
     """
-    partitions = _check_queues(pipe)
+    check(pipe)
     frame = _transformed(spark, pipe, _stream(spark, pipe))
     if not frame.isStreaming:
         raise OptionError("what the transform gives has nothing to do with the stream of messages")
     written = _written(frame, pipe)
-    _prepare_target(pipe, partitions)
+    _prepare_target(pipe)
     query = _start(written, pipe)
     say(f"query {query.id} {'moves what is there' if pipe.once else 'is running'}")
     return _follow(query, say, stop)
@@ -163,7 +171,7 @@ def preview(spark: SparkSession, pipe: Pipe) -> Preview:
     Raises:
         OptionError, QueueNotFound: As :func:`run`.
     """
-    _check_queues(pipe)
+    open_stores.selected(pipe.store, pipe.source)
     reader = spark.read.format("queuey").options(**_source(pipe.store, pipe.source), includeHeaders="true")
     if not isinstance(pipe.start, str):
         reader = reader.option("startingTimestamp", str(round(pipe.start * 1000)))
@@ -290,44 +298,56 @@ def _text(value: object) -> str | None:
 # -- queues
 
 
-def _check_queues(pipe: Pipe) -> int:
-    """Returns the most partitions that a queue has of those that are read.
+def check(pipe: Pipe) -> None:
+    """Makes sure that there are queues to read and to write, as far as that is known; needs no Spark.
 
     Raises:
-        QueueNotFound: One is not there.
+        QueueNotFound: One is not there, and is not to be made.
+        OptionError: It cannot be made by this name.
     """
-    found = open_stores.selected(pipe.store, pipe.source)
-    return max((queue.partitions for queue in found), default=1)
+    open_stores.selected(pipe.store, pipe.source)
+    if pipe.target is not None and _target(pipe) is None:
+        open_stores.check_name(pipe.target)
 
 
-def _prepare_target(pipe: Pipe, partitions: int) -> None:
-    """Makes sure that there is a target, or makes it.
+def _target(pipe: Pipe) -> Queue | None:
+    """Returns the target; None: it is to be made.
 
     Raises:
         QueueNotFound: It is not there and is not to be made.
-        OptionError: It cannot be made by this name.
+    """
+    try:
+        return open_stores.queue(open_stores.opened(pipe.store), pipe.store, pipe.target or "")
+    except QueueNotFound:
+        if not pipe.create:
+            raise
+        return None
+
+
+def _prepare_target(pipe: Pipe) -> None:
+    """Makes the target if it is not there.
+
+    Raises:
+        QueueNotFound: It is not there and is not to be made.
         QueueExists: It has another number of partitions than asked for.
     """
     if pipe.target is None:
         return
-    store = open_stores.opened(pipe.store)
-    try:
-        open_stores.queue(store, pipe.store, pipe.target)
-        wanted = pipe.partitions
-    except QueueNotFound:
-        if not pipe.create:
-            raise
-        open_stores.check_name(pipe.target)
-        wanted = pipe.partitions or partitions
+    there = _target(pipe)
     if pipe.create:
-        application = open_stores.application(store, pipe.store)
-        store.create_queue(application, pipe.target, QueueSpec(partitions=wanted))
+        store = open_stores.opened(pipe.store)
+        most = max((queue.partitions for queue in open_stores.selected(pipe.store, pipe.source)), default=1)
+        wanted = pipe.partitions or (None if there else most)
+        store.create_queue(open_stores.application(store, pipe.store), pipe.target, QueueSpec(partitions=wanted))
 
 
 # -- running
 
 
 def _start(frame: DataFrame, pipe: Pipe) -> StreamingQuery:
+    from pyspark.sql import functions as f
+
+    frame = frame.observe(_ROWS, f.count(f.lit(1)).alias(_ROWS))
     writer = frame.writeStream.option("checkpointLocation", pipe.checkpoint).outputMode(pipe.mode)
     writer = writer.trigger(availableNow=True) if pipe.once else writer.trigger(processingTime=f"{pipe.every} seconds")
     options = _sink(pipe)
@@ -358,7 +378,7 @@ def _sink(pipe: Pipe) -> dict[str, str]:
 
 def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
     """Waits until the stream ends, and ends it after a micro-batch on request."""
-    last, batches, messages = -1, 0, 0
+    last, batches, messages, written = -1, 0, 0, 0
     deadline: float | None = None
     silent_until = 0.0
     while True:
@@ -368,11 +388,13 @@ def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
             number, rows = int(progress["batchId"]), int(progress["numInputRows"])
             if number > last:
                 last, batches, messages = number, batches + (rows > 0), messages + rows
+                counted = progress["observedMetrics"].get(_ROWS)
+                written += counted[_ROWS] if counted is not None else 0
         if last > before and time.monotonic() >= silent_until:
-            say(f"{messages:,} messages in {batches:,} micro-batches")
+            say(f"{messages:,} messages in {batches:,} micro-batches, {written:,} written")
             silent_until = time.monotonic() + _SAY
         if ended:
-            return Piped(str(query.id), batches, messages)
+            return Piped(str(query.id), batches, messages, written)
         if not stop.is_set():
             continue
         if deadline is None:

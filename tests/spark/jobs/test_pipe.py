@@ -67,7 +67,7 @@ def test_messages_travel_whole_and_once(spark: SparkSession, embedded: Kept, tmp
     sent = embedded.fill(queue, 40)
     pipe = plan(embedded, tmp_path, create=True, group="copying")
     done = job.run(spark, pipe, silent, Event())
-    assert (done.messages, done.batches) == (40, 1)
+    assert (done.messages, done.batches, done.rows) == (40, 1, 40)
     copies = embedded.store.queue(queue.application, "copies", fresh=True)
     assert copies.partitions == 2
 
@@ -109,7 +109,7 @@ def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, e
         "FROM (SELECT get_json_object(CAST(value AS STRING), '$.kind') AS kind FROM messages) GROUP BY kind"
     )
     pipe = plan(embedded, tmp_path, sql=grouped, mode="update", watermark="600.0 seconds")
-    job.run(spark, pipe, silent, Event())
+    assert job.run(spark, pipe, silent, Event()).rows == 3
     found = arrived(embedded, embedded.queue("copies"))
     counted = sorted(str(one.body) for one in found)
     assert counted == [f'{{"kind":"k{number}","messages":10}}' for number in range(3)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from pyspark.logger import PySparkLogger
 
@@ -60,6 +62,22 @@ def test_errors_of_the_jvm() -> None:
     assert explain(error("Py4JJavaError", failed, "py4j.protocol")) == SparkFailure("refused", usage=False)
     alone = "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted\n\tat a.B\n"
     assert explain(error("Py4JJavaError", alone, "py4j.protocol")) == SparkFailure("Job aborted", usage=False)
+
+
+def test_a_dead_jvm(caplog: pytest.LogCaptureFixture) -> None:
+    """When Java is gone that is one line, whichever call finds it out, and py4j says nothing beside it."""
+    keep_quiet()
+    logging.getLogger("py4j.clientserver").error("Error while sending or receiving.")
+    found = explain(error("Py4JNetworkError", "Answer from Java side is empty", "py4j.protocol"))
+    assert found is not None
+    assert "The Java process of Spark has ended" in found.text
+    module = {"__name__": "py4j.clientserver"}
+    exec("def send():\n    raise ConnectionRefusedError('refused')", module)
+    with pytest.raises(ConnectionRefusedError) as caught:
+        module["send"]()  # type: ignore[operator]
+    assert explain(caught.value) == found
+    assert explain(ConnectionRefusedError("elsewhere")) is None
+    assert caplog.records == []
 
 
 def test_other_errors_are_left_alone() -> None:

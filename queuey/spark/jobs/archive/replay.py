@@ -29,6 +29,7 @@ from queuey.spark.jobs.archive.manifest import ArchiveDamaged, ArchivedQueue, Ma
 from queuey.spark.options import LEAD, MAX_NAME, Selection, StoreOptions
 from queuey.spark.sink import write_reports
 from queuey.spark.source import columns
+from queuey.spark.sql_text import check_condition
 from queuey.storage import Store
 from queuey.terminal import plural
 
@@ -85,6 +86,10 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("a replay has to end after it begins")
         if self.run is not None and not 0 < len(self.run) <= MAX_NAME:
             raise OptionError(f"the name of a run has 1 to {MAX_NAME} characters")
+        if self.into is not None:
+            open_stores.check_name(self.into)
+        if self.where is not None:
+            check_condition(self.where)
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,8 +288,6 @@ class ReplayRun:
         """
         note = self._note()
         lacking = sorted(set(self._targets.values()) - standing.keys())
-        if self._options.into in lacking:
-            open_stores.check_name(self._options.into)
         made = {**(note.made if note else {}), **dict.fromkeys(lacking, "")}
         noted = note.partitions if note else {}
         partitions = {name: noted.get(name, queue.partitions) for name, queue in standing.items()}

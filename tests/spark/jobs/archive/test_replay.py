@@ -133,7 +133,7 @@ def test_conditions_that_choose_others_each_time(embedded: Kept, orders: Queue, 
         with pytest.raises(OptionError, match="depends on"):
             replay(into="new", fresh=fresh, where=where)
     with pytest.raises(ParseException):
-        replay(into="new", where="partition = 1) OR (true")
+        replay(into="new", where="partition 1")
     assert replay(into="new", where="expires > now() -- still alive", dry_run=True).messages == 90
     assert [queue.name for queue in embedded.store.list_queues(APP)] == ["orders"]
 
