@@ -12,6 +12,7 @@ from queuey.claims import ReceiptStatus, Settlement
 from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy, TooManyClaims
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
+from queuey.service.queues import queue_name_error
 from queuey.settings import Facades
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Hot, Match
@@ -201,6 +202,31 @@ class Facade(ABC):
             return queues.create(where["app"], where["queue"], spec, longest=self.longest_name)[0]
         except QueueExists as error:
             return error.queue
+
+
+class OpenFacade(Facade):
+    """A protocol without credentials: whoever reaches it has all the rights of the application.
+
+    Its queues have the names that ours have.
+    """
+
+    def __init__(self, mount: Mount) -> None:
+        super().__init__(mount)
+        self._header = mount.callers.header(self.application)
+
+    def sign(self, environ: Environ) -> None:
+        """See the base class."""
+        environ["HTTP_AUTHORIZATION"] = self._header
+
+    @abstractmethod
+    def refuse(self, reason: str) -> Exception:
+        """Returns the error for a name that no queue can have."""
+
+    def where(self, match: Match) -> Match:
+        """See the base class. Raises what :meth:`refuse` returns."""
+        if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
+            raise self.refuse(reason)
+        return super().where(match)
 
 
 def check_settled(settlements: Sequence[Settlement]) -> None:

@@ -11,12 +11,11 @@ from queuey.claims import ClaimReceipt, Settlement
 from queuey.errors import InvalidRequest, QueueNotFound
 from queuey.messages import MAX_TTL, Location, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft, HandedOut
-from queuey.service.queues import queue_name_error
 from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
 from queuey.web.endpoint import Begun, Hot, Match, WouldBlock
 from queuey.web.errors import NoSuchResource
-from queuey.web.facades.facade import Facade, Mount, Resource, check_settled
+from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource, check_settled
 from queuey.web.requests import read_body
 from queuey.web.responses import TEXT, Environ, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
@@ -28,15 +27,14 @@ _ID = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 _ANY_ID = "[a-z0-9-]+"
 
 
-class MqFacade(Facade):
-    """Six calls, without credentials."""
+class MqFacade(OpenFacade):
+    """Six calls."""
 
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
     short_reads = frozenset({("GET", "mq.messages")})
 
     def __init__(self, mount: Mount) -> None:
         super().__init__(mount)
-        self._header = mount.callers.header(self.application)
         self._redelivery = mount.settings.mq.redelivery
         self._messages = self._service.messages
         self._claims = self._service.claims
@@ -66,14 +64,14 @@ class MqFacade(Facade):
         _, queue, *rest = path.split("/", 4)
         if not queue or not rest or rest[0] != "messages" or len(rest) > 2:  # noqa: PLR2004 - messages and an id
             return None
-        where = super().where({"queue": queue})
+        where = Facade.where(self, {"queue": queue})
         if len(rest) == 1:
             return Hot("mq.messages", where)
         return Hot("mq.message", where | {"id": rest[1]}) if _ID.fullmatch(rest[1]) else None
 
     def sign(self, environ: Environ) -> None:
         """See the base class. Bodies are bytes, however they are encoded."""
-        environ["HTTP_AUTHORIZATION"] = self._header
+        super().sign(environ)
         environ.pop("HTTP_CONTENT_ENCODING", None)
 
     def error_response(self, error: Exception, status: int, text: str) -> Response:
@@ -82,16 +80,9 @@ class MqFacade(Facade):
             return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)
         return text_response(f"{text}\n", 400 if isinstance(error, InvalidRequest) else 404)
 
-    def where(self, match: Match) -> Match:
-        """See the base class.
-
-        Raises:
-            NoSuchResource: No queue can have this name.
-        """
-        found = super().where(match)
-        if (reason := queue_name_error(found["queue"], self._service.limits.max_queue_name)) is not None:
-            raise NoSuchResource(f"No queue has this name: {reason}.")
-        return found
+    def refuse(self, reason: str) -> NoSuchResource:
+        """See the base class."""
+        return NoSuchResource(f"No queue has this name: {reason}.")
 
     # Queues
 

@@ -15,12 +15,11 @@ from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import Conflict, InvalidRequest, QueueNotFound, TooManyWaiters
 from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.service import Draft, HandedOut
-from queuey.service.queues import queue_name_error
 from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
 from queuey.web import validators
 from queuey.web.endpoint import WAITER, Begun, Hot, Match, WouldBlock
-from queuey.web.facades.facade import Facade, Mount, Resource, check_settled
+from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource, check_settled
 from queuey.web.requests import JSON_ERRORS, decode_any, parse_form, read_body
 from queuey.web.responses import Environ, Header, Response, encode, json_response
 from queuey.web.v1.claims import mark_of
@@ -60,8 +59,8 @@ class _Items(msgspec.Struct):
     items: list[_Item]
 
 
-class RqmsFacade(Facade):
-    """Four calls, without credentials."""
+class RqmsFacade(OpenFacade):
+    """Four calls."""
 
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
     short_reads = frozenset({("GET", "rqms.queue")})
@@ -69,7 +68,6 @@ class RqmsFacade(Facade):
 
     def __init__(self, mount: Mount) -> None:
         super().__init__(mount)
-        self._header = mount.callers.header(self.application)
         self._names = self._service.names
         self._claims = self._service.claims
 
@@ -87,11 +85,7 @@ class RqmsFacade(Facade):
     def find_hot(self, path: str) -> Hot | None:
         """See the base class."""
         queue = path.split("/", 2)[1]
-        return Hot("rqms.queue", super().where({"queue": queue})) if queue else None
-
-    def sign(self, environ: Environ) -> None:
-        """See the base class."""
-        environ["HTTP_AUTHORIZATION"] = self._header
+        return Hot("rqms.queue", Facade.where(self, {"queue": queue})) if queue else None
 
     def error_response(self, error: Exception, status: int, text: str) -> Response:
         """See the base class."""
@@ -106,16 +100,9 @@ class RqmsFacade(Facade):
         response.headers += headers
         return response
 
-    def where(self, match: Match) -> Match:
-        """See the base class.
-
-        Raises:
-            InvalidRequest: No queue can have this name.
-        """
-        found = super().where(match)
-        if (reason := queue_name_error(found["queue"], self._service.limits.max_queue_name)) is not None:
-            raise InvalidRequest({"database": reason})
-        return found
+    def refuse(self, reason: str) -> InvalidRequest:
+        """See the base class."""
+        return InvalidRequest({"database": reason})
 
     # Adding
 
