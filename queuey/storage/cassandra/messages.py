@@ -15,7 +15,7 @@ from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
-from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.driver import Driver, InDoubt, RowBatch, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch, ticks
 from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
@@ -31,6 +31,9 @@ from queuey.storage.scanning import Scanning
 
 PUT_BYTES = 4 << 20
 """Bytes of bodies that one ``put`` has on the way at a time, or one body."""
+
+DELETED_ROWS = 100
+"""Messages of one Cassandra partition that one request deletes at most."""
 
 LOOKED_AT = 64
 """Narrow buckets that a page may lie in at most; one that is not full after them says that there is more."""
@@ -145,14 +148,24 @@ class CassandraMessages(Scanning):
         if not wanted:
             return 0
         level = self._levels.of(row.queue)
-        calls = []
+        rows: dict[tuple[int, Bucket], list[bytes]] = {}
         for (partition, position), places_of_it in zip(wanted, self._candidates(row, wanted, level), strict=True):
-            stamp, value = self._stamps.above(position[0]), message_codec.uuid_of(position)
-            calls += [
-                (message_codec.DELETE[time_bucket.kind], (stamp, row.queue.qid, partition, time_bucket.bucket, value))
-                for time_bucket in places_of_it
-            ]
-        self._driver.run_all(calls, consistency=level.writes)
+            stamp = self._stamps.above(position[0])
+            for time_bucket in places_of_it:
+                key = message_codec.key_of(row.queue.qid, partition, time_bucket.bucket)
+                deletes = rows.setdefault((partition, time_bucket), [])
+                deletes.append(message_codec.encoded_delete(key, position, stamp))
+        batches = [
+            RowBatch(
+                message_codec.DELETE[time_bucket.kind],
+                found[at : at + DELETED_ROWS],
+                message_codec.DELETED,
+                message_codec.routing_of(row.queue.qid, partition, time_bucket.bucket),
+            )
+            for (partition, time_bucket), found in rows.items()
+            for at in range(0, len(found), DELETED_ROWS)
+        ]
+        self._driver.run_rows(batches, consistency=level.writes)
         return len(wanted)
 
     # Reading

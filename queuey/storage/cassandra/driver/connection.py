@@ -26,7 +26,7 @@ from queuey.storage.cassandra.driver import fast_path, requests
 from queuey.storage.cassandra.driver.countdown import MOST, Countdown
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
 from queuey.storage.cassandra.driver.fast_path import Decode, Encoded, FastPath
-from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
+from queuey.storage.cassandra.driver.requests import Call, Done, RowBatch, Rows, Statement
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
     RETRY_EVERY,
@@ -416,6 +416,20 @@ class Driver:
             done(None, translate(error, reads=False, attempts=0))
         except StoreUnavailable as error:
             done(None, error)
+
+    def run_rows(self, batches: Sequence[RowBatch], *, consistency: str) -> None:
+        """Writes serialized rows, each batch as one request, side by side (see :meth:`begin_rows`).
+
+        Raises:
+            StoreUnavailable: As :meth:`run_all`.
+        """
+        gathering = Countdown(len(batches), self._deadline)
+        for number, batch in enumerate(batches):
+            done, timeout, key = gathering.taker(number), self._patience(None, reads=False), batch.routing_key
+            self.begin_rows(*batch[:3], routing_key=key, consistency=consistency, timeout=timeout, done=done)
+        _, errors = gathering.wait()
+        if errors:
+            raise worst(errors, some_made=len(errors) < len(batches))
 
     def run_encoded(self, calls: Sequence[tuple[Encoded, Decode]], *, consistency: str) -> list[Rows]:
         """Runs reads of one page side by side; returns the rows of each, in order.

@@ -48,6 +48,22 @@ class Statement(NamedTuple):
         return self.cql.lstrip()[:6].upper() == "SELECT"
 
 
+class RowBatch(NamedTuple):
+    """Rows of one Cassandra partition that are written by one request.
+
+    Attributes:
+        statement: Writes one row.
+        rows: Of each its values, serialized.
+        values: How many a row has.
+        routing_key: The partition's key, as it is hashed.
+    """
+
+    statement: Statement
+    rows: Sequence[bytes]
+    values: int
+    routing_key: bytes
+
+
 def bound(
     prepared: PreparedStatement, values: Sequence[Any], consistency: str, serial: str | None, *, pages: bool
 ) -> BoundStatement:
