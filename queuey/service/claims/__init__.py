@@ -318,10 +318,18 @@ class ClaimUseCases:
             results = {number: iter(settled) for number, settled in found.items()}
             done([next(results[receipt.partition]) for receipt in receipts], None)
 
-        def make(number: int, each: Done) -> Request:
-            return SettleRequest(queue, each, kind, by_partition[number], ttl)
+        def make(how: Kind, number: int, each: Done) -> Request:
+            return SettleRequest(queue, each, how, by_partition[number], ttl)
 
-        return self._begin_each(queue, list(by_partition), make, told)
+        def settle() -> Callable[[], Outcome]:
+            return self._begin_each(queue, list(by_partition), partial(make, kind), told)
+
+        def check(checked: Done) -> Callable[[], Outcome]:
+            return self._begin_each(queue, list(by_partition), partial(make, "check"), checked)
+
+        if all(self._logs.knows((queue.qid, number), some) for number, some in by_partition.items()):
+            return settle()
+        return _begin_after(check, settle, done)
 
     # Names
 
@@ -486,6 +494,34 @@ class ClaimUseCases:
             return "unknown" if "unknown" in outcomes else "none"
 
         return give_up
+
+
+def _begin_after(
+    first: Callable[[Done], Callable[[], Outcome]], then: Callable[[], Callable[[], Outcome]], done: Done
+) -> Callable[[], Outcome]:
+    """Begins something when something else has succeeded; reports the error if that fails."""
+    lock = threading.Lock()
+    given_up: list[Callable[[], Outcome]] = []
+    gone = False
+
+    def told(_value: object, error: Exception | None) -> None:
+        if error is not None:
+            done(None, error)
+            return
+        with lock:
+            if not gone:
+                given_up.append(then())
+
+    with lock:
+        given_up.append(first(told))
+
+    def give_up() -> Outcome:
+        nonlocal gone
+        with lock:
+            gone = True
+            return given_up[-1]()
+
+    return give_up
 
 
 def _first_error(errors: Sequence[Exception], *, sent: bool) -> Exception:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from queuey.claims import ClaimReceipt
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Request
 
@@ -42,6 +43,11 @@ class LogCache:
                 log = self._logs[key] = self._make(key, self._note)
             self._logs.move_to_end(key)
             log.add(*requests)
+
+    def knows(self, key: Key, receipts: Sequence[ClaimReceipt]) -> bool:
+        """Returns whether the entries that receipts name are in memory, so that none names one that never was."""
+        log = self._logs.get(key)
+        return log is not None and all(receipt.number <= log.state.number for receipt in receipts)
 
     def refused(self, key: Key) -> float:
         """Returns when (boot time) another process was last found at work on a log; very long ago if never."""

@@ -12,7 +12,7 @@ from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.service.claims.runtime import Done
 
-Kind = Literal["acknowledge", "renew", "release"]
+Kind = Literal["acknowledge", "renew", "release", "check"]
 
 
 class Request:
@@ -82,7 +82,10 @@ class PollRequest(Request):
 
 
 class SettleRequest(Request):
-    """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements."""
+    """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements.
+
+    ``check`` does nothing: it fails, as the others do, if the log has never had such an entry.
+    """
 
     __slots__ = ("kind", "receipts", "settled", "ttl")
 
@@ -106,7 +109,7 @@ class SettleRequest(Request):
             self.settled = draft.renew(self.receipts, self.ttl)
         elif self.kind == "release":
             self.settled = draft.release(self.receipts)
-        else:
+        elif self.kind == "acknowledge":
             self.settled = draft.acknowledge(self.receipts)
 
     def newest(self) -> int:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from queuey import ids
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement
@@ -195,6 +196,27 @@ def test_receipts_of_elsewhere(store: Store) -> None:
     store.purge_queue(store.queue(queue.application, queue.name, fresh=True))
     with pytest.raises(InvalidRequest, match="receipts"):
         service.claims.acknowledge(access, [claimed.receipt])
+
+
+def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
+    """One that no log can have given is refused before anything is done for the others; if all are good, all is done.
+
+    It does not depend on whether the process knows the logs.
+    """
+    queue = make_queue(store, partitions=3)
+    for number in (1, 2, 3):
+        say(store, queue, "x", partition=number)
+    service, access = enter(store, queue)
+    receipts = [claimed.receipt for claimed in service.claims.claim(access, limit=9, ttl=600, gather=True)]
+    forged = structs.replace(receipts[2], number=1000)
+    for process, way in ((service, access), enter(other, queue)):
+        for call in (process.claims.acknowledge, process.claims.release):
+            with pytest.raises(InvalidRequest, match="receipts"):
+                call(way, [*receipts[:2], forged])
+        counts = process.claims.counts(way).values()
+        assert [(each.claimed, each.waiting) for each in counts] == [(1, 0)] * 3
+    fresh, way = enter(other, queue)
+    assert statuses(fresh.claims.acknowledge(way, receipts)) == [ReceiptStatus.DONE] * 3
 
 
 def test_a_purged_and_a_deleted_queue(store: Store) -> None:
