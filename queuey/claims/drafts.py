@@ -273,6 +273,10 @@ class EntryDraft:
     def _claim(self, message: Message, expires: int) -> None:
         self._claims[message.position] = expires
         self.size += 1
+        self._cover(message)
+
+    def _cover(self, message: Message) -> None:
+        """Notes what is a copy of a message that is delivered, if it is for the first time."""
         if self._covers is not None:
             before = self._state.outstanding.get(message.position)
             if before is None or not before.deliveries:
@@ -326,9 +330,16 @@ class EntryDraft:
             return state is None or not state.chunk
         return state.number == move and not state.ended and (not state.chunk or self._move is not None)
 
-    def take(self, move: int, messages: Iterable[Position]) -> list[Position]:
-        """Takes messages for a move, if they are not claimed and not done; returns those that it has taken."""
-        taken = [place for place in messages if self._may_again(place) or self._is_new(place)]
+    def take(self, move: int, messages: Iterable[Message]) -> list[Position]:
+        """Takes messages for a move, if they are not claimed and not done; returns where those lie that it has taken.
+
+        In a dedup queue their copies are done, as those of a message that is delivered.
+        """
+        taken = []
+        for message in messages:
+            if self._may_again(message.position) or self._is_new(message.position):
+                taken.append(message.position)
+                self._cover(message)
         if taken:
             self._move = replace(self._move or MoveStep(move), taken=taken)
             self._taken = frozenset(taken)

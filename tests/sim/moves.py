@@ -1,4 +1,4 @@
-"""Every history of a move by several processes that stop anywhere, in one partition.
+"""Every history of a move by several processes that stop anywhere, in one partition of a plain or a dedup queue.
 
 The log's state, what is decided on it, and the steps of a process are the real ones. A step is atomic here, as an
 append to a log, a post under a key, or a delete is. Chunks have two messages, because more are too long.
@@ -6,25 +6,31 @@ append to a log, a post under a key, or a delete is. Chunks have two messages, b
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, State
+from queuey.claims import ClaimReceipt, ClaimTiming, Copies, CoverDraft, EntryDraft, Poll, State, sift
 from queuey.ids import Position
 from queuey.messages import Message, Page, Queue
 from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
-from queuey.service.claims.scans import conclude
 from queuey.service.moves.partition_moves import Ask, Delete, Fetch, Publish, Step, Steps, give_back, move_partition
 
 Event = Literal["cancel", "purge", "acknowledge", "release"]
-Taken = Literal["no key", "deleted first", "taken unasked", "no end", "two chunks", "not returned"]
+Kind = Literal["plain", "dedup"]
+Taken = Literal["no key", "deleted first", "taken unasked", "no end", "two chunks", "not returned", "no covers"]
 """A mechanism that is taken out."""
 
 MOVE = 7
-PLACES: list[Position] = [(number, 0) for number in range(1, 5)]
+PLACES: list[Position] = [(number, 0) for number in range(1, 6)]
 CLAIMED = PLACES[1]
 """A message that a caller has claimed when the move begins."""
 _BODY = "x" * (CHUNK_BYTES // 2 + 1)
-_QUEUE = Queue(application="a", name="q", uid=1, qid=1)
+_BODIES = {"plain": [_BODY] * 4, "dedup": [f"{letter}{_BODY}" for letter in "ABACD"]}
+"""Of the messages. In the dedup queue two are equal."""
+_GROUPS = {"plain": [[0], [1], [2], [3]], "dedup": [[0, 2], [1], [3], [4]]}
+"""Which of the messages are one for consumers."""
+_QUEUES = {kind: Queue(application="a", name="q", uid=1, qid=1, kind=kind) for kind in _BODIES}
 _LATER: Position = (1000, 0)
 _NOW = 1_000_000
 
@@ -41,6 +47,8 @@ class World(NamedTuple):
     cancelled: bool = False
     over: bool = False
     event: Event | None = None
+    kind: Kind = "plain"
+    lost: frozenset[Position] = frozenset()
 
 
 class Process(NamedTuple):
@@ -58,13 +66,34 @@ class Node(NamedTuple):
     crashes: int
 
 
-def explore(*, processes: int, crashes: int, event: Event | None, taken: Taken | None = None) -> tuple[int, list[str]]:
-    """Follows every history; returns how many moments there are, and how some of them end badly."""
+def explore(
+    *,
+    processes: int,
+    crashes: int,
+    event: Event | None,
+    kind: Kind = "plain",
+    taken: Taken | None = None,
+    lost: bool = False,
+) -> tuple[int, list[str]]:
+    """Follows every history; returns how many moments there are, and how some of them end badly.
+
+    Args:
+        processes: How many.
+        crashes: How many.
+        event: What happens meanwhile.
+        kind: Of the source.
+        taken: Out.
+        lost: A message of the dedup queue was delivered before its post failed and was undone. Only a copy is there.
+    """
     state = State()
     draft = EntryDraft(state, _NOW, ClaimTiming())
     draft.renew([ClaimReceipt(1, *CLAIMED)], 1000.0)
     state.apply(1, draft.entry(1))
-    world = World(state.encode(), frozenset(PLACES), event=event)
+    world = World(b"", frozenset(PLACES[: len(_BODIES[kind])]), event=event, kind=kind)
+    if lost:
+        world = world._replace(source=frozenset(PLACES[1:3]), lost=frozenset(PLACES[3:]))
+        _deliver(world, state)
+    world = world._replace(log=state.encode())
     todo = [Node(world, (Process(),) * processes, crashes)]
     seen: set[Any] = set()
     wrong: list[str] = []
@@ -79,6 +108,16 @@ def explore(*, processes: int, crashes: int, event: Event | None, taken: Taken |
         if not following:
             wrong += _judge(node.world)
     return len(seen), wrong
+
+
+def _deliver(world: World, state: State) -> None:
+    """A caller gets the first message, and releases it."""
+    draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, Copies(), _LATER[0]))
+    draft.deliver([Poll(1, 1000.0, 1)], [], [_message(world, PLACES[0])])
+    state.apply(2, draft.entry(1))
+    draft = EntryDraft(state, _NOW, ClaimTiming())
+    draft.release([ClaimReceipt(1, *PLACES[0], 2)])
+    state.apply(3, draft.entry(1))
 
 
 def _following(node: Node, taken: Taken | None) -> list[Node]:
@@ -170,7 +209,7 @@ def _step(world: World, process: Process, taken: Taken | None) -> tuple[World, P
         case Ask():
             world, result = _ask(world, step, taken)
         case Fetch(places):
-            result = [_message(place) for place in places if place in world.source]
+            result = [_message(world, place) for place in places if place in world.source]
         case Publish():
             if world.purged is not None:
                 return world, Process((), returning=True)
@@ -201,12 +240,14 @@ def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]
     give = step.give_back and taken != "not returned"
     stop = step.stop or step.give_back or world.cancelled
     order = MoveOrder(move=MOVE, below=_LATER, exact=True, moved=step.moved, last=step.last, stop=stop, give_back=give)
-    request = MoveRequest(_QUEUE, lambda _value, _error: None, order)
+    request = MoveRequest(_QUEUES[world.kind], lambda _value, _error: None, order)
     expired = ClaimTiming().expired(_NOW)
-    _read_all(request.gather(state, expired, 1, lambda places: places, lambda part: part), world)  # type: ignore[arg-type, return-value]
-    draft = EntryDraft(state, _NOW, ClaimTiming())
+    reads = request.gather(state, expired, 1, lambda places: places, lambda part: part, partial(_sift, world, state))  # type: ignore[arg-type, return-value]
+    _read_all(reads, world)
+    dedup = world.kind == "dedup" and taken != "no covers"
+    until = min(request.horizon, request.below)[0]
+    draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, request.copies, until) if dedup else None)
     request.edit(draft)
-    conclude(draft, request.chain)
     if draft.changes:
         before = state.encode()
         state.apply(state.number + 1, draft.entry(1))
@@ -216,6 +257,11 @@ def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]
     return world, request.result(state)
 
 
+def _sift(world: World, state: State, copies: Copies, found: list[Message]) -> Generator[Any, Any, list[Message]]:
+    yield from ()
+    return sift(state.covers, copies, found)[0] if world.kind == "dedup" else found
+
+
 def _read_all(reads: Any, world: World) -> None:  # noqa: ANN401 - the steps of a request
     """Gives a request what it reads."""
     given: Any = None
@@ -223,20 +269,20 @@ def _read_all(reads: Any, world: World) -> None:  # noqa: ANN401 - the steps of 
         while True:
             asked = reads.send(given)
             if isinstance(asked, list):
-                given = [_message(place) for _, place in asked if place in world.source]
+                given = [_message(world, place) for _, place in asked if place in world.source]
             else:
                 there = sorted(place for place in world.source if asked.lower <= place < asked.upper)
                 size = 2
                 more = len(there) > size
-                messages = [_message(place) for place in there[:size]]
+                messages = [_message(world, place) for place in there[:size]]
                 following = (there[size - 1][0], there[size - 1][1] + 1) if more else asked.upper
                 given = Page(messages, 2000, following, more)
     except StopIteration:
         return
 
 
-def _message(place: Position) -> Message:
-    return Message(*place, 1, 1 << 60, _BODY)
+def _message(world: World, place: Position) -> Message:
+    return Message(*place, 1, 1 << 60, _BODIES[world.kind][PLACES.index(place)])
 
 
 # What must hold at the end
@@ -244,16 +290,23 @@ def _message(place: Position) -> Message:
 
 def _judge(world: World) -> list[str]:
     state = State.decode(world.log)
-    here = {place for place in world.source if not state.is_done(place)}
+    hides = [cover.hides for cover in state.covers.by_digest.values()]
+    copies = {PLACES[2]} if world.kind == "dedup" and any(each(PLACES[2]) for each in hides) else set()
+    here = {place for place in world.source if not state.is_done(place)} - copies
     there = list(world.target)
     wrong = []
-    for place in PLACES:
-        held = (place in here) + there.count(place)
-        gone = place in world.acknowledged or (world.purged is not None and place in world.purged)
-        if held != 1 and not (gone and held == 0) and not (world.purged is not None and place in world.purged):
-            wrong.append(f"{place} is there {held} times: {world}")
-        if place in world.acknowledged and held:
-            wrong.append(f"{place} was acknowledged, and is there: {world}")
+    for group in ({PLACES[number] for number in numbers} for numbers in _GROUPS[world.kind]):
+        held = bool(group & here) + sum(place in group for place in there)
+        if (
+            held != 1
+            and not group <= world.lost
+            and not (group <= world.acknowledged and held == 0)
+            and not group & (world.purged or set())
+        ):
+            wrong.append(f"{group} are there {held} times: {world}")
+    again = world.acknowledged & {*here, *there}
+    if again:
+        wrong.append(f"{again} were acknowledged, and are there: {world}")
     if [place for place in there if place != CLAIMED] != sorted(place for place in there if place != CLAIMED):
         wrong.append(f"the order is {there}")
     if state.move is None or state.move.chunk or not state.move.ended:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.moves import Event, Taken, explore
+from tests.sim.moves import Event, Kind, Taken, explore
 
 
 @pytest.mark.parametrize("event", [None, "cancel", "purge", "acknowledge", "release"])
-def test_every_history(event: Event | None) -> None:
-    """Two processes, a crash between any steps: each message is in one of the queues, once, in its order."""
-    states, wrong = explore(processes=2, crashes=1, event=event)
+@pytest.mark.parametrize("kind", ["plain", "dedup"])
+def test_every_history(kind: Kind, event: Event | None) -> None:
+    """Two processes, a crash between any steps: each message is in one of the queues, once, in its order.
+
+    In a dedup queue, one of two equal messages is.
+    """
+    states, wrong = explore(processes=2, crashes=1, event=event, kind=kind)
     assert wrong == []
     assert states > 300
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("event", [None, "cancel", "purge", "acknowledge", "release"])
-def test_every_history_of_three(event: Event | None) -> None:
+@pytest.mark.parametrize("kind", ["plain", "dedup"])
+def test_every_history_of_three(kind: Kind, event: Event | None) -> None:
     """The same with three processes and two crashes."""
-    states, wrong = explore(processes=3, crashes=2, event=event)
+    states, wrong = explore(processes=3, crashes=2, event=event, kind=kind)
     assert wrong == []
     assert states > 3000
 
@@ -38,4 +43,16 @@ def test_every_history_of_three(event: Event | None) -> None:
 def test_without_a_mechanism(taken: Taken, event: Event | None) -> None:
     """Without any of its mechanisms some history ends badly."""
     _, wrong = explore(processes=2, crashes=1, event=event, taken=taken)
+    assert wrong
+
+
+def test_a_copy_of_what_is_gone() -> None:
+    """If a message was delivered and then its post failed, its copy is moved."""
+    _, wrong = explore(processes=1, crashes=0, event=None, kind="dedup", lost=True)
+    assert wrong == []
+
+
+def test_without_covers() -> None:
+    """If copies of what a move takes from a dedup queue are not done, both of two equal messages arrive."""
+    _, wrong = explore(processes=1, crashes=0, event=None, kind="dedup", taken="no covers")
     assert wrong

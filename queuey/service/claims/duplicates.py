@@ -57,7 +57,9 @@ class Duplicates:
             fresh, _ = sift(state.covers, copies, messages, known)
         return fresh
 
-    def draft(self, queue: Queue, state: State, copies: Copies, horizon: Position, now: int) -> CoverDraft | None:
+    def draft(
+        self, queue: Queue, state: State, copies: Copies, horizon: Position, now: int, below: Position = ids.LAST
+    ) -> CoverDraft | None:
         """Begins what the next entry says of covers.
 
         Args:
@@ -66,13 +68,14 @@ class Duplicates:
             copies: What a scan has found.
             horizon: Of a read that has been made.
             now: Milliseconds since 1970.
+            below: Copies from here on are none.
         """
         if queue.kind != "dedup":
             return None
         until = 0 if horizon == ids.FIRST else horizon[0]
         if self._store.ids_follow_clocks:
             until = max(until, self._timing.expired(now) * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS)
-        return CoverDraft(state.covers, copies, until)
+        return CoverDraft(state.covers, copies, min(until, below[0]))
 
     def write(self, queue: Queue, state: State) -> Work:
         """Writes covers to the store if the state has too many of them.

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from queuey import ids
-from queuey.claims import MOST_OUTSTANDING, EntryDraft, State
+from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, Copies, EntryDraft, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service.claims.requests import Request
 from queuey.service.claims.runtime import Done
-from queuey.service.claims.scans import MOST_PAGES, Chain, Read
+from queuey.service.claims.scans import MOST_PAGES, Chain, Read, Sift, conclude
 from queuey.service.claims.steps import Call
 
 CHUNK = MOST_IDS
@@ -24,6 +24,8 @@ CHUNK_BYTES = 1 << 20
 """Of a chunk's bodies, but for the last one's."""
 FETCHED = 32
 """Messages that are fetched at once."""
+MOST_COPIES = MOST_ABOVE
+"""Copies that a turn at a dedup queue passes over."""
 
 Fetch = Callable[[Sequence[Location]], Call]
 
@@ -77,21 +79,35 @@ class MoveTurn(msgspec.Struct, frozen=True, kw_only=True):
 class MoveRequest(Request):
     """Takes messages for a move. It is alone in its entry. The result is a :class:`MoveTurn`."""
 
-    __slots__ = ("_complete", "_found", "_gone", "_order", "chain")
+    __slots__ = ("_complete", "_found", "_gone", "_order", "chain", "copies", "horizon", "passed")
 
     weight = MOST_IDS
 
     def __init__(self, queue: Queue, done: Done, order: MoveOrder) -> None:
         super().__init__(queue, done)
         self._order = order
+        self._begin()
+
+    def _begin(self) -> None:
         self._found: list[Message] = []
         self._gone: list[Position] = []
         self._complete = False
         self.chain = Chain()
         """What the reads prove: they begin at the cursor, and go no further than the horizon."""
+        self.copies = Copies()
+        """What the reads have shown in a dedup queue that is not to be moved."""
+        self.horizon: Position = FIRST
+        """Of the first read."""
+        self.passed = 0
+        """How many messages the cursor passes."""
+
+    @property
+    def below(self) -> Position:
+        """It takes only messages below this."""
+        return self._order.below
 
     def gather(
-        self, state: State, expired: int, partition: int, fetch: Fetch, read: Read
+        self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, sift: Sift
     ) -> Generator[Call, Any, None]:
         """Reads messages that may be taken: below the horizon, so that none can be undone any more.
 
@@ -101,16 +117,23 @@ class MoveRequest(Request):
             partition: Its number.
             fetch: Begins to read messages by id.
             read: Begins to read a slice.
+            sift: Separates what may be delivered from copies.
         """
-        self._found, self._gone, self._complete, self.chain = [], [], False, Chain()
-        if self._order.stop or self._order.give_back or not self._may_take(state):
+        self._begin()
+        if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
-        fresh, bound, reached = yield from self._scan(state, partition, read)
+        fresh, bound, reached = yield from self._scan(state, partition, read, sift)
         ended = sorted(place for place in state.ended(expired, MOST_OUTSTANDING) if place < bound)
         again, fetched = yield from self._fetch_again(ended, partition, fetch)
         found = sorted(again + fresh, key=lambda message: message.position)
         self._found = list(_limited(found))
         self._complete = reached and fetched == len(ended) and len(self._found) == len(found)
+
+    def _is_too_early(self, expired: int) -> bool:
+        """Returns whether a copy that this move would take may still be posted: then what is taken hides too few."""
+        if self.queue.kind != "dedup" or self._order.exact:
+            return False
+        return ids.seconds_to_ticks(expired / 1000) < self.below[0]
 
     def _may_take(self, state: State) -> bool:
         move = state.move
@@ -118,27 +141,29 @@ class MoveRequest(Request):
             return move is None or not move.chunk
         return not move.ended and move.chunk in {0, self._order.moved}
 
-    def _scan(self, state: State, partition: int, read: Read) -> Generator[Call, Page, Any]:
+    def _scan(self, state: State, partition: int, read: Read, sift: Sift) -> Generator[Call, Any, Any]:
         """Reads from the cursor on; returns messages, the bound below which all is certain, and if that is the end."""
-        below = self._order.below
-        lower, horizon = ids.following(state.cursor), None
+        below, horizon = self._order.below, self.horizon
+        lower = ids.following(state.cursor)
         fresh: list[Message] = []
         for _ in range(MOST_PAGES):
             if lower >= below:
                 return fresh, below, True
-            page = yield read(Slice(partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True))
-            horizon = horizon or (page.horizon, LOW_MIN)
+            page: Page = yield read(Slice(partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True))
+            if horizon == FIRST:
+                horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
-            fresh += [
-                message
-                for message in page.messages
-                if message.position < horizon and not state.is_known(message.position)
-            ]
+            fresh += yield from sift(
+                self.copies,
+                [one for one in page.messages if one.position < horizon and not state.is_known(one.position)],
+            )
             lower = page.next or lower
             self.chain.bound = min(horizon, lower)
             if not page.more:
                 return fresh, min(horizon, below), self._order.exact or horizon >= below
             if len(fresh) >= CHUNK or sum(len(message.body) for message in fresh) >= CHUNK_BYTES:
+                break
+            if len(self.copies.hidden) >= MOST_COPIES:
                 break
         return fresh, self.chain.bound, False
 
@@ -163,11 +188,14 @@ class MoveRequest(Request):
             draft.settle_chunk(order.move, 0, None)
         elif order.moved:
             draft.settle_chunk(order.move, order.moved, order.last)
-        if not draft.may_take(order.move):
-            return
-        draft.drop(self._gone)
-        taken = draft.take(order.move, [message.position for message in self._found])
-        if order.stop or order.give_back or (self._complete and not taken):
+        may = draft.may_take(order.move)
+        taken: list[Position] = []
+        if may:
+            draft.drop(self._gone)
+            taken = draft.take(order.move, self._found)
+        self.passed = conclude(draft, self.chain, delete=self.queue.on_ack == "delete")
+        over = self._complete and not taken and not draft.withdraws
+        if may and (over or order.stop or order.give_back):
             draft.end_move(order.move)
 
     def result(self, state: State) -> MoveTurn:

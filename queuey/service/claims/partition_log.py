@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from queuey import ids
 from queuey.claims import (
     MOST_OUTSTANDING,
     ClaimReceipt,
@@ -219,9 +220,9 @@ class PartitionLog:
                 yield from self._duplicates.write(queue, state)
                 material = yield from self._gather(queue, state, polls)
             if isinstance(taken[0], MoveRequest):
-                expired = self._timing.expired(self._runtime.now())
-                fetch, read = partial(self._fetch, queue), partial(self._read, queue)
-                yield from taken[0].gather(state, expired, self._partition, fetch, read)
+                yield from self._duplicates.write(queue, state)
+                calls = partial(self._fetch, queue), partial(self._read, queue), self._duplicates.sift(queue, state)
+                yield from taken[0].gather(state, self._timing.expired(self._runtime.now()), self._partition, *calls)
             self._take_more(taken, state.number)
             chosen = self._runtime.boottime()
             draft, passed = self._decide(queue, taken, polls, material)
@@ -329,14 +330,16 @@ class PartitionLog:
     ) -> tuple[EntryDraft, int]:
         """Decides on the next entry; says how many messages its cursor passes."""
         now, copies = self._runtime.now(), Copies() if material is None else material.found.copies
-        covers = self._duplicates.draft(queue, self.state, copies, self._scanner.horizon, now)
+        horizon, below = self._scanner.horizon, ids.LAST
+        if isinstance(taken[0], MoveRequest):
+            copies, horizon, below = taken[0].copies, taken[0].horizon, taken[0].below
+        covers = self._duplicates.draft(queue, self.state, copies, horizon, now, below)
         draft = EntryDraft(self.state, now, self._timing, covers)
         for request in taken:
             if not request.answered or not isinstance(request, SettleRequest):
                 request.edit(draft)
-        for turn in taken:
-            if isinstance(turn, MoveRequest):
-                return draft, conclude(draft, turn.chain)
+        if isinstance(taken[0], MoveRequest):
+            return draft, taken[0].passed
         if material is None:
             return draft, 0
         draft.drop(material.gone)

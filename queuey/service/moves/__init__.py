@@ -81,16 +81,13 @@ class MoveUseCases:
             target: The way to the queue that gets the messages: its caller may send.
 
         Raises:
-            InvalidRequest: Both are the same queue, or one is a dedup queue.
+            InvalidRequest: Both are the same queue.
             ClaimsRefused: The source's consistency level does not allow claims.
             MoveUnderWay: The source is being moved to another queue.
             TooManyMoves: The application has as many moves as it may have.
         """
         if source.queue.uid == target.queue.uid:
             raise InvalidRequest({"to": "Names the queue that the messages are in; choose another one"})
-        for queue in (source.queue, target.queue):
-            if queue.kind == "dedup":
-                raise InvalidRequest({"to": f"{queue.name!r} is a dedup queue: nothing moves from or to one"})
         source.refresh()
         target.refresh()
         self._claims.check(source.queue)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import ClaimTiming
+from queuey.claims import ClaimTiming, digest_of, partition_of
 from queuey.errors import (
     ClaimsRefused,
     QueueChanged,
@@ -242,11 +242,11 @@ class ActiveMove:
     def _publish(self, partition: int, step: Publish) -> Position:
         """Posts a chunk once; its messages keep what is left of their lives."""
         now = self._store.now()
-        number = (partition - 1) % self._target().partitions + 1
+        to = self._target()
         items = [
-            NewMessage(message.body, number, -(-(message.expires - now) // TICKS_PER_SECOND), message.meta)
-            for message in step.messages
-            if message.expires > now
+            NewMessage(one.body, _place(one, partition, to), -(-(one.expires - now) // TICKS_PER_SECOND), one.meta)
+            for one in step.messages
+            if one.expires > now
         ]
         if not items:
             return step.after
@@ -294,3 +294,10 @@ class ActiveMove:
             except QueueChanged:
                 queue = self._source(fresh=True)
         return call(queue)
+
+
+def _place(message: Message, partition: int, target: Queue) -> int:
+    """Returns the partition of the target into which a message of a partition comes."""
+    if target.kind == "dedup":
+        return partition_of(digest_of(message.body, message.meta), target.partitions)
+    return (partition - 1) % target.partitions + 1

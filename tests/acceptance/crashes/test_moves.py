@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from contextlib import ExitStack
+from itertools import chain
 
 import pytest
 
@@ -13,30 +15,44 @@ from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
 from tests.servers.served import free_port
 
 PARTITIONS = 3
+CERTAIN = 4
+"""Seconds after which a copy is never delivered beside the message whose copy it is, and reads by time show it."""
 
 
-def everything(client: Client, queue: str, partition: int, wanted: int) -> list[str]:
-    """The bodies of a partition, once as many are shown as must be there."""
-    end = time.monotonic() + 60
-    while True:
-        found = [str(message.body) for message in client.read_all(queue, partitions=[partition], since=0)]
-        if len(found) >= wanted or time.monotonic() > end:
-            return found
-        time.sleep(0.2)
+def everything(client: Client, queue: str, partition: int) -> list[str]:
+    """The bodies of a partition."""
+    return [str(message.body) for message in client.read_all(queue, partitions=[partition], since=0)]
 
 
-def run(start: Start, *, messages: int, kills: int, seed: int) -> None:
-    """Kills the service again and again while it moves messages, then compares what is where."""
+def claim_all(client: Client, queue: str) -> Counter[str]:
+    """Claims everything that a queue delivers; returns the bodies."""
+    found: Counter[str] = Counter()
+    jobs = client.job_queue(queue)
+    while some := jobs.receive(1000, ttl=3600):
+        found.update(str(message.body) for message in some)
+    return found
+
+
+def run(start: Start, *, messages: int, kills: int, seed: int, kind: str = "plain", to: str = "plain") -> None:
+    """Kills the service again and again while it moves messages, then compares what is where.
+
+    If one of the queues is a dedup queue, there are two messages of each body.
+    """
     rng, port = random.Random(seed), free_port()
     with ExitStack() as stack:
         running = stack.enter_context(start(port))
         client = stack.enter_context(
             Client(f"http://127.0.0.1:{port}", key=KEY, application=APP, retry=PATIENT, timeout=30)
         )
-        source, target = (client.create_queue(partitions=PARTITIONS).name for _ in range(2))
-        bodies = [f"{number}" for number in range(messages)]
-        for _ in client.send_iter(source, (Outgoing(body, partition=int(body) % PARTITIONS + 1) for body in bodies)):
+        source, target = (client.create_queue(partitions=PARTITIONS, kind=each).name for each in (kind, to))
+        copies = 1 + ("dedup" in {kind, to})
+        bodies = [f"{number}" for number in range(messages // copies)]
+        places = [None if kind == "dedup" else int(body) % PARTITIONS + 1 for body in bodies * copies]
+        every = (Outgoing(body, partition=place) for body, place in zip(bodies * copies, places, strict=True))
+        for _ in client.send_iter(source, every):
             pass
+        waiting = bodies[:50] if to == "dedup" else []
+        client.send_many(target, waiting)
         moving = client.move(source, target)
         for _ in range(kills):
             before = client.info(target).count
@@ -47,11 +63,18 @@ def run(start: Start, *, messages: int, kills: int, seed: int) -> None:
             running = stack.enter_context(start(port))
         move = moving.wait(3600)
         assert (move.state, move.left) == ("done", 0)
-        for partition in range(1, PARTITIONS + 1):
-            mine = [body for body in bodies if int(body) % PARTITIONS + 1 == partition]
-            assert everything(client, target, partition, len(mine)) == mine
-            assert everything(client, source, partition, 0) == []
-        assert client.job_queue(source).receive(10) == []
+        while time.time() < (move.ended or 0) + CERTAIN:
+            time.sleep(0.1)
+        arrived = bodies if kind == "dedup" else bodies * copies
+        found = {place: everything(client, target, place) for place in range(1, PARTITIONS + 1)}
+        assert Counter(chain(*found.values())) == Counter(arrived + waiting)
+        assert claim_all(client, source) == {}
+        if copies == 1:
+            assert all(
+                found[place] == [body for body in bodies if int(body) % PARTITIONS + 1 == place] for place in found
+            )
+            assert not any(everything(client, source, place) for place in found)
+        assert claim_all(client, target) == Counter(bodies if to == "dedup" else arrived)
 
 
 def test_killed_services(start: Start) -> None:
@@ -59,8 +82,26 @@ def test_killed_services(start: Start) -> None:
     run(start, messages=4_000, kills=1, seed=1)
 
 
+KINDS = [("dedup", "dedup"), ("dedup", "plain"), ("plain", "dedup")]
+
+
+@pytest.mark.parametrize("start", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(("kind", "to"), KINDS)
+def test_dedup_queues(start: Start, kind: str, to: str) -> None:
+    """The same where one of the queues is a dedup queue: copies of one body stay one."""
+    run(start, messages=4_000, kills=1, seed=2, kind=kind, to=to)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("start", "messages"), [("sqlite", 100_000), ("cassandra", 20_000)], indirect=["start"])
 def test_many_killed_services(start: Start, messages: int) -> None:
     """Many messages, and ten kills at new moments each time. On Cassandra each message costs some requests."""
     run(start, messages=messages, kills=10, seed=random.randrange(1 << 30))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("start", "messages"), [("sqlite", 40_000), ("cassandra", 8_000)], indirect=["start"])
+@pytest.mark.parametrize(("kind", "to"), KINDS)
+def test_many_kills_with_dedup_queues(start: Start, messages: int, kind: str, to: str) -> None:
+    """The same with dedup queues."""
+    run(start, messages=messages, kills=5, seed=random.randrange(1 << 30), kind=kind, to=to)

@@ -303,7 +303,7 @@ def test_ids_of_another_queue(emodb: Emodb, name: str) -> None:
 
 
 def test_moves(emodb: Emodb, name: str, queue: str) -> None:
-    """A move between queues that are not there is over soon; those of dedup queues are refused."""
+    """A move between queues that are not there is over soon; plain and dedup queues have references of their own."""
     reply = emodb.call("POST", f"/queue/1/_move?from={name}&to={name}-2")
     reference = json.loads(reply.body)["id"]
     assert re.fullmatch("[A-Z2-7]{13}", reference)
@@ -319,7 +319,10 @@ def test_moves(emodb: Emodb, name: str, queue: str) -> None:
     )
     for query in (f"from={name}", f"to={name}", "", f"from=&to={name}", f"from={name}&to=Upper"):
         assert said(emodb.call("POST", f"/queue/1/_move?{query}"))[:2] == (400, BAD)
-    assert said(emodb.call("POST", f"/dedupq/1/_move?from={name}&to={name}-2"))[:2] == (400, BAD)
+    reference = json.loads(emodb.call("POST", f"/dedupq/1/_move?from={name}&to={name}-2").body)["id"]
+    shown = emodb.get(f"/dedupq/1/_move/{reference}")
+    assert (shown["from"], shown["to"]) == (name, f"{name}-2")
+    assert said(emodb.call("GET", f"/queue/1/_move/{reference}"))[:2] == (404, unknown)
 
 
 def test_other_paths(emodb: Emodb, queue: str) -> None:

@@ -68,17 +68,22 @@ def test_dedup_queues(emodb: JavaClient) -> None:
     assert [each["payload"] for each in emodb.call("poll", "index", 3600, 10, kind="dedup")] == [{"page": 7}]
 
 
-def test_a_move(emodb: JavaClient) -> None:
-    """A move goes on by itself, and its reference says when it is over."""
-    emodb.call("sendAll", "from", [1, 2, 3])
-    reference = emodb.call("move", "from", "to")
+@pytest.mark.parametrize("kind", ["plain", "dedup"])
+def test_a_move(emodb: JavaClient, kind: str) -> None:
+    """A move goes on by itself, and its reference says when it is over. Equal messages of a dedup queue stay one."""
+    emodb.call("sendAll", "from", [1, 2, 3, 3] if kind == "dedup" else [1, 2, 3], kind=kind)
+    emodb.call("send", "to", 0, kind=kind)
+    reference = emodb.call("move", "from", "to", kind=kind)
     end = time.monotonic() + MOST
-    while (status := emodb.call("moveStatus", reference)) != ["from", "to", "COMPLETE"]:
+    while (status := emodb.call("moveStatus", reference, kind=kind)) != ["from", "to", "COMPLETE"]:
         assert status == ["from", "to", "IN_PROGRESS"]
         assert time.monotonic() < end
         time.sleep(0.1)
-    assert emodb.call("size", "from") == 0
-    assert sorted(each["payload"] for each in emodb.call("poll", "to", 3600, 10)) == [1, 2, 3]
+    assert emodb.call("size", "from", kind=kind) == 0
+    polled: list[int] = []
+    while some := emodb.call("poll", "to", 3600, 10, kind=kind):
+        polled += [each["payload"] for each in some]
+    assert sorted(polled) == [0, 1, 2, 3]
 
 
 def test_its_own_exceptions(emodb: JavaClient, command: list[str], served: Served) -> None:

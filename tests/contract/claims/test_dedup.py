@@ -278,10 +278,6 @@ def test_posting(store: Store) -> None:
         service.messages.put(access, [places[0]], Draft("a"))
     with pytest.raises(InvalidRequest, match="dedup queue"):
         service.names.create(access, "n", Draft("a"))
-    plain = service.enter(make_queue(store), lambda _queue: None)
-    for ways in ((access, plain), (plain, access)):
-        with pytest.raises(InvalidRequest, match="dedup queue"):
-            service.moves.begin(*ways)
 
 
 def test_it_never_changes(store: Store) -> None:

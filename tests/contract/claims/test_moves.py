@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,7 @@ from queuey.errors import (
 )
 from queuey.messages import Message, Meta, Queue, QueueSpec
 from queuey.service import MoveReport, QueueAccess, Service
+from queuey.service.drafts import Draft
 from queuey.service.moves import MoveTiming, MoveUseCases
 from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import MOST_RUNNING, Move, MoveRecords, Progress
@@ -126,6 +128,56 @@ def test_what_stays(store: Store, mover: Mover) -> None:
     mover.service.claims.release(way, [held[1].receipt])
     assert [one.message.body for one in mover.service.claims.claim(way, limit=9, ttl=30)] == ["claimed", "later"]
     assert bodies(store, source) == ["acknowledged", "claimed", "later"]
+
+
+def make_kind(store: Store, kind: str, partitions: int) -> Queue:
+    """A plain queue or a dedup queue."""
+    spec = QueueSpec(partitions=partitions, read_delay=0.0, consistency=PROMPT, kind=kind)
+    return store.create_queue(APP, samples.fresh_name(), spec)[0]
+
+
+def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
+    """Claims everything that a queue delivers; returns the bodies."""
+    found: Counter[str | bytes] = Counter()
+    while given := mover.service.claims.claim(mover.way(queue), limit=1000, ttl=600):
+        found.update(one.message.body for one in given)
+    return found
+
+
+KINDS = [("dedup", "dedup"), ("dedup", "plain"), ("plain", "dedup")]
+
+
+@pytest.mark.parametrize(("kind", "to"), KINDS)
+def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
+    """Copies of one body stay one, and so do those that wait in the target; what is posted later stays."""
+    source, target = make_kind(store, kind, 2), make_kind(store, to, 3)
+    source_way = mover.way(source)
+    bodies = [f"m{number % 700}" for number in range(1600)]
+    for at in range(0, len(bodies), 400):
+        mover.service.messages.post(source_way, [Draft(body) for body in bodies[at : at + 400]])
+    waiting = ["m3", "only here"]
+    mover.service.messages.post(mover.way(target), [Draft(body) for body in waiting])
+    report = mover.ended(mover.begin(source, target))
+    moved = 1600 if kind == "plain" else 700
+    assert (report.state, report.moved, report.left) == ("done", moved, 0)
+    assert mover.service.claims.size(source_way, 10).count == 0
+    assert claim_all(mover, source) == {}
+    mover.service.messages.post(source_way, [Draft("m3")])
+    assert claim_all(mover, source) == {"m3": 1}
+    assert claim_all(mover, target) == Counter({*bodies, *waiting}) + Counter(["m3"] if to == "plain" else [])
+
+
+def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
+    """Copies of a claimed message are not moved: it stays, and when its claim ends it is delivered again, alone."""
+    source, target = make_kind(store, "dedup", 1), make_kind(store, "plain", 1)
+    say(store, source, "a", "b", "a")
+    way = mover.way(source)
+    [held] = mover.service.claims.claim(way, limit=1, ttl=600)
+    report = mover.ended(mover.begin(source, target))
+    assert (report.state, report.moved, report.left) == ("done", 1, 1)
+    assert bodies(store, target) == ["b"]
+    mover.service.claims.release(way, [held.receipt])
+    assert claim_all(mover, source) == {"a": 1}
 
 
 def test_fewer_partitions(store: Store, mover: Mover) -> None:

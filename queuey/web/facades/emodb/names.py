@@ -39,6 +39,11 @@ def queue_name(name: str, kind: Kind) -> str:
     return f"{_SYSTEM if name[0] == '_' else ''}{name}{_DEDUP if kind == 'dedup' else ''}"
 
 
+def is_of(queue: str, kind: Kind) -> bool:
+    """Returns whether the name of an application's queue is that of a caller's queue of this kind."""
+    return queue.endswith(_DEDUP) == (kind == "dedup")
+
+
 def shown_name(queue: str) -> str:
     """Returns the caller's name of an application's queue."""
     return queue.removeprefix(_SYSTEM).removesuffix(_DEDUP)

@@ -16,7 +16,7 @@ from queuey.service.reading import SHORT_BYTES
 from queuey.web.endpoint import Begun, Done, Hot, Match, WouldBlock
 from queuey.web.facades.emodb import errors, moves, payloads
 from queuey.web.facades.emodb.message_ids import MessageIds
-from queuey.web.facades.emodb.names import LONGEST_QUEUE, Kind, queue_name
+from queuey.web.facades.emodb.names import LONGEST_QUEUE, Kind, is_of, queue_name
 from queuey.web.facades.emodb.open_claims import OpenClaims, count_claims
 from queuey.web.facades.emodb.parameters import check_partitioned, read_count_limit, read_limit, read_ttl
 from queuey.web.facades.facade import Facade, Mount, Resource
@@ -339,8 +339,6 @@ class EmodbFacade(Facade):
         self._find(environ, target, "send")
         if given[0] == given[1]:
             raise errors.BadArgument("cannot move queue to itself")
-        if KINDS[match["base"]] == "dedup":
-            raise errors.BadArgument("Messages of dedup queues cannot be moved. Poll them, and send them to the other.")
 
         def begin(to: QueueAccess) -> Response:
             way = self.find(environ, source, "delete")
@@ -354,10 +352,11 @@ class EmodbFacade(Facade):
         """Says how a move stands, to every caller of the application."""
         if not any(self._may(environ, action) for action in ("measure", "send", "delete")):
             raise NotAllowed
-        move = moves.move_of(match["reference"]) if KINDS[match["base"]] == "plain" else None
+        move = moves.move_of(match["reference"])
         if move is not None:
             with suppress(MoveNotFound):
-                return json_response(moves.shown_move(self._moves.show(self.application, move, lambda _: True)))
+                found = self._moves.show(self.application, move, partial(is_of, kind=KINDS[match["base"]]))
+                return json_response(moves.shown_move(found))
         raise MoveNotFound(match["reference"])
 
     def _may(self, environ: Environ, action: Action) -> bool:
