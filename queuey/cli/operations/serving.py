@@ -113,7 +113,7 @@ def _serve(settings: Settings) -> int:
     url = server.url_of(settings, address[1])
     try:
         start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
-        start = _with_facades(settings, start)
+        start = with_facades(settings, start)
     except CannotStart as refused:
         return _refuse(*refused.args)
     try:
@@ -193,7 +193,7 @@ def _look_at_cassandra(settings: Settings) -> Start:
     return Start(facts, (f"There is no application yet. This makes one and its key: {make}",), promise)
 
 
-def _with_facades(settings: Settings, start: Start) -> Start:
+def with_facades(settings: Settings, start: Start) -> Start:
     """Says what the facades serve.
 
     Raises:

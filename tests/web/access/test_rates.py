@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuey.access import Caller, Grant
-from queuey.settings import Rates, UserIssuer
+from queuey.settings import EmodbFacade, Facades, MqFacade, Rates, RqmsFacade, UserIssuer
 from queuey.settings.rates import OwnRates
 from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
@@ -18,6 +18,7 @@ from queuey.web.credentials.application_keys import digest_of
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.rates import RateLimits
 from tests.web.caller import Caller as Client
+from tests.web.caller import Reply
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, running
 from tests.web.users.issuer import AUDIENCE, Issuer, patient_readers, serving
@@ -173,3 +174,25 @@ def test_a_refused_request_needs_no_thread(app: Any, owner: Client) -> None:  # 
         await asyncio.gather(*held)
 
     limited(app, application=1)(work)
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "retry_after"),
+    [("/mq/q/messages", 204, "10"), ("/rqms/q", 200, "1"), ("/queue/1/q/size", 200, "2")],
+)
+def test_facades(store: Store, path: str, first: int, retry_after: str) -> None:
+    """The callers of a facade use up the requests of its application, and are refused in the facade's own words."""
+    store.create_application("shop")
+    store.add_key("shop", digest_of("key"))
+    served = Facades(
+        app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"), emodb=EmodbFacade(beside=True)
+    )
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        headers = [("x-bv-api-key", "key")]
+        return [await Request("GET", path, headers=headers).to(gateway) for _ in range(2)]
+
+    found, refused = limited(make_app(store, served=served), application=0.5, application_burst=1)(work)
+    assert found.status == first
+    assert (refused.status, refused.headers["Retry-After"]) == (503, retry_after)
+    assert (refused.headers.get("X-BV-Exception", "").endswith("ServiceUnavailableException")) == ("queue" in path)

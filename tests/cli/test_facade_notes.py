@@ -1,0 +1,51 @@
+"""What a start says of facades, and when it refuses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuey.cli.operations.serving import BAD_STORE, CannotStart, Start, with_facades
+from queuey.messages import Acknowledgement
+from queuey.settings import EmodbFacade, Facades, MqFacade, RqmsFacade, Settings
+
+SYNCED = Acknowledgement("fsync", "on a disk")
+EARLY = Acknowledgement("memory", "in the memory of two nodes")
+
+
+def noted(host: str = "127.0.0.1", promise: Acknowledgement | None = SYNCED, **fields: Any) -> str:  # noqa: ANN401
+    """The notes of a start that serves facades."""
+    settings = Settings(host=host, facades=Facades(app="shop", **fields))
+    return "\n".join(with_facades(settings, Start("facts", ("first",), promise)).notes)
+
+
+@pytest.mark.parametrize(
+    ("host", "warned"), [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("web-1", True)]
+)
+def test_hosts_that_others_reach(host: str, warned: bool) -> None:  # noqa: FBT001 - a column of the table
+    """Facades that ask for no key are warned of by name if other machines can reach them."""
+    both = noted(host, mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
+    assert (f"reaches {host} can use the facade mq and rqms: no key" in both) == warned
+    assert both.startswith("first\nThe facade mq serves queues of shop at /mq.")
+    assert ("can use the facade rqms" in noted(host, only="rqms")) == warned
+    assert "no key" not in noted(host, emodb=EmodbFacade(beside=True))
+
+
+@pytest.mark.parametrize(
+    ("promise", "reason"), [(EARLY, "in the memory of two nodes"), (None, "cannot be reached to say")]
+)
+def test_stores_that_answer_early(promise: Acknowledgement | None, reason: str) -> None:
+    """MQ is refused on a store that answers before a message is on a disk, or cannot say, unless that is allowed.
+
+    Cassandra answers so unless its nodes are told otherwise. The other protocols promise nothing.
+    """
+    with pytest.raises(CannotStart) as refused:
+        noted(promise=promise, mq=MqFacade(prefix="/mq"))
+    code, text = refused.value.args
+    assert code == BAD_STORE
+    assert reason in text
+    assert "unsynced = true under [facades.mq]" in text
+    assert reason in noted(promise=promise, mq=MqFacade(prefix="/mq", unsynced=True))
+    assert reason not in noted(promise=promise, only="rqms")
+    assert reason not in noted(mq=MqFacade(prefix="/mq"))
