@@ -59,7 +59,10 @@ class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
     ] = "QUORUM"
     serial: Annotated[
         Literal["SERIAL", "LOCAL_SERIAL"],
-        Meta(description="For agreeing on a change; `LOCAL_SERIAL` only where a single data centre changes them."),
+        Meta(
+            description="For agreeing on a change; `LOCAL_SERIAL` only where a single data centre changes them. "
+            "Idempotency keys are agreed on by all data centres in any case."
+        ),
     ] = "SERIAL"
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,9 +84,9 @@ class Sites:
         assert driver.ready(PATIENCE), driver.problem()
         return driver
 
-    def open(self, kind: type[CassandraStore], centre: str) -> CassandraStore:
-        """Opens a store in a data centre."""
-        store = kind(self.url, options_of(centre), Clock())
+    def open(self, kind: type[CassandraStore], centre: str, **changed: Any) -> CassandraStore:  # noqa: ANN401 - options
+        """Opens a store in a data centre, with some options changed."""
+        store = kind(self.url, replace(options_of(centre), **changed), Clock())
         self.opened.callback(store.close)
         assert store.ready(PATIENCE), store.statistics()
         return store

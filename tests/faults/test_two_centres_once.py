@@ -100,8 +100,18 @@ def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None
 
 
 @pytest.mark.slow
-def test_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> None:
-    """While the data centres are cut off from each other, neither takes a post with a key, nor stores it."""
+@pytest.mark.parametrize("serial", ["SERIAL", "LOCAL_SERIAL"])
+def test_keys_while_cut_off(centres: Centres, centres_keyspace: str, serial: str) -> None:
+    """While the data centres are cut off from each other, neither takes a post with a key, nor stores it.
+
+    So it is also if other changes are agreed on within a data centre.
+    """
+    with sites_on(centres_keyspace) as sites:
+        check_keys_while_cut_off(centres, [sites.open(CassandraStore, name, catalogue_serial=serial) for name in NAMES])
+
+
+def check_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> None:
+    """Posts with one key in both, while they are cut off from each other and afterwards."""
     queue = make_queue(stores[0], "strong")
     item, key = NewMessage("x", 1, 3600, None, 0.0), PostKey("key", b"content", 3600)
     centres.link.cut()

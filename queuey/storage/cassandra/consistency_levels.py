@@ -137,6 +137,17 @@ class ConsistencyLevels:
         best = "strong" if "strong" in choices else choices[0]
         return f"{why} Choose consistency {best!r}: queuey queue update {quote(queue.name)} --consistency {best}"
 
+    def row_serial(self) -> str:
+        """Returns the serial consistency level of the rows of idempotency keys and names.
+
+        A post may be repeated in any data centre, so all of them compare, also where the catalogue's changes are
+        compared within one.
+
+        Raises:
+            StoreUnavailable: The copies are not known, because Cassandra was not reached yet.
+        """
+        return "SERIAL" if len(self._replication()) > 1 else self._options.catalogue_serial
+
     def log_reads(self) -> str:
         """Returns the consistency level of reads of a claim log that must show what an append was refused for.
 

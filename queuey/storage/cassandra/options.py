@@ -68,7 +68,8 @@ class CassandraOptions:
         most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
         catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
         catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
-        catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes.
+        catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes. Those
+            of idempotency keys are SERIAL wherever there are several data centres.
         catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
         heartbeat: Seconds between readings of the coordinators' clocks: well below :data:`.ids.clock.FRESH`, so that an
             acknowledgement need not wait for one.

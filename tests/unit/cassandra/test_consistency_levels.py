@@ -223,6 +223,13 @@ def test_claims_are_compared_by_all_data_centres() -> None:
     assert levels_on(ONE_CENTRE, catalogue_serial="LOCAL_SERIAL").claims_refusal(queue_with("strong")) is None
 
 
+def test_keys_are_compared_everywhere() -> None:
+    """Data centres compare idempotency keys together, also if the catalogue's changes are compared within one."""
+    assert levels_on(TWO_CENTRES, catalogue_serial="LOCAL_SERIAL").row_serial() == "SERIAL"
+    assert levels_on(TWO_CENTRES).row_serial() == "SERIAL"
+    assert levels_on(ONE_CENTRE, catalogue_serial="LOCAL_SERIAL").row_serial() == "LOCAL_SERIAL"
+
+
 def test_claims_before_the_data_centres_are_known() -> None:
     """Nothing is said of claims while nobody knows the copies."""
 

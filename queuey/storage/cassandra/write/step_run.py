@@ -228,6 +228,7 @@ class RowChange:
         self._key = key
         self._swap = swap
         self._done = done
+        self._serial = parts.levels.row_serial()
         self._until = parts.clock.boottime() + parts.options.catalogue_deadline
         self._sent = 0
         self._doubted = False
@@ -245,7 +246,7 @@ class RowChange:
             table.change,
             values,
             consistency=options.catalogue_write,
-            serial=options.catalogue_serial,
+            serial=self._serial,
             done=self._answered,
         )
 
@@ -269,8 +270,7 @@ class RowChange:
 
     def look(self) -> None:
         """Reads what stands there instead, as a transaction: what others have in doubt is decided before."""
-        serial = self._parts.options.catalogue_serial
-        self._parts.driver.begin(self._table.find, self._key, consistency=serial, done=self._found)
+        self._parts.driver.begin(self._table.find, self._key, consistency=self._serial, done=self._found)
 
     def _found(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         if error is not None:
