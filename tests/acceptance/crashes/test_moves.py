@@ -25,11 +25,12 @@ def everything(client: Client, queue: str, partition: int) -> list[str]:
 
 
 def claim_all(client: Client, queue: str) -> Counter[str]:
-    """Claims everything that a queue delivers; returns the bodies."""
+    """Claims and acknowledges everything that a queue delivers; returns the bodies."""
     found: Counter[str] = Counter()
     jobs = client.job_queue(queue)
     while some := jobs.receive(1000, ttl=3600):
-        found.update(str(message.body) for message in some)
+        found.update(str(each.message.body) for each in some)
+        assert jobs.ack(some) == []
     return found
 
 
@@ -52,7 +53,8 @@ def run(start: Start, *, messages: int, kills: int, seed: int, kind: str = "plai
         for _ in client.send_iter(source, every):
             pass
         waiting = bodies[:50] if to == "dedup" else []
-        client.send_many(target, waiting)
+        if waiting:
+            client.send_many(target, waiting)
         moving = client.move(source, target)
         for _ in range(kills):
             before = client.info(target).count

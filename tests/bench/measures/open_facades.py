@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
+import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from queuey.client import Client
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from tests.bench.harness import Bench, measure
@@ -52,9 +55,18 @@ def mq_rqms(bench: Bench) -> Report:
                 _fetched, store, server, "GET", f"/rqms/{QUEUE}?count=10&time=3600", count // 4, 10
             ),
         }
+        for side in ("native", "MQ", "RQMS"):
+            calls[f"acknowledge, {side}"] = partial(_acknowledged, store, server, side, count)
         samples = bench.interleave(calls, bench.size(7, 2))
     verdicts = []
-    for what, theirs in (("post", "MQ"), ("fetch 1", "MQ"), ("post with an id", "RQMS"), ("fetch 10", "RQMS")):
+    for what, theirs in (
+        ("post", "MQ"),
+        ("fetch 1", "MQ"),
+        ("acknowledge", "MQ"),
+        ("post with an id", "RQMS"),
+        ("fetch 10", "RQMS"),
+        ("acknowledge", "RQMS"),
+    ):
         cpu = ([each.cpu for each in samples[f"{what}, {side}"]] for side in (theirs, "native"))
         verdicts.append(Verdict(f"{what}: CPU of {theirs} / native", paired(*cpu), goal=MOST, better="lower"))
     notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker, one partition."]
@@ -80,10 +92,36 @@ def _named(which: str, texts: Sequence[str]) -> Job:
 
 def _fetched(store: Store, server: processes.Process, method: str, path: str, count: int, messages: int = 1) -> Sample:
     """Fetches from a queue that was filled anew: what others have claimed does not come again meanwhile."""
+    _refill(store, (count + 2 * CONNECTIONS) * messages)
+    job = Job([traffic.request(method, path)], 200, messages)
+    return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
+
+
+def _acknowledged(store: Store, server: processes.Process, side: str, count: int) -> Sample:
+    """Acknowledges one claimed message a call."""
+    _refill(store, count + 2 * CONNECTIONS)
+    requests: list[str] = []
+    with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
+        jobs = client.job_queue(QUEUE)
+        while found := jobs.receive(1000, ttl=3600):
+            requests += (_acknowledgement(side, each.message.id, each.receipt) for each in found)
+    job = Job(requests, 202 if side == "MQ" else 200)
+    return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
+
+
+def _acknowledgement(side: str, message: str, receipt: str) -> str:
+    if side == "native":
+        kind = {"Content-Type": "application/json"}
+        return traffic.request("POST", f"{NATIVE}/claims/ack", json.dumps({"receipts": [receipt]}), kind)
+    if side == "MQ":
+        return traffic.request("DELETE", f"/mq/{QUEUE}/messages/{uuid.UUID(message)}")
+    ticket = json.dumps([message, receipt])
+    return traffic.request("DELETE", f"/rqms/{QUEUE}", ticket, {"Content-Length": str(len(ticket))})
+
+
+def _refill(store: Store, count: int) -> None:
     queue = store.queue(service.APPLICATION, QUEUE)
     store.delete_queue(queue)
     store.create_queue(service.APPLICATION, QUEUE, QueueSpec())
     queue = store.queue(service.APPLICATION, QUEUE, fresh=True)
-    service.fill(store, queue, traffic.bodies(1000), (count + 2 * CONNECTIONS) * messages)
-    job = Job([traffic.request(method, path)], 200, messages)
-    return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
+    service.fill(store, queue, traffic.bodies(1000), count)

@@ -1,0 +1,30 @@
+"""What it costs to delete many messages, and what is left of them if a part of that fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.messages import DELETED_ROWS
+from tests.cassandra.interposed import DELETES, PATIENCE
+from tests.cassandra.scene import D, Reader, S, Scene, message
+
+
+def test_many(scene: Scene) -> None:
+    """One request deletes a hundred messages that lie side by side. If one of several fails, that may be repeated."""
+    process = scene.start()
+    queue = scene.queue(process)
+    bodies = [f"{number}" for number in range(2 * DELETED_ROWS + 1)]
+    positions = process.post(queue, *(message(body) for body in bodies)).result(PATIENCE)
+    scene.world.advance(D + S)
+    wanted = [(1, position) for position in positions[1:]]
+    process.wire.lose(DELETES)
+    with pytest.raises(StoreUnavailable) as raised:
+        process.store.delete(queue, wanted)
+    assert raised.value.outcome == "unknown"
+    before = process.wire.log.count(DELETES)
+    assert process.store.delete(queue, wanted) == 2 * DELETED_ROWS
+    assert process.wire.log.count(DELETES) - before == 2
+    reader = Reader(process, queue)
+    reader.go_on()
+    assert reader.bodies == ["0"]
