@@ -172,7 +172,8 @@ def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
     source, target = make_kind(store, "dedup", 1), make_kind(store, "plain", 1)
     say(store, source, "a", "b", "a")
     way = mover.way(source)
-    [held] = mover.service.claims.claim(way, limit=1, ttl=600)
+    held, other = mover.service.claims.claim(way, limit=9, ttl=600)
+    mover.service.claims.release(way, [other.receipt])
     report = mover.ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left) == ("done", 1, 1)
     assert bodies(store, target) == ["b"]
