@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import socket
 from collections import Counter
@@ -22,6 +23,8 @@ DOCUMENTED = {200, 201, 400, 401, 403, 404, 405, 409, 413, 415, 429, 503}
 REFUSED = {400, 408, 414, 417, 431}
 """Statuses of the HTTP server itself, without a body."""
 LEAVING = {"reset", "close"}
+LONG = 32 << 10
+"""Bytes of an answer that the server library may not finish for a client that sends no more: it takes it for gone."""
 _HEAD = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2}) [ -~]*\r\n((?:[!#-'*+.^_`|~0-9A-Za-z-]+: ?[ -~]*\r\n)*)\r\n")
 
 
@@ -37,13 +40,14 @@ class Defect(Exception):
     """A server did what it must not do."""
 
 
-def parse(data: bytes, *, heads: bool = False, whole: bool = True) -> list[Answer]:
+def parse(data: bytes, *, heads: bool = False, whole: bool = True, longest: float = math.inf) -> list[Answer]:
     """Takes apart what came back over one connection.
 
     Args:
         data: All of it.
         heads: There may have been HEAD requests, whose answers have no body whatever they say.
-        whole: The connection ended in order, so the last answer must be complete.
+        whole: The connection ended in order, so the last answer must be complete; else it may have no body here.
+        longest: Bytes of a body; longer ones need not be complete even then.
 
     Raises:
         Defect: It is not a row of answers.
@@ -65,9 +69,9 @@ def parse(data: bytes, *, heads: bool = False, whole: bool = True) -> list[Answe
         length = 0 if status == 100 else int(headers[b"content-length"])
         if heads and (not rest or rest.startswith(b"HTTP/1.")):
             length = 0
-        if len(rest) < length and whole:
+        if len(rest) < length and whole and length <= longest:
             raise Defect(f"An answer ends early: {data[:300]!r}")
-        found.append(Answer(status, headers, rest[:length]))
+        found.append(Answer(status, headers, rest[:length] if len(rest) >= length else b""))
         data = rest[length:]
     return found
 
@@ -137,9 +141,9 @@ async def carry(stream: Stream, port: int, patience: float = PATIENCE) -> list[A
         while stream.end == "answer" and size < len(received) and not reading.done():
             size = len(received)
             await asyncio.wait([reading], timeout=QUIET)
+        longest = math.inf if reading.done() else LONG
         _end(stream, writer)
-        # Whoever sends no more may be taken for gone in the middle of a long answer: the server library gives it up.
-        whole = await asyncio.wait_for(asyncio.shield(reading), patience) and stream.end != "half-close"
+        whole = await asyncio.wait_for(asyncio.shield(reading), patience)
     except TimeoutError:
         raise Defect(f"The connection hung; until then came {bytes(received)[:300]!r}") from None
     finally:
@@ -148,7 +152,7 @@ async def carry(stream: Stream, port: int, patience: float = PATIENCE) -> list[A
     if stream.end in LEAVING:
         return []
     sent = b"".join(stream.pieces)
-    answers = parse(bytes(received), heads=b"HEAD" in sent, whole=whole)
+    answers = parse(bytes(received), heads=b"HEAD" in sent, whole=whole, longest=longest)
     for answer in answers:
         check(answer)
     return answers
