@@ -6,15 +6,18 @@ removal of all up to a number leaves those that are higher.
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import TypeVar
 
 from queuey.ids import EPOCH_TICKS
 from queuey.messages import MAX_TTL, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
 from queuey.storage.contracts.covers import Covers
 
 SHARDS = 16
@@ -31,8 +34,18 @@ _READ = Statement(f"SELECT digest, until FROM covers {_OF_SHARD} AND digest IN ?
 _FORGET = Statement(f"DELETE FROM covers USING TIMESTAMP ? {_OF_ALL}")
 FORGET_ALL = Statement(f"DELETE FROM covers {_OF_ALL}")
 _ROWS = 100
-"""Of one batch."""
+"""Of one request."""
 _TICKS_PER_MICROSECOND = 10
+_WRITTEN, _ASKED = 6, 4
+"""How many values the statements take."""
+
+_pack_key = struct.Struct(">iqiiii").pack
+_pack_rest = struct.Struct(">iqiq").pack
+_pack_routing = struct.Struct(">HqBHiBHiB").pack
+_pack_size = struct.Struct(">i").pack
+_size_at = struct.Struct(">i").unpack_from
+_number_at = struct.Struct(">q").unpack_from
+T = TypeVar("T")
 
 
 class CassandraCovers(Covers):
@@ -48,29 +61,26 @@ class CassandraCovers(Covers):
         """See the contract."""
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
-        consistency = self._levels.of(queue).writes
-        shards: defaultdict[int, list[tuple[bytes, int]]] = defaultdict(list)
-        for digest, until in covers:
-            shards[_shard(digest)].append((digest, until))
-        for shard, rows in shards.items():
-            key = (queue.qid, partition, shard)
-            calls = [(_WRITE, (*key, digest, until, _stamp(until))) for digest, until in rows]
-            for at in range(0, len(calls), _ROWS):
-                self._driver.batch(calls[at : at + _ROWS], consistency=consistency)
+        level = self._levels.of(queue)
+        begun = []
+        for shard, some in _by_shard(covers, lambda cover: cover[0]):
+            key = _pack_key(8, queue.qid, 4, partition, 4, shard)
+            rows = [b"".join((key, _sized(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in some]
+            begin = partial(self._driver.begin_rows, _WRITE, rows, _WRITTEN)
+            begin = partial(begin, routing_key=_routing(queue, partition, shard))
+            begun.append(partial(begin, consistency=level.writes, timeout=level.deadline))
+        self._driver.side_by_side(begun, reads=False)
 
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         """See the contract."""
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
-        shards: defaultdict[int, list[bytes]] = defaultdict(list)
-        for digest in digests:
-            shards[_shard(digest)].append(digest)
-        calls = [
-            (_READ, (queue.qid, partition, shard, some[at : at + _ROWS]))
-            for shard, some in shards.items()
-            for at in range(0, len(some), _ROWS)
-        ]
-        found = self._driver.run_all(calls, consistency=self._levels.of(queue).reads)
+        calls = []
+        for shard, some in _by_shard(digests, lambda digest: digest):
+            wanted = struct.pack(">i", len(some)) + b"".join(map(_sized, some))
+            values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _sized(wanted)
+            calls.append((Encoded(_READ, _ASKED, values, _routing(queue, partition, shard)), _decode))
+        found = self._driver.run_encoded(calls, consistency=self._levels.of(queue).reads)
         return {digest: until for rows in found for digest, until in rows}
 
     def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
@@ -80,9 +90,39 @@ class CassandraCovers(Covers):
         self._driver.run(_FORGET, (_stamp(until) - 1, queue.qid, partition), consistency=self._levels.of(queue).writes)
 
 
-def _shard(digest: bytes) -> int:
-    """Returns the Cassandra partition of a digest. Its first bytes say in which partition of the queue it is."""
-    return digest[-1] % SHARDS
+def _by_shard(some: Iterable[T], digest_of: Callable[[T], bytes]) -> Iterator[tuple[int, list[T]]]:
+    """Yields Cassandra partitions with some of what goes there, no more than a request may have.
+
+    The last byte of a digest chooses it: the first ones say in which partition of the queue it is.
+    """
+    shards: defaultdict[int, list[T]] = defaultdict(list)
+    for one in some:
+        shards[digest_of(one)[-1] % SHARDS].append(one)
+    for shard, found in shards.items():
+        for at in range(0, len(found), _ROWS):
+            yield shard, found[at : at + _ROWS]
+
+
+def _routing(queue: Queue, partition: int, shard: int) -> bytes:
+    """Returns the key of a Cassandra partition as it is hashed."""
+    return _pack_routing(8, queue.qid, 0, 4, partition, 0, 4, shard, 0)
+
+
+def _sized(value: bytes) -> bytes:
+    return _pack_size(len(value)) + value
+
+
+def _decode(body: bytes) -> Rows:
+    """Returns the rows of an answer (see ``driver.fast_path.ROWS``): digests and numbers."""
+    (count,) = _size_at(body, 12)
+    at = 16
+    found: Rows = []
+    for _ in range(count):
+        (size,) = _size_at(body, at)
+        end = at + 4 + size
+        found.append((body[at + 4 : end], _number_at(body, end + 4)[0]))
+        at = end + 12
+    return found
 
 
 def _stamp(until: int) -> int:

@@ -16,6 +16,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
+from functools import partial
 from typing import Any
 
 from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
@@ -289,19 +290,34 @@ class Driver:
         Raises:
             StoreUnavailable: Any of them failed; ``InDoubt`` if any write is in doubt, or some were made and some not.
         """
-        if not calls:
+        begun = [
+            partial(self.begin, statement, values, consistency=consistency, timeout=timeout)
+            for statement, values in calls
+        ]
+        return self.side_by_side(begun, reads=all(statement.reads for statement, _ in calls), most=most)
+
+    def side_by_side(self, begun: Sequence[Callable[..., None]], *, reads: bool, most: int = MOST) -> list[Rows]:
+        """Makes requests side by side; returns the rows of each, in order.
+
+        Args:
+            begun: Each begins a request whose end goes to its argument ``done``.
+            reads: All of them are reads.
+            most: How many may be on the way at a time.
+
+        Raises:
+            StoreUnavailable: Any of them failed; ``InDoubt`` if any write is in doubt, or some were made and some not.
+        """
+        if not begun:
             return []
         self._deadline.left()
-        if not all(statement.reads for statement, _ in calls):
+        if not reads:
             self._deadline.sent()
-        gathering = Countdown(len(calls), self._deadline, most)
-        for number, (statement, values) in enumerate(calls):
-            done = gathering.taker(number)
-            self.begin(statement, values, consistency=consistency, timeout=timeout, done=done)
+        gathering = Countdown(len(begun), self._deadline, most)
+        for number, begin in enumerate(begun):
+            begin(done=gathering.taker(number))
         rows, errors = gathering.wait()
         if errors:
-            made = len(errors) < len(calls) and not all(statement.reads for statement, _ in calls)
-            raise worst(errors, some_made=made)
+            raise worst(errors, some_made=not reads and len(errors) < len(begun))
         return rows
 
     def batch(
@@ -441,15 +457,8 @@ class Driver:
         Raises:
             StoreUnavailable: Any of them failed.
         """
-        if not calls:
-            return []
-        gathering = Countdown(len(calls), self._deadline)
-        for number, (call, decode) in enumerate(calls):
-            self.begin_encoded(call, decode, consistency=consistency, done=gathering.taker(number))
-        rows, errors = gathering.wait()
-        if errors:
-            raise worst(errors)
-        return rows
+        begun = [partial(self.begin_encoded, call, decode, consistency=consistency) for call, decode in calls]
+        return self.side_by_side(begun, reads=True, most=len(calls))
 
     def begin_encoded(self, call: Encoded, decode: Decode, *, consistency: str, done: Done) -> None:
         """Starts a read of one page; never raises, all errors go to ``done`` (see :meth:`run_encoded`)."""
