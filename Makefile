@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n $(LANES)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
 
 # Tests that need no server, no Spark session and no process of their own.
-QUICK := tests/unit tests/contract tests/web tests/qdo/unit tests/spark/unit tests/servers tests/test_*.py
+QUICK := tests/unit tests/contract tests/web tests/qdo/unit tests/spark/unit tests/test_*.py
 
 # Stamps: the environment exists; the service is installed; so is PySpark; the service and its tools are installed.
 MADE := $(VENV)/.made

@@ -24,6 +24,8 @@ def named_by_string(source: str) -> Iterator[int]:
     Whatever was not imported from elsewhere, or made in the file as a class, is taken for a part of the product:
     fixtures and variables mostly hold its objects.
     """
+    if not any(word in source for word in (*SETTERS, "patch", "vars", "__dict__")):
+        return  # Most files; parsing them all takes seconds.
     tree = ast.parse(source)
     others = _of_others(tree)
     for node in ast.walk(tree):
@@ -58,7 +60,9 @@ def _replaces(function: ast.expr) -> bool:
     name = _name(function)
     if isinstance(function, ast.Attribute) and function.attr in PATCHERS:
         return _name(function.value) == "patch"
-    return name in SETTERS or ast.unparse(function) in {"patch", "mock.patch", "unittest.mock.patch"}
+    if name == "patch":
+        return ast.unparse(function) in {"patch", "mock.patch", "unittest.mock.patch"}
+    return name in SETTERS
 
 
 def _name(node: ast.expr) -> str | None:
@@ -164,6 +168,8 @@ def timed_at_import(source: str) -> Iterator[int]:
 
     A function of the same file that is called there is looked into as well.
     """
+    if not any(f"{clock}(" in source for clock in CLOCKS):
+        return
     tree = ast.parse(source)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     for node in _at_once(tree):

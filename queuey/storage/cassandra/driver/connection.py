@@ -297,16 +297,7 @@ class Driver:
         return self.side_by_side(begun, reads=all(statement.reads for statement, _ in calls), most=most)
 
     def side_by_side(self, begun: Sequence[Callable[..., None]], *, reads: bool, most: int = MOST) -> list[Rows]:
-        """Makes requests side by side; returns the rows of each, in order.
-
-        Args:
-            begun: Each begins a request whose end goes to its argument ``done``.
-            reads: All of them are reads.
-            most: How many may be on the way at a time.
-
-        Raises:
-            StoreUnavailable: Any of them failed; ``InDoubt`` if any write is in doubt, or some were made and some not.
-        """
+        """Does what :meth:`run_all` does with functions that each begin a request, whose end goes to ``done``."""
         if not begun:
             return []
         self._deadline.left()
