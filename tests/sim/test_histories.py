@@ -262,10 +262,10 @@ def covering_nothing(draft: CoverDraft, cursor: Position) -> list[CoverMade]:
 
 
 def without_margin(
-    log: Duplicates, queue: Queue, state: State, copies: Copies, horizon: Position, now: int
+    log: Duplicates, queue: Queue, state: State, copies: Copies, horizon: Position, now: int, below: Position
 ) -> CoverDraft | None:
     """Takes everything below its own clock for posted before."""
-    draft = REAL_DRAFT(log, queue, state, copies, horizon, now)
+    draft = REAL_DRAFT(log, queue, state, copies, horizon, now, below)
     if draft is not None:
         draft.until = max(draft.until, now * 10_000 + ids.EPOCH_TICKS)
     return draft
