@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test quick slow bench lint cluster install clean
+.PHONY: help demo test quick slow bench lint docs cluster install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -53,6 +53,10 @@ lint: $(DEV) ## Check style, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(DEV) ## Build the documentation as a site, with a reference of the Python code, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict -f deploy/site/mkdocs.yml
+	@echo "Open build/site/index.html"
 
 cluster: $(DEV) ## Run three Cassandra nodes and three ZooKeeper servers on this machine until Ctrl-C
 	exec $(BIN)/python -m deploy.local

@@ -1,0 +1,42 @@
+"""Turns the few marks of reStructuredText that docstrings have into Markdown, for the reference on the site.
+
+Google's sections are read by mkdocstrings itself. What is left is the name of a class or function with its role, and a
+block of code after two colons.
+"""
+
+from __future__ import annotations
+
+import re
+from textwrap import dedent
+from typing import Any
+
+import griffe
+
+ROLE = re.compile(r":(?:py:)?[a-z]+:`~?(?:[\w.]+\.)?([\w()]+)`")
+BLOCK = re.compile(r"(?m)^(.*?)(:?):\n\n((?: {4}.*(?:\n|$)|\n)+)")
+
+
+def to_markdown(text: str) -> str:
+    r"""Rewrites a docstring.
+
+    >>> to_markdown("See :class:`~queuey.client.Client`::\n\n    Client()\n")
+    'See `Client`:\n\n```python\nClient()\n```\n'
+    """
+
+    def block(found: re.Match[str]) -> str:
+        before, second, code = found.groups()
+        if not second:
+            return found[0]
+        lead = f"{before}:\n\n" if before else ""
+        return f"{lead}```python\n{dedent(code).strip()}\n```\n"
+
+    return BLOCK.sub(block, ROLE.sub(r"`\1`", text))
+
+
+class Markdown(griffe.Extension):
+    """Rewrites each docstring when griffe has read it."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:  # noqa: ANN401 -- as griffe calls it
+        """Takes any module, class, function or attribute."""
+        if obj.docstring is not None:
+            obj.docstring.value = to_markdown(obj.docstring.value)

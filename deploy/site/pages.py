@@ -1,0 +1,58 @@
+"""What the site's build does with pages that stand outside ``docs``, and with links to files that are no pages.
+
+MkDocs calls these functions by their names.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from posixpath import dirname, normpath, relpath
+from typing import Any
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = {
+    "README.md": "readme.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "deploy/local/README.md": "local-servers.md",
+}
+"""Pages outside of ``docs``, and their names on the site (MkDocs takes a README for its folder's first page)."""
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for plugins
+    """Lists the decisions in the navigation, in the order of their numbers."""
+    decisions = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
+    for section in config.nav:
+        for entry in next(iter(section.values())):
+            if isinstance(entry, dict) and entry.get("Decisions") == "decisions":
+                entry["Decisions"] = [f"decisions/{name}" for name in decisions]
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
+    """Adds the pages outside of ``docs``."""
+    for path, name in OUTSIDE.items():
+        files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401
+    """Turns links between files into links between pages, and into plain text where the file is no page."""
+    here = page.file.src_uri
+    source = next((path for path, name in OUTSIDE.items() if name == here), f"docs/{here}")
+
+    def link(found: re.Match[str]) -> str:
+        picture, text, target, anchor = found[1], found[2], found[3], found[4] or ""
+        if ":" in target:
+            return found[0]
+        path = normpath(f"{dirname(source)}/{target}") if dirname(source) else normpath(target)
+        site = OUTSIDE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
+        if site is None:
+            return text if (ROOT / path).exists() else found[0]
+        return f"{picture}[{text}]({relpath(site, dirname(here) or '.')}{anchor})"
+
+    return LINK.sub(link, markdown)
