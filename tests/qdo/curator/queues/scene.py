@@ -115,20 +115,22 @@ def errors_into(kept: list[QdoError]) -> Callable[[QdoError], None]:
     return kept.append
 
 
-def expire(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+def expire(client: Any) -> None:  # noqa: ANN401 - kazoo's
     """Ends a client's session at the servers; returns once it knows."""
     ended = threading.Event()
     client.add_listener(lambda state: ended.set() if state == "LOST" else None)
-    end_session(place, client.client_id)
+    host, port = client._connection._socket.getpeername()[:2]
+    end_session(f"{host}:{port}", client.client_id)
     assert ended.wait(PATIENCE)
 
 
-def end_session(place: Place, identity: tuple[int, bytes]) -> None:
+def end_session(server: str, identity: tuple[int, bytes]) -> None:
     """Ends a session as another client that has its number and password, whoever connects in it meanwhile.
 
-    Both requests go in one piece: to go on in the session, and to close it.
+    Both requests go in one piece: to go on in the session, and to close it. On the server that the session's own client
+    uses, so that the session never moves between servers, whose answers kazoo would not understand.
     """
-    host, _, port = place.hosts.partition(",")[0].rpartition(":")
+    host, _, port = server.rpartition(":")
     session, password = identity
     connect = struct.pack(">iqiqi", 0, 0, int(SESSION * 1000), session, len(password)) + password + b"\0"
     close = struct.pack(">ii", 1, CLOSE_SESSION)

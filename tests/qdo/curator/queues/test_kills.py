@@ -62,6 +62,8 @@ class Program:
         self._process.kill()
         self._process.wait()
         self._reader.join(PATIENCE)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 def put(place: Place, *messages: str) -> None:
@@ -158,7 +160,7 @@ def test_no_message_is_lost_among_ended_sessions(place: Place) -> None:
         queue = place.builder(client, heard, threads=3).build_queue()
         with place.opened(queue):
             until(partial(_has_more, heard, len(heard), observer, place))
-            expire(place, client)
+            expire(client)
             ends += 1
             until(partial(_is_lost, queue))
     assert set(heard) == set(messages)

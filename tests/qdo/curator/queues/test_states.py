@@ -58,7 +58,7 @@ def test_lost(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 
     with place.opened(queue), place.opened(place.builder(client, other).build_queue()):
         heard.wait(1)
         assert other.wait(1) == ["m1"]
-        expire(place, own)
+        expire(own)
         until(lambda: queue.state == "lost")
         assert other.wait(2) == ["m1", "m0"]
         put(client, place, "m2")
@@ -85,7 +85,7 @@ def test_nothing_is_removed_under_a_later_session(place: Place, client: Any, hea
     queue = place.builder(own, heard, on_error=errors_into(errors)).build_queue()
     with place.opened(queue):
         heard.wait(1)
-        expire(place, own)
+        expire(own)
         until(lambda: queue.state == "lost" and own.connected)
         client.create(f"{place.lock_path}/queue-0000000000", b"another's", ephemeral=True)
         heard.gate.set()
@@ -105,7 +105,7 @@ def test_suspended_and_lost(place: Place, client: Any, proxy: Proxy, heard: Hear
         identity = own.client_id
         proxy.cut()
         until(lambda: queue.state == "suspended")
-        end_session(place, identity)
+        end_session(place.hosts, identity)
         proxy.heal()
         until(lambda: queue.state == "lost")
         put(client, place, "m0")
@@ -156,7 +156,7 @@ def test_a_dead_holders_message_is_taken(place: Place, client: Any, heard: Heard
         put(client, place, "m1")
         assert heard.wait(1) == ["m1"]
         until(lambda: queue.message_count() == 1)
-        expire(place, holder)
+        expire(holder)
         assert heard.wait(2) == ["m1", "m0"]
 
 
