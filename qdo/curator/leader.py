@@ -185,7 +185,8 @@ class LeaderElection:
         if re.fullmatch(r"(/[^/]+)+", path) is None:
             raise InvalidArgument(f"The path of an election is {path!r}. Give one that begins with / and names a node.")
         self.path, self.name = path, name
-        self._client, self._recipe, self._tell = client, recipe, changed
+        self._client, self._recipe = client, recipe
+        self._listeners = [] if changed is None else [changed]
         self._news = threading.Condition()
         self._state: LeaderState = "new"
         self._told: LeaderState = "new"
@@ -234,6 +235,11 @@ class LeaderElection:
         with self._news:
             self._news.wait_for(lambda: self._state in {"leading", "closed"}, timeout)
             return self.leading
+
+    def listen(self, changed: Callable[[LeaderState], object]) -> None:
+        """Has a function called as ``changed`` is."""
+        with self._news:
+            self._listeners.append(changed)
 
     def close(self) -> None:
         """Gives the lead up and stands no more. Idempotent, never raises."""
@@ -331,8 +337,9 @@ class LeaderElection:
         """Tells the new state, if it is new."""
         with self._news:
             state, self._told, before = self._state, self._state, self._told
-        if self._tell is not None and state != before:
+            listeners = list(self._listeners) if state != before else []
+        for changed in listeners:
             try:
-                self._tell(state)
+                changed(state)
             except Exception:
                 log.exception("what was to hear of the election at %s failed", self.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 from qdo.curator.consuming.threads import ErrorMode
 from qdo.curator.items import HEAD, OVERHEAD, decode, encode
@@ -13,6 +13,9 @@ from qdo.curator.lifecycle import Event
 from qdo.curator.names import FORBIDDEN
 from qdo.errors import BadItem, InvalidArgument, QdoError
 from qdo.worker.settings import Retry
+
+if TYPE_CHECKING:
+    from qdo.curator.leader import LeaderElection
 
 T = TypeVar("T")
 
@@ -116,6 +119,8 @@ class QueueOptions(Generic[T]):
         threads: How many messages may be in hand at a time, 1 to 64. Only one thread keeps the order.
         error_mode: What is done with a message for which the consumer raised an error: ``requeue`` puts its node back
             behind those of the same priority, epoch or id; ``delete`` removes it.
+        election: Messages are taken only while this contender leads, which keeps the order among several consumers.
+            Close the queue before the election. None: consumers take messages side by side.
         retry: How long a failed message stays locked before it is put back, and after how many attempts in this process
             it is removed instead: by default never.
         node_limit: Bytes that the servers take in one request, ``jute.maxbuffer``.
@@ -139,6 +144,7 @@ class QueueOptions(Generic[T]):
     final_flush: float = field(default=5.0, kw_only=True)
     threads: int = field(default=1, kw_only=True)
     error_mode: ErrorMode = field(default="requeue", kw_only=True)
+    election: LeaderElection | None = field(default=None, kw_only=True)
     retry: Retry = field(default=FOREVER, kw_only=True)
     node_limit: int = field(default=NODE_LIMIT, kw_only=True)
     answer_timeout: float = field(default=30.0, kw_only=True)

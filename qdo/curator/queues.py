@@ -148,7 +148,8 @@ class CuratorQueue(Generic[T]):
     def _consuming(self, refresh: int | None) -> Consumption:
         options = self._options
         assert options.consumer is not None  # noqa: S101 - asked by the caller
-        return Consumption(
+        election = options.election
+        made = Consumption(
             self._lifecycle,
             self._znodes,
             options.path,
@@ -156,7 +157,11 @@ class CuratorQueue(Generic[T]):
             Backlog(self.names, refresh),
             Handling(options.consumer, options.error_mode, options.retry, self._report),
             threads=options.threads,
+            allowed=lambda: election is None or election.leading,
         )
+        if election is not None:
+            election.listen(made.look_again)
+        return made
 
     def _taking(self) -> Taker:
         options = self._options

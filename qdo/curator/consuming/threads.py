@@ -69,6 +69,7 @@ class Consumption:
         backlog: What there is to take.
         handling: What is done with messages.
         threads: How many.
+        allowed: Whether messages may be taken now; :meth:`look_again` has to be called when they may.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class Consumption:
         handling: Handling,
         *,
         threads: int,
+        allowed: Callable[[], bool],
     ) -> None:
         self._lifecycle = lifecycle
+        self._allowed = allowed
         self._znodes = znodes
         self._path = path
         self._taker = taker
@@ -100,6 +103,11 @@ class Consumption:
         """Begins to take messages."""
         for thread in self._threads:
             thread.start()
+
+    def look_again(self, _: object = None) -> None:
+        """Wakes the threads: messages may be taken now."""
+        with self._lifecycle.changed:
+            self._lifecycle.changed.notify_all()
 
     def join(self, seconds: float) -> bool:
         """Waits for messages in hand to be finished after the queue was closed; returns whether all are."""
@@ -149,6 +157,8 @@ class Consumption:
     def _step(self, now: float) -> Callable[[], None] | None:
         if self._parked and self._parked[0].until <= now:
             return partial(self._put_back, heapq.heappop(self._parked))
+        if not self._allowed():
+            return None
         epoch = now_ms()
         listing = self._backlog.listing_due(now, epoch)
         if listing is not None and listing <= 0 and not self._listing:
@@ -164,6 +174,8 @@ class Consumption:
         due = [LONGEST_WAIT]
         if self._parked:
             due.append(self._parked[0].until - now)
+        if not self._allowed():
+            return max(0.0, min(due))
         if not self._listing and (listing := self._backlog.listing_due(now, epoch)) is not None:
             due.append(listing)
         if len(self._parked) < MOST_PARKED and (first := self._backlog.due(epoch)) is not None:

@@ -14,7 +14,10 @@ from tests.qdo.curator.queues.scene import Place
 PAGE = "docs/compat/curator.md"
 CLASSES = {name: thing for name in qdo.curator.__all__ if inspect.isclass(thing := getattr(qdo.curator, name))}
 PROGRAMS: dict[str, list[Block]] = {
-    PAGE: [block for block in blocks(PAGE, below="Put and take") if block.language == "python"],
+    **{
+        section: [block for block in blocks(PAGE, below=section) if block.language == "python"]
+        for section in ("Put and take", "Leader election")
+    },
     **{name: examples(thing) for name, thing in CLASSES.items() if examples(thing)},
 }
 

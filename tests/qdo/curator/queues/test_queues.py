@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
 import pytest
 
 from qdo.curator.items import decode, encode
+from qdo.curator.leader import LeaderElection
 from qdo.errors import InvalidArgument, QueueStopped
 from tests.qdo.curator.queues.scene import AT_ONCE, PATIENCE, Heard, Place, until
 
@@ -174,3 +176,31 @@ def test_a_client_has_to_be_connected(place: Place) -> None:
     client.stop()
     with pytest.raises(InvalidArgument, match=r"client\.start"):
         place.builder(client).build_queue().start()
+
+
+def test_one_consumer_at_a_time_keeps_the_order(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Of two consumers the one that leads takes all messages; when it ends, the other goes on with the next."""
+    paths = f"{place.path}-leader"
+    elections = [LeaderElection(each, paths) for each in (client, place.client())]
+    with contextlib.ExitStack() as stack:
+        for election in elections:
+            stack.callback(election.close)
+            election.start()
+            if election is elections[0]:
+                assert election.wait(PATIENCE)
+        second = Heard()
+        first_queue = stack.enter_context(
+            place.opened(place.builder(client, heard, election=elections[0]).build_queue())
+        )
+        stack.enter_context(place.opened(place.builder(place.client(), second, election=elections[1]).build_queue()))
+        producer = stack.enter_context(place.opened(place.builder(client).build_queue()))
+        for number in range(20):
+            producer.put(f"{number}")
+        assert heard.wait(20) == [f"{number}" for number in range(20)]
+        first_queue.close(PATIENCE)
+        for number in range(20, 40):
+            producer.put(f"{number}")
+        producer.flush_puts(PATIENCE)
+        assert second == []
+        elections[0].close()
+        assert second.wait(20) == [f"{number}" for number in range(20, 40)]
