@@ -184,7 +184,9 @@ def _row(item: PeekedItem) -> list[object]:
     what += [f"due {output.instant(item.due)}"] if item.due else []
     what += [f"id {item.id}"] if item.id is not None else []
     what += ["locked"] if item.locked else []
-    return [item.name, ", ".join(what), item.bytes, item.error or " | ".join(item.messages)]
+    more = item.count - len(item.messages)
+    shown = " | ".join([*item.messages, f"and {more:,} more"] if more else item.messages)
+    return [item.name, ", ".join(what), item.bytes, item.error or shown]
 
 
 def _note_left(count: int, samples: list[Left], what: str) -> None:

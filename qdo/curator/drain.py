@@ -21,7 +21,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,7 +40,7 @@ from qdo.coordination.zookeeper.transactions import (
 )
 from qdo.curator import items
 from qdo.curator.names import RECIPES, SIMPLE, Child, Names
-from qdo.curator.place import WINDOW, QueuePlace
+from qdo.curator.place import WINDOW, QueuePlace, note_of
 from qdo.errors import BadItem, CuratorError
 from queuey.client import AsyncClient, Outgoing, Receipt, order_of
 from queuey.client.errors import InvalidRequest, KeyReused
@@ -59,6 +59,7 @@ LOOKS = 0.5
 SAMPLES = 20
 PRIORITY_HEADER, ID_HEADER = "curator-priority", "curator-id"
 
+Recipe: TypeAlias = Literal["queue", "priority", "delay", "id", "simple"]
 Told = Callable[[int, int | None], object]
 """Hears how many items were moved, and of how many."""
 
@@ -92,7 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: Target
-    recipe: str = "queue"
+    recipe: Recipe = "queue"
     lock_path: str | None = None
     limit: int | None = None
     ttl: int | None = None
@@ -145,7 +146,7 @@ class Staged(msgspec.Struct, frozen=True, array_like=True):
     """What a staged node holds. Its request is the same whenever it is posted."""
 
     target: Target
-    recipe: str
+    recipe: Recipe
     ttl: int | None
     partition: int | None
     items: tuple[StagedItem, ...]
@@ -451,7 +452,7 @@ class Drain:
             (node,) = await link.read([path])
             if node is None:
                 continue
-            staged = msgspec.msgpack.decode(node.data, type=Staged)
+            staged = note_of(path, node.data, Staged)
             target = staged.target
             if target != self._plan.target:
                 raise CuratorError(

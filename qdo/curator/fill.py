@@ -36,7 +36,7 @@ from qdo.coordination.zookeeper.transactions import (
 from qdo.curator import items
 from qdo.curator.drain import ID_HEADER, PRIORITY_HEADER, SAMPLES, Left, Target, Told
 from qdo.curator.names import DELAY, IDS, PRIORITY, QUEUE, RECIPES, SIMPLE
-from qdo.curator.place import QueuePlace
+from qdo.curator.place import QueuePlace, note_of
 from qdo.errors import CoordinationLost, CuratorError, InvalidArgument
 from queuey.client import AsyncClient, Claimed, Message
 
@@ -214,7 +214,7 @@ class Fill:
         (node,) = await place.link.read([place.filled])
         if node is None:
             raise CoordinationLost("another fill of the same queue has just ended; run it again")
-        progress, self._version = msgspec.msgpack.decode(node.data, type=Progress), node.version
+        progress, self._version = note_of(place.filled, node.data, Progress), node.version
         source = progress.source
         if source != self._plan.source:
             raise CuratorError(

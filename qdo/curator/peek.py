@@ -12,6 +12,8 @@ from qdo.errors import BadItem
 
 PREVIEW = 100
 """Characters of a message that are shown."""
+MOST_SHOWN = 100
+"""Messages of a node that are shown; a node of a megabyte may hold 200,000."""
 
 
 class PeekedItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +27,8 @@ class PeekedItem(msgspec.Struct, frozen=True, kw_only=True):
         id: Of an id queue's item.
         locked: A consumer has it.
         bytes: What the node holds.
-        messages: The beginning of each message, as text.
+        count: How many messages it holds.
+        messages: The beginning of each message, as text; of the first hundred.
         error: Why the data cannot be read; empty: it can.
     """
 
@@ -36,6 +39,7 @@ class PeekedItem(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None
     locked: bool
     bytes: int
+    count: int
     messages: list[str]
     error: str
 
@@ -105,6 +109,7 @@ def _peeked(names: Names, child: Child, node: NodeData, *, locked: bool) -> Peek
         id=child.id,
         locked=locked,
         bytes=len(node.data),
-        messages=[body[: 4 * PREVIEW].decode("utf-8", "replace")[:PREVIEW] for body in messages],
+        count=len(messages),
+        messages=[body[: 4 * PREVIEW].decode("utf-8", "replace")[:PREVIEW] for body in messages[:MOST_SHOWN]],
         error=error,
     )

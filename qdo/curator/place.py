@@ -15,12 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from qdo.coordination.zookeeper import parse_url
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.transactions import NodeData
 from qdo.errors import CuratorError, InvalidArgument
+
+T = TypeVar("T")
 
 _PATH = re.compile(r"(/[^/]+)+")
 WINDOW = 50
@@ -76,6 +80,21 @@ class QueuePlace(NamedTuple):
     async def read(self, names: list[str]) -> list[NodeData | None]:
         """Returns items, None for those that are gone."""
         return await self.link.read([self.child(name) for name in names])
+
+
+def note_of(path: str, data: bytes, kind: type[T]) -> T:
+    """Returns what a drain or a fill has written into a node beside a queue.
+
+    Raises:
+        CuratorError: It holds something else.
+    """
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CuratorError(
+            f"The node {path!r} does not hold what this version of qdo writes there: {error}. If another version was "
+            "interrupted, run that one again; otherwise keep a copy of the node, remove it, and run this again."
+        ) from error
 
 
 @asynccontextmanager

@@ -222,6 +222,14 @@ def test_peek_shows_the_first_items(run: Run, curator: CuratorQueue) -> None:
     assert "\x1b" not in shown.text
 
 
+def test_peek_shows_the_first_messages_of_a_node(run: Run, curator: CuratorQueue) -> None:
+    """A node with many says how many it has."""
+    curator.put(*(b"m%d" % number for number in range(5_000)))
+    (item,) = run("curator", "peek", curator.path, "--json").json["first"]
+    assert (item["count"], item["messages"]) == (5_000, [f"m{number}" for number in range(100)])
+    assert "m99 | and 4,900 more" in run("curator", "peek", curator.path).text
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from qdo.coordination.zookeeper.driver import Link
@@ -171,6 +172,30 @@ def test_a_fill_from_another_queue_is_refused_until_the_first_is_completed(
         asyncio.run(filling(curator, served, second)())
     assert asyncio.run(filling(curator, served, first)()).messages == 0
     assert curator.messages() == [b"one"]
+
+
+TARGET = Target("store", "app", "queue")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"junk", msgspec.msgpack.encode("text"), msgspec.msgpack.encode([TARGET, "other recipe", None, None, []])],
+    ids=["empty", "junk", "text", "recipe"],
+)
+def test_nodes_of_others_beside_the_queue_are_named(
+    curator: CuratorQueue, served: Served, client: Client, data: bytes
+) -> None:
+    """What no drain or fill has written is neither posted nor removed; the error says which node it is."""
+    queue = client.create_queue(partitions=1).name
+    curator.put(b"one")
+    drained, filled = (f"{curator.root}/queues/qdo-{what}-orders" for what in ("drain", "fill"))
+    curator.kazoo.create(f"{drained}/some", data, makepath=True)
+    curator.kazoo.create(filled, data)
+    with pytest.raises(CuratorError, match=f"The node '{drained}/some' does not hold what this version"):
+        asyncio.run(draining(curator, served, queue)())
+    with pytest.raises(CuratorError, match=f"The node '{filled}' does not hold what this version"):
+        asyncio.run(filling(curator, served, queue)())
+    assert (curator.names(), len(curator.beside())) == (["queue-0000000000"], 2)
 
 
 def test_two_drains_at_once_move_each_message_once(curator: CuratorQueue, served: Served, client: Client) -> None:
