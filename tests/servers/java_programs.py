@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deploy.local import jars, java
 
+CURATOR = jars.Bundle("curator-recipes-5.9.0", ("org.apache.curator:curator-recipes:5.9.0",))
 COMPILER = jars.Bundle("ecj-3.32.0", ("org.eclipse.jdt:ecj:3.32.0",), alone=True)
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
 """Options of the JVM for programs that run for seconds."""
 
 
-def build(source: Path, libraries: jars.Bundle, directory: Path) -> list[str]:
-    """Compiles a program of one file into a directory; returns the command that runs it."""
+def build(source: Path, libraries: jars.Bundle, directory: Path, options: Sequence[str] = QUICK) -> list[str]:
+    """Compiles a program of one file into a directory; returns the command that runs it.
+
+    Args:
+        source: The file.
+        libraries: What it needs.
+        directory: Where its classes go.
+        options: Of the JVM that runs it.
+    """
     lib = jars.fetch(libraries)
     path = os.pathsep.join([str(directory), f"{lib}/*"])
     compiler = next(jars.fetch(COMPILER).glob("*.jar"))
@@ -34,7 +42,7 @@ def build(source: Path, libraries: jars.Bundle, directory: Path) -> list[str]:
         source,
     ]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=300)
-    return [str(java.find()), *QUICK, "-cp", path, source.stem]
+    return [str(java.find()), *options, "-cp", path, source.stem]
 
 
 class JavaProgram:

@@ -12,7 +12,6 @@ import pytest
 
 from qdo.curator.leader import LeaderElection, Recipe
 from tests.qdo.contract.zookeeper import plain
-from tests.qdo.curator.queues.java_curator import CURATOR
 from tests.servers import java_programs
 from tests.servers.plugin import ZooKeeper, unique_name
 
@@ -25,7 +24,7 @@ PATIENCE = 120.0
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The command of a Java contender."""
-    return java_programs.build(SOURCE, CURATOR, tmp_path_factory.mktemp("java"))
+    return java_programs.build(SOURCE, java_programs.CURATOR, tmp_path_factory.mktemp("java"))
 
 
 class JavaContender:

@@ -6,20 +6,15 @@ import queue
 import threading
 from pathlib import Path
 
-from deploy.local import jars
 from tests.qdo.curator.queues.scene import PATIENCE
 from tests.servers import java_programs
 
 SOURCE = Path(__file__).with_name("CuratorCalls.java")
-CURATOR = jars.Bundle(
-    "curator-recipes-5.9.0",
-    ("org.apache.curator:curator-recipes:5.9.0",),
-)
 
 
 def build(directory: Path) -> list[str]:
     """Compiles the program; returns the command that runs it."""
-    return java_programs.build(SOURCE, CURATOR, directory)
+    return java_programs.build(SOURCE, java_programs.CURATOR, directory)
 
 
 class JavaCurator(java_programs.JavaProgram):
