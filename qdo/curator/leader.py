@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import enum
 import logging
-import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable
@@ -31,10 +30,14 @@ from kazoo.protocol.states import KazooState
 from kazoo.recipe.lock import Lock
 from kazoo.retry import KazooRetry
 
+from qdo.curator.options import check_path
+from qdo.curator.znodes import Znodes
 from qdo.errors import InvalidArgument
 
 LeaderState: TypeAlias = Literal["new", "waiting", "leading", "suspended", "closed"]
 
+ANSWER = 30.0
+"""Seconds that :meth:`LeaderElection.participants` waits for an answer."""
 LONGEST_PAUSE = 1.0
 """Seconds between two tries, at most."""
 CLOSING = 3.0
@@ -169,6 +172,7 @@ class LeaderElection:
         InvalidArgument: The path is none.
 
     Attributes:
+        client: As given.
         path: Of the election.
         name: As given.
     """
@@ -182,10 +186,9 @@ class LeaderElection:
         recipe: Recipe = Recipe.SELECTOR,
         changed: Callable[[LeaderState], object] | None = None,
     ) -> None:
-        if re.fullmatch(r"(/[^/]+)+", path) is None:
-            raise InvalidArgument(f"The path of an election is {path!r}. Give one that begins with / and names a node.")
+        check_path("path", path)
         self.path, self.name = path, name
-        self._client, self._recipe = client, recipe
+        self.client, self._recipe = client, recipe
         self._listeners = [] if changed is None else [changed]
         self._news = threading.Condition()
         self._state: LeaderState = "new"
@@ -222,8 +225,8 @@ class LeaderElection:
             if self._state != "new":
                 raise InvalidArgument(f"The election at {self.path} was started before. Make another one.")
             self._state = "waiting"
-        self._client.add_listener(self._listen)
-        self._connected = self._client.connected
+        self.client.add_listener(self._listen)
+        self._connected = self.client.connected
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -241,6 +244,11 @@ class LeaderElection:
         with self._news:
             self._listeners.append(changed)
 
+    def unlisten(self, changed: Callable[[LeaderState], object]) -> None:
+        """Has a function called no more."""
+        with self._news:
+            self._listeners = [each for each in self._listeners if each != changed]
+
     def close(self) -> None:
         """Gives the lead up and stands no more. Idempotent, never raises."""
         self._closing.set()
@@ -257,19 +265,16 @@ class LeaderElection:
         """Returns all contenders, the leader first, as ZooKeeper has them now.
 
         Raises:
-            KazooException: ZooKeeper does not answer.
+            CoordinationError: ZooKeeper did not answer or refused.
         """
+        znodes = Znodes(self.client)
+        children = in_turn(znodes.children(self.path).get(ANSWER) or (), self._recipe)
+        there = [(name, znodes.read(f"{self.path}/{name}")) for name in children]
         found: list[Participant] = []
-        try:
-            children = self._client.get_children(self.path)
-        except NoNodeError:
-            return ()
-        for node in in_turn(children, self._recipe):
-            try:
-                data, _ = self._client.get(f"{self.path}/{node}")
-            except NoNodeError:
-                continue
-            found.append(Participant(data.decode("utf-8", "replace"), not found, node))
+        for name, answer in there:
+            node = answer.get(ANSWER)
+            if node is not None:
+                found.append(Participant(node.data.decode("utf-8", "replace"), not found, name))
         return tuple(found)
 
     def _listen(self, state: str) -> bool:
@@ -292,7 +297,7 @@ class LeaderElection:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            candidacy = Candidacy(self._client, self.path, self.name, self._recipe, self._closing.is_set)
+            candidacy = Candidacy(self.client, self.path, self.name, self._recipe, self._closing.is_set)
             with self._news:
                 self._candidacy = candidacy
             try:
@@ -330,7 +335,7 @@ class LeaderElection:
 
     @property
     def _session(self) -> int:
-        known = self._client.client_id
+        known = self.client.client_id
         return known[0] if known else -1
 
     def _say(self) -> None:

@@ -38,12 +38,12 @@ SEPARATOR = "|"
 LEAST_PRIORITY = -(2**31)
 MOST_PRIORITY = 2**31 - 1
 MOST_EPOCH = 2**63 - 1
-FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
-"""Characters that ZooKeeper takes in no name."""
+FORBIDDEN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+"""Characters that ZooKeeper takes in no name, those beyond 16 bits among them."""
 LONGEST_ID = 1024
 """Characters; Curator has no limit, ZooKeeper one for the whole request."""
 
-_SEQUENCE = r"(?P<sequence>\d{10}|-\d{9,10})"
+_SEQUENCE = "(?P<sequence>[0-9]{10}|-[0-9]{9,10})"
 _BITS = 2**32
 
 

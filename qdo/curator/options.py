@@ -83,7 +83,8 @@ class Serializer(Generic[T]):
             return [self.deserialize(message) for message in decode(data)]
         except BadItem:
             raise
-        except Exception as error:
+        except BaseException as error:
+            # Native code raises others as well, and a thread of the queue must not end with a message.
             raise BadItem(f"the serializer cannot read a message: {type(error).__name__}: {error}", data) from error
 
 
@@ -119,13 +120,14 @@ class QueueOptions(Generic[T]):
         threads: How many messages may be in hand at a time, 1 to 64. Only one thread keeps the order.
         error_mode: What is done with a message for which the consumer raised an error: ``requeue`` puts its node back
             behind those of the same priority, epoch or id; ``delete`` removes it.
-        election: Messages are taken only while this contender leads, which keeps the order among several consumers.
-            Close the queue before the election. None: consumers take messages side by side.
+        election: Messages are taken only while this contender leads, which keeps the order among several consumers. It
+            has the same client. Close the queue before the election. None: consumers take messages side by side.
         retry: How long a failed message stays locked before it is put back, and after how many attempts in this process
             it is removed instead: by default never.
         node_limit: Bytes that the servers take in one request, ``jute.maxbuffer``.
         answer_timeout: Seconds that a put in the foreground waits for its answer.
-        on_state: Is called with ``suspended``, ``reconnected`` and ``lost``, in kazoo's thread: it must not wait.
+        on_state: Is called with ``suspended``, ``reconnected`` and ``lost``, in kazoo's thread: it must not wait, and
+            so it does not close the queue itself.
         on_error: Is called with every error that has no caller: BadItem, ConsumerFailed, PutFailed and errors of
             coordination, in a thread of the queue or of kazoo. They are logged as ``qdo.curator`` as well.
 
@@ -176,7 +178,12 @@ class QueueOptions(Generic[T]):
                 raise InvalidArgument(f"lock_path is another node than path, which is {self.path!r} too")
             if self.delete_first:
                 raise InvalidArgument("with a lock_path messages are not deleted first; leave one of the two out")
-        elif self.consumer is not None and not self.delete_first:
+        if self.election is not None and self.election.client is not self.client:
+            raise InvalidArgument(
+                f"the election at {self.election.path} has another client than the queue {self.path}. Give both the "
+                "same one, so that no message is taken when the session of the lead has ended"
+            )
+        if self.consumer is not None and self.lock_path is None and not self.delete_first:
             raise InvalidArgument(
                 f"a consumer of {self.path!r} needs a lock_path, so that a message is not lost with it. To have each "
                 "message removed before the consumer is called, say delete_first=True"

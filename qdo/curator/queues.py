@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Generic, Self, TypeVar
@@ -51,6 +52,7 @@ class CuratorQueue(Generic[T]):
             report=self._report,
         )
         self._taker = self._taking()
+        self._starting = threading.Lock()
         self._consumption = None if options.consumer is None else self._consuming(refresh)
 
     @property
@@ -70,21 +72,24 @@ class CuratorQueue(Generic[T]):
             InvalidArgument: It was started before, or the client is not connected.
             CoordinationError: ZooKeeper did not answer or refused; it can be started again.
         """
-        if self.state != "latent":
-            raise InvalidArgument(f"queue {self.path} was started before; build another one")
-        self._znodes.require_connection()
-        self._znodes.listen(self._lifecycle.hear)
-        try:
-            for path in filter(None, (self.path, self._options.lock_path)):
-                self._znodes.ensure(path).get(self._options.answer_timeout)
+        with self._starting:
+            if self.state != "latent":
+                raise InvalidArgument(f"queue {self.path} was started before; build another one")
+            self._znodes.require_connection()
+            self._znodes.listen(self._lifecycle.hear)
+            try:
+                for path in filter(None, (self.path, self._options.lock_path)):
+                    self._znodes.ensure(path).get(self._options.answer_timeout)
+                if self._consumption is not None:
+                    self._taker.begin()
+            except BaseException:
+                self._znodes.unlisten(self._lifecycle.hear)
+                raise
+            self._lifecycle.happened("start")
             if self._consumption is not None:
-                self._taker.begin()
-        except BaseException:
-            self._znodes.unlisten(self._lifecycle.hear)
-            raise
-        self._lifecycle.happened("start")
-        if self._consumption is not None:
-            self._consumption.start()
+                self._consumption.start()
+                if self._options.election is not None:
+                    self._options.election.listen(self._consumption.look_again)
 
     def flush_puts(self, timeout: float | None = None) -> bool:
         """Waits until all puts in the background are stored.
@@ -113,7 +118,8 @@ class CuratorQueue(Generic[T]):
     def close(self, timeout: float = 30.0) -> bool:
         """Ends it: puts in the background are flushed, no further message is taken, those in hand are finished.
 
-        A consumer may close its own queue; its message is finished afterwards.
+        A consumer may close its own queue; its message is finished afterwards. A queue may be closed again, to wait
+        once more for what was not finished.
 
         Args:
             timeout: Seconds to wait for messages in hand.
@@ -124,9 +130,7 @@ class CuratorQueue(Generic[T]):
         Raises:
             PutFailed: As :meth:`flush_puts`; the queue is closed all the same.
         """
-        begun = self.state != "latent"
-        if not self._lifecycle.happened("close") or not begun:
-            return True
+        self._lifecycle.happened("close")
         flushed = True
         try:
             if self._options.final_flush:
@@ -134,6 +138,8 @@ class CuratorQueue(Generic[T]):
         finally:
             finished = self._consumption is None or self._consumption.join(timeout)
             self._znodes.unlisten(self._lifecycle.hear)
+            if self._consumption is not None and self._options.election is not None:
+                self._options.election.unlisten(self._consumption.look_again)
         return flushed and finished
 
     def __enter__(self) -> Self:
@@ -149,7 +155,7 @@ class CuratorQueue(Generic[T]):
         options = self._options
         assert options.consumer is not None  # noqa: S101 - asked by the caller
         election = options.election
-        made = Consumption(
+        return Consumption(
             self._lifecycle,
             self._znodes,
             options.path,
@@ -159,9 +165,6 @@ class CuratorQueue(Generic[T]):
             threads=options.threads,
             allowed=lambda: election is None or election.leading,
         )
-        if election is not None:
-            election.listen(made.look_again)
-        return made
 
     def _taking(self) -> Taker:
         options = self._options

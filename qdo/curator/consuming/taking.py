@@ -47,7 +47,15 @@ class Taker(abc.ABC):
 
     @abc.abstractmethod
     def begin(self) -> None:
-        """Prepares; to be called once, before messages are taken."""
+        """Prepares; to be called before messages are taken, again if it failed.
+
+        Raises:
+            CoordinationError: ZooKeeper did not answer or refused.
+        """
+
+    @abc.abstractmethod
+    def leave(self) -> None:
+        """Says that nothing will be taken or finished any more; does not wait."""
 
     @abc.abstractmethod
     def take(self, child: Child) -> list[Any] | Untaken:
@@ -77,6 +85,9 @@ class DeletingTaker(Taker):
     recoverable = False
 
     def begin(self) -> None:
+        """See the base."""
+
+    def leave(self) -> None:
         """See the base."""
 
     def take(self, child: Child) -> list[Any] | Untaken:
@@ -128,10 +139,12 @@ class LockingTaker(Taker):
     def begin(self) -> None:
         """See the base."""
         self._znodes.ensure(self._lock_path).get()
-        self._znodes.apply(Create(self._fence.path, self._about, ephemeral=True)).get()
+        answer = self._znodes.apply(Create(self._fence.path, self._about, ephemeral=True)).get()
+        if isinstance(answer, Rejection) and answer.why is RejectionReason.NO_NODE:
+            raise CoordinationLost(f"the node {self._lock_path} of the locks was removed just now; start it again")
 
     def leave(self) -> None:
-        """Removes the fence; nothing can be taken or finished any more."""
+        """See the base: removes the fence."""
         self._znodes.apply(Delete(self._fence.path))
 
     def take(self, child: Child) -> list[Any] | Untaken:

@@ -97,10 +97,13 @@ class Consumption:
         self._threads = [
             threading.Thread(target=self._work, name=f"qdo-curator-{number}", daemon=True) for number in range(threads)
         ]
-        self._running = threads
+        self._running: set[threading.Thread] = set()
+        self._closers: set[threading.Thread] = set()
 
     def start(self) -> None:
         """Begins to take messages."""
+        with self._lifecycle.changed:
+            self._running.update(self._threads)
         for thread in self._threads:
             thread.start()
 
@@ -110,12 +113,17 @@ class Consumption:
             self._lifecycle.changed.notify_all()
 
     def join(self, seconds: float) -> bool:
-        """Waits for messages in hand to be finished after the queue was closed; returns whether all are."""
-        until = time.monotonic() + seconds
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, until - time.monotonic()))
-        return not any(thread.is_alive() and thread is not threading.current_thread() for thread in self._threads)
+        """Waits for messages in hand to be finished after the queue was closed; returns whether all are.
+
+        Consumers that wait here themselves do not wait for each other.
+        """
+        own = threading.current_thread()
+        with self._lifecycle.changed:
+            if own not in self._running:
+                return self._lifecycle.changed.wait_for(lambda: not self._running, seconds)
+            self._closers.add(own)
+            self._lifecycle.changed.notify_all()
+            return self._lifecycle.changed.wait_for(lambda: self._running <= self._closers, seconds)
 
     def _work(self) -> None:
         try:
@@ -130,10 +138,10 @@ class Consumption:
                     time.sleep(TRY_AGAIN)
         finally:
             with self._lifecycle.changed:
-                self._running -= 1
-                last = not self._running
-            if last and isinstance(self._taker, LockingTaker):
-                self._taker.leave()
+                self._running.discard(threading.current_thread())
+                if not self._running:
+                    self._taker.leave()
+                self._lifecycle.changed.notify_all()
 
     def _next(self) -> Callable[[], None] | None:
         """Waits for something to do; None: the queue has ended."""

@@ -14,8 +14,8 @@ from hypothesis import strategies as some
 from kazoo.client import KazooClient
 
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, in_turn
-from qdo.errors import InvalidArgument
-from tests.qdo.curator.queues.scene import Place, expire
+from qdo.errors import InvalidArgument, SessionLost
+from tests.qdo.curator.queues.scene import end_session, expire, until
 from tests.qdo.zookeeper.proxy import Proxy
 from tests.servers.plugin import ZooKeeper, unique_name
 
@@ -118,7 +118,7 @@ def test_the_other_recipe_stands_behind() -> None:
 @pytest.mark.parametrize("path", ["", "/", "leader", "/a/", "/a//b"])
 def test_a_path_that_is_none_is_refused(path: str) -> None:
     """The error names it."""
-    with pytest.raises(InvalidArgument, match=re.escape(repr(path))):
+    with pytest.raises(InvalidArgument, match=re.escape(f"not {path!r}")):
         LeaderElection(None, path)
 
 
@@ -170,26 +170,68 @@ def test_a_broken_connection_suspends_the_lead(proxy: Proxy, far: Any, client: A
     assert other.state == "waiting"
 
 
-def test_a_lost_session_ends_the_lead(
-    zookeeper: ZooKeeper,
-    path: str,
-    far: Any,  # noqa: ANN401 - kazoo's
-    client: Any,  # noqa: ANN401 - kazoo's
-    stand: Stand,
-) -> None:
+def test_a_lost_session_ends_the_lead(far: Any, client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's
     """LOST: another leads, and the former leader stands again behind it, with a new node."""
     election = stand(far, name="former")
     assert election.wait(PATIENCE)
     fence, other = election.fence, stand(client, name="next")
     while len(other.participants()) < 2:
         assert not other.wait(0.05)
-    expire(Place(zookeeper.connect_string, path), far)
+    expire(far)
     assert other.wait(PATIENCE)
     while [each.name for each in other.participants()] != ["next", "former"]:
         assert not election.leading or not other.leading
     other.close()
     assert election.wait(PATIENCE)
     assert election.fence != fence
+
+
+def test_a_session_that_ends_while_cut_off(
+    zookeeper: ZooKeeper,
+    proxy: Proxy,
+    far: Any,  # noqa: ANN401 - kazoo's
+    client: Any,  # noqa: ANN401 - kazoo's
+    stand: Stand,
+) -> None:
+    """LOST after SUSPENDED: another leads already, and the former leader stands behind it when it is back."""
+    told = Told()
+    election = stand(far, changed=told)
+    assert election.wait(PATIENCE)
+    identity = far.client_id
+    proxy.cut()
+    told.until("leading", "suspended")
+    end_session(zookeeper.connect_string, identity)
+    other = stand(client)
+    assert other.wait(PATIENCE)
+    assert election.state == "suspended"
+    proxy.heal()
+    told.until("leading", "suspended", "waiting")
+    other.close()
+    told.until("leading", "suspended", "waiting", "leading")
+
+
+def test_a_contender_that_never_stood_can_be_closed(client: Any, path: str) -> None:  # noqa: ANN401 - kazoo's
+    """It leaves nothing and cannot be started any more; nobody takes part where there is no node."""
+    election = LeaderElection(client, path)
+    election.close()
+    assert election.state == "closed"
+    assert not election.wait(0)
+    with pytest.raises(InvalidArgument, match="started before"):
+        election.start()
+    assert election.participants() == ()
+
+
+def test_a_contender_whose_client_was_stopped_ends(zookeeper: ZooKeeper, path: str) -> None:
+    """Closing does not wait for servers that nobody will reach, and reading says that the session has ended."""
+    with connected(zookeeper.connect_string) as own:
+        election = LeaderElection(own, path)
+        election.start()
+        assert election.wait(PATIENCE)
+    until(lambda: election.state == "waiting")
+    election.close()
+    assert election.state == "closed"
+    with pytest.raises(SessionLost):
+        election.participants()
 
 
 def test_a_removed_node_ends_the_lead(client: Any, stand: Stand) -> None:  # noqa: ANN401 - kazoo's

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
 from qdo.curator import TEXT, QueueBuilder
-from qdo.errors import QdoError
+from qdo.errors import CoordinationLost, QdoError
 from qdo.worker.settings import Retry
 from tests.qdo.zookeeper.proxy import Proxy
 
@@ -108,6 +108,19 @@ class Place:
     def close(self) -> None:
         """Stops the clients."""
         self._closing.close()
+
+
+def start(queue: Any) -> None:  # noqa: ANN401 - one of several
+    """Starts a queue that gives ZooKeeper little time to answer, as often as that takes."""
+
+    def started() -> bool:
+        try:
+            queue.start()
+        except CoordinationLost:
+            return False
+        return True
+
+    until(started)
 
 
 def errors_into(kept: list[QdoError]) -> Callable[[QdoError], None]:

@@ -182,3 +182,24 @@ def test_the_leader_is_killed(place: Place, zookeeper_nodes: ZooKeeperEnsemble, 
         until(lambda: set(heard) == set(messages))
         until(lambda: not consumers[0].message_count())
     assert all(consumer.state == "closed" for consumer in consumers)
+
+
+def test_a_hundred_thousand_messages(place: Place, heard: Heard) -> None:
+    """More than Curator can list: they are consumed in order, while a producer puts more and another consumer helps."""
+    client = place.client()
+    client.ensure_path(place.path)
+    for first in range(0, 100_000, 1000):
+        transaction = client.transaction()
+        for number in range(first, first + 1000):
+            transaction.create(f"{place.path}/queue-", encode([b"%d" % number]), sequence=True)
+        assert all(isinstance(made, str) for made in transaction.commit())
+    with place.opened(place.builder(client, heard).build_queue()) as queue:
+        for _ in range(100):
+            queue.put("more")
+        assert heard.wait(1000)[:1000] == [str(number) for number in range(1000)]
+        with place.opened(place.builder(place.client(), heard, threads=4).build_queue()):
+            heard.wait(3000)
+        assert queue.flush_puts(PATIENCE)
+    left = client.exists(place.path).children_count
+    assert left == 100_100 - len(heard)
+    assert len(set(heard)) == len(heard)

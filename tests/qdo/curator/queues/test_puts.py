@@ -10,7 +10,7 @@ import pytest
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.puts import MOST_FAILURES, MOST_PENDING, Puts
 from qdo.errors import CoordinationLost, InvalidArgument, PutFailed, QdoError
-from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, until
+from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, start, until
 from tests.qdo.zookeeper.proxy import Proxy
 
 
@@ -40,11 +40,13 @@ def test_a_broken_connection_fails_puts(place: Place, client: Any, proxy: Proxy)
 def test_a_put_at_once_waits_for_its_answer_and_not_for_ever(place: Place, proxy: Proxy) -> None:
     """It is stored when the call returns; without an answer in time its end is not known."""
     builder = place.builder(place.client(proxy.address), put_in_background=False, answer_timeout=0.5)
-    with place.opened(builder.build_queue()) as queue:
-        proxy.mute()
-        with pytest.raises(CoordinationLost, match=r"has not answered for 0\.5 s"):
-            queue.put("m0")
-        proxy.resume()
+    queue = builder.build_queue()
+    start(queue)
+    proxy.mute()
+    with pytest.raises(CoordinationLost, match=r"has not answered for 0\.5 s"):
+        queue.put("m0")
+    proxy.resume()
+    assert queue.close(PATIENCE)
 
 
 def test_a_message_that_is_too_large_is_refused(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's

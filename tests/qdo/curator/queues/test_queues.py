@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from qdo.curator.consuming import threads
+from qdo.curator.consuming.backlog import now_ms
 from qdo.curator.items import decode, encode
 from qdo.curator.leader import LeaderElection
 from qdo.errors import InvalidArgument, QueueStopped
-from tests.qdo.curator.queues.scene import AT_ONCE, PATIENCE, Heard, Place, until
+from tests.qdo.curator.queues.scene import AT_ONCE, PATIENCE, Heard, Place, expire, until
+from tests.replacing import replace_in
 
 
 def test_messages_come_in_order_and_leave_nothing(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
@@ -180,8 +183,8 @@ def test_a_client_has_to_be_connected(place: Place) -> None:
 
 def test_one_consumer_at_a_time_keeps_the_order(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Of two consumers the one that leads takes all messages; when it ends, the other goes on with the next."""
-    paths = f"{place.path}-leader"
-    elections = [LeaderElection(each, paths) for each in (client, place.client())]
+    clients = (client, place.client())
+    elections = [LeaderElection(each, f"{place.path}-leader") for each in clients]
     with contextlib.ExitStack() as stack:
         for election in elections:
             stack.callback(election.close)
@@ -192,7 +195,7 @@ def test_one_consumer_at_a_time_keeps_the_order(place: Place, client: Any, heard
         first_queue = stack.enter_context(
             place.opened(place.builder(client, heard, election=elections[0]).build_queue())
         )
-        stack.enter_context(place.opened(place.builder(place.client(), second, election=elections[1]).build_queue()))
+        stack.enter_context(place.opened(place.builder(clients[1], second, election=elections[1]).build_queue()))
         producer = stack.enter_context(place.opened(place.builder(client).build_queue()))
         for number in range(20):
             producer.put(f"{number}")
@@ -204,3 +207,55 @@ def test_one_consumer_at_a_time_keeps_the_order(place: Place, client: Any, heard
         assert second == []
         elections[0].close()
         assert second.wait(20) == [f"{number}" for number in range(20, 40)]
+
+
+def test_a_queue_of_a_session_that_was_lost_is_followed_by_another(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """The election stands again by itself; the queue is built again, and takes messages once its program leads."""
+    election = LeaderElection(client, f"{place.path}-leader")
+    builder = place.builder(client, heard, election=election)
+    election.start()
+    try:
+        with place.opened(builder.build_queue()) as queue:
+            queue.put("m0")
+            assert heard.wait(1) == ["m0"]
+            expire(client)
+            until(lambda: queue.state == "lost")
+        until(lambda: client.connected)
+        with place.opened(builder.build_queue()) as queue:
+            queue.put("m1")
+            assert heard.wait(2) == ["m0", "m1"]
+    finally:
+        election.close()
+
+
+def test_two_queues_on_one_client(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """Consumers in one session leave each other's messages alone; one that is closed takes nothing from the other."""
+    heard.gate.clear()
+    queues = [place.builder(client, heard).build_queue() for _ in range(2)]
+    with place.opened(queues[0]), place.opened(queues[1]):
+        queues[0].put_multi(["m0"])
+        queues[1].put_multi(["m1"])
+        assert sorted(heard.wait(2)) == ["m0", "m1"]
+        assert not queues[0].close(0.0)
+        assert len(client.get_children(place.lock_path)) == 4
+        heard.gate.set()
+        assert queues[0].close(PATIENCE)
+        assert queues[1].put("m2")
+        assert heard.wait(3)[-1] == "m2"
+        until(lambda: not queues[1].message_count())
+    assert len(heard) == 3
+
+
+def test_a_clock_that_is_set_forward_is_noticed(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """A message of a later instant comes when the clock is set to that, and not only after the time that was left."""
+    ahead = [0]
+    with (
+        replace_in(threads, now_ms, lambda: now_ms() + ahead[0]),
+        replace_in(threads, threads.LONGEST_WAIT, 0.1),
+        place.opened(place.builder(client, heard).build_delay_queue()) as queue,
+    ):
+        queue.put("later", now_ms() + 10**9)
+        queue.put("now", 1)
+        assert heard.wait(1) == ["now"]
+        ahead[0] = 10**9
+        assert heard.wait(2) == ["now", "later"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from qdo.curator.items import encode
-from qdo.errors import QdoError, QueueStopped, SessionLost
-from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, end_session, errors_into, expire, until
+from qdo.errors import CoordinationLost, InvalidArgument, QdoError, QueueStopped, SessionLost
+from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, end_session, errors_into, expire, start, until
 from tests.qdo.zookeeper.proxy import Proxy
 
 
@@ -145,6 +145,71 @@ def test_a_consumer_may_close_its_queue(place: Place, client: Any) -> None:  # n
     assert closed.wait(PATIENCE)
     until(lambda: client.get_children(place.path) == ["queue-0000000001"])
     until(lambda: not client.get_children(place.lock_path))
+
+
+def test_a_queue_that_is_closed_again_waits_again(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """What was not finished in the time of the first call is waited for by the next one."""
+    heard.gate.clear()
+    put(client, place, "m0")
+    queue = place.builder(client, heard).build_queue()
+    with place.opened(queue):
+        heard.wait(1)
+        assert not queue.close(0.0)
+        assert not queue.close(0.0)
+        heard.gate.set()
+        assert queue.close(PATIENCE)
+        assert client.get_children(place.path) == []
+
+
+def test_consumers_that_close_their_queue_do_not_wait_for_each_other(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+    """Two of them, in two threads, come to an end at once; what has the queue from outside waits for both."""
+    put(client, place, "m0", "m1")
+    both = threading.Barrier(2)
+    ended: list[bool] = []
+
+    def consume(_: str) -> None:
+        both.wait(PATIENCE)
+        ended.append(queue.close(10**6))
+
+    queue = place.builder(client, consume, threads=2).build_queue()  # type: ignore[arg-type]
+    queue.start()
+    until(lambda: queue.state == "closed")
+    assert queue.close(PATIENCE)
+    assert ended == [True, True]
+    assert client.get_children(place.path) == []
+
+
+def test_a_start_that_failed_can_be_made_again(place: Place, proxy: Proxy, heard: Heard) -> None:
+    """Nothing of the failed one stays; of two that start a queue at once one is told that it was started before.
+
+    latent → latent → started
+    """
+    own = place.client(proxy.address)
+    queue = place.builder(own, heard, answer_timeout=0.2).build_queue()
+    proxy.mute()
+    with pytest.raises(CoordinationLost):
+        queue.start()
+    states: list[str] = [queue.state]
+    proxy.resume()
+    until(lambda: own.connected)
+    told: list[InvalidArgument] = []
+
+    def one_of_two() -> None:
+        try:
+            start(queue)
+        except InvalidArgument as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=one_of_two) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(told) == 1
+    assert [*states, queue.state] == ["latent", "started"]
+    put(own, place, "m0")
+    assert heard.wait(1) == ["m0"]
+    assert queue.close(PATIENCE)
 
 
 def test_a_dead_holders_message_is_taken(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's

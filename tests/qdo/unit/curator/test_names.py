@@ -72,7 +72,17 @@ def test_a_name_says(recipe: Names, name: str, found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize(
     "name",
-    ["", "config", "queue-", "qn-", "queue-12", "queue-00000000x1", "lock-0000000001", "queue-|a|b|0000000001"],
+    [
+        "",
+        "config",
+        "queue-",
+        "qn-",
+        "queue-12",
+        "queue-00000000x1",
+        "queue-" + "\u0663" * 10,
+        "lock-0000000001",
+        "queue-|a|b|0000000001",
+    ],
 )
 def test_other_names_are_none_of_the_queue(recipe: Names, name: str) -> None:
     """A node of somebody else is never taken for a message."""
@@ -144,6 +154,7 @@ def test_names_after_the_end_of_the_count_are_the_youngest() -> None:
         (lambda: IDS.prefix(WRONG), "not '1.5'"),
         (lambda: IDS.prefix("a\0b"), "ZooKeeper takes no '.x00' in a name"),
         (lambda: IDS.prefix("a\ue000"), "ZooKeeper takes no"),
+        (lambda: IDS.prefix("a😀"), "ZooKeeper takes no '😀' in a name"),
     ],
 )
 def test_what_names_cannot_hold_is_refused(make: Any, says: str) -> None:  # noqa: ANN401 - a lambda

@@ -11,6 +11,7 @@ import pytest
 import qdo.curator
 from qdo.curator import BYTES, TEXT, QueueBuilder, Serializer, SimpleDistributedQueue, options
 from qdo.curator.items import AROUND, encode, largest
+from qdo.curator.leader import LeaderElection
 from qdo.errors import BadItem, InvalidArgument
 
 
@@ -27,6 +28,7 @@ from qdo.errors import BadItem, InvalidArgument
         ({"lock_path": "/q"}, "lock_path is another node than path"),
         ({"delete_first": True}, "leave one of the two out"),
         ({"lock_path": None}, "needs a lock_path.*delete_first=True"),
+        ({"election": LeaderElection(object(), "/l")}, "election at /l has another client than the queue /q"),
         ({"consumer": "print"}, "consumer is a function"),
         ({"error_mode": "drop"}, "error_mode is requeue or delete, not 'drop'"),
         ({"threads": 0}, "threads is a number from 1 to 64, not 0"),
@@ -91,6 +93,16 @@ def test_what_cannot_be_read_is_no_item() -> None:
     with pytest.raises(BadItem, match="UnicodeDecodeError") as caught:
         TEXT.read(data)
     assert caught.value.data == data
+
+
+def test_a_serializer_that_breaks_ends_no_thread() -> None:
+    """Native code raises errors that are no ``Exception``; the node stays, as one that cannot be read."""
+
+    def panic(_: bytes) -> str:
+        raise BaseException("panicked")  # noqa: TRY002 - as such code does
+
+    with pytest.raises(BadItem, match="BaseException: panicked"):
+        Serializer(str.encode, panic).read(encode([b"m"]))
 
 
 def test_a_message_of_the_simple_queue_has_to_fit() -> None:
