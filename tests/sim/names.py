@@ -5,6 +5,8 @@ log is a :class:`State` that entries of an :class:`EntryDraft` lead to. The worl
 are there, the log, one caller who claims and acknowledges, and processes that fail or stop at any point. A state that
 was reached before is not gone through again.
 
+A reader by time is shown what lies there at one moment and is a value of the name.
+
 At first the name stands for message 1. When everybody has ended, somebody looks at the name, undisturbed.
 """
 
@@ -23,7 +25,7 @@ from queuey.storage.cassandra.write import names, post_keys
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import IdRun, Look, MadeIds, MakeIds, PostedIds, Remove, Swap, TimeLeft
 
-Kind = Literal["PUT", "POST", "DELETE", "look"]
+Kind = Literal["PUT", "POST", "DELETE", "look", "read"]
 Taken = Literal[
     "",
     "version not compared",
@@ -32,6 +34,7 @@ Taken = Literal[
     "free too early",
     "read before, given after",
     "settled at once",
+    "shown unasked",
 ]
 """Which mechanism is taken out."""
 MOST_PAUSES = 1
@@ -44,6 +47,26 @@ class Failed(NamedTuple):
     """An answer that is an error."""
 
     outcome: Outcome
+
+
+class Scan(NamedTuple):
+    """Which messages are there, and what does the row say, perhaps not any more? Sent back: :class:`Scanned`."""
+
+
+class Scanned(NamedTuple):
+    """What a reader by time found."""
+
+    there: tuple[int, ...]
+    row: NameRow | None
+    asks: bool = True
+    """The reader looks at the name if need be."""
+
+
+class Shown(NamedTuple):
+    """What a reader by time is shown, and what it found."""
+
+    ids: tuple[int, ...]
+    scanned: Scanned
 
 
 class Process(NamedTuple):
@@ -207,7 +230,7 @@ def _state(log: tuple[bytes, ...]) -> State:
 # The changes
 
 
-def _whole(process: Process, content: bytes) -> Generator[Any, Any, Changed]:
+def _whole(process: Process, content: bytes) -> Generator[Any, Any, Changed | Shown]:
     """The steps of a use case, with those of the store in the place of its calls."""
     versions = iter(range(process.number * 100, process.number * 100 + 100))
 
@@ -216,6 +239,8 @@ def _whole(process: Process, content: bytes) -> Generator[Any, Any, Changed]:
 
     if process.kind == "look":
         return (yield from _look(new_version))
+    if process.kind == "read":
+        return (yield from _read(new_version))
     steps = change("n", content, free_only=process.kind == "POST", clear=process.kind == "DELETE")
     answer: Any = None
     error: Exception | None = None
@@ -263,6 +288,17 @@ def _look(new_version: Any) -> Generator[Any, Any, Changed]:  # noqa: ANN401
     return Changed(named.location, stored=False)
 
 
+def _read(new_version: Any) -> Generator[Any, Any, Shown]:  # noqa: ANN401
+    scanned: Scanned = yield Scan()
+    if not scanned.asks:
+        return Shown(scanned.there, scanned)
+    row, marked = scanned.row, {(1, _position(id_)) for id_ in scanned.there}
+    found = Found(row)
+    if row is None or row.state != "done" or row.kept.runs or marked != {found.value[0]}:
+        found = yield from names.find_shown("n", new_version)
+    return Shown(tuple(id_ for id_ in scanned.there if found.shows((1, _position(id_)))), scanned)
+
+
 def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
     steps = _whole(process, b"new" if process.kind == "POST" else b"%d" % process.number)
     step = next(steps)
@@ -277,6 +313,8 @@ def _settled(world: World, process: Process) -> World:
         _step(process)
     except StopIteration as ended:
         end = ended.value
+        if isinstance(end, Shown):
+            return _with(world, process._replace(answers=(), looks=0, end=end))._replace(wrong=_badly_shown(world, end))
         after = _with(world, process._replace(answers=(), looks=0, end=end))
         return (
             after._replace(gone=world.gone | ((world.removed & world.confirmed) - _being_replaced(world)))
@@ -288,6 +326,18 @@ def _settled(world: World, process: Process) -> World:
     except QueueyError as error:
         return _with(world, process._replace(answers=(), looks=0, end=error.code))
     return _with(world, process)
+
+
+def _badly_shown(world: World, end: Shown) -> str:
+    """Says what is wrong with what a reader by time was shown."""
+    row = end.scanned.row
+    lasting = world.row is not None and row is not None and world.row.state == row.state == "done"
+    value = world.row.ids.made if lasting and world.row == row and world.row.ids.runs else None  # type: ignore[union-attr]
+    if len(end.ids) > 1:
+        return f"{end.ids} were shown to a reader by time"
+    if value in end.scanned.there and value not in end.ids:
+        return f"{value} is the value all the time, and was not shown to a reader by time"
+    return ""
 
 
 def _being_replaced(world: World) -> set[int]:
@@ -333,10 +383,12 @@ def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers
                 yield faulty, "unknown"
         case TimeLeft():
             yield world, 0
-            if process.kind != "look" and sum(one is Pause for one in process.answers) < MOST_PAUSES:
+            if process.kind not in {"look", "read"} and sum(one is Pause for one in process.answers) < MOST_PAUSES:
                 yield world, 1
         case Pause():
             yield world, Pause
+        case Scan():
+            yield world, Scanned(tuple(sorted(world.there)), world.row, asks=taken != "shown unasked")
         case IsUsed((_, position)):
             state = _state(world.log)
             early = taken == "free too early" and position in state.outstanding

@@ -24,6 +24,15 @@ def test_every_history_of_two(kinds: tuple[Kind, ...]) -> None:
     assert states > 100
 
 
+@pytest.mark.parametrize("kind", ["PUT", "DELETE"])
+@pytest.mark.parametrize(("faults", "crashes"), [(0, 1), (1, 0)])
+def test_every_history_beside_a_reader(kind: Kind, faults: int, crashes: int) -> None:
+    """Whatever fails or stops: a reader by time is shown one value at most, and the one that stays."""
+    states, wrong = explore((kind, "read"), faults=faults, crashes=crashes, claims=False)
+    assert wrong == []
+    assert states > 100
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "crashes"), [(("PUT", "PUT"), 0), (("PUT", "DELETE"), 1), (("PUT", "POST"), 1), (("DELETE", "POST"), 1)]
@@ -44,6 +53,7 @@ def test_every_history_of_two_beside_a_claim(kinds: tuple[Kind, ...], crashes: i
         ("free too early", ("POST",)),
         ("read before, given after", ("PUT",)),
         ("settled at once", ("PUT",)),
+        ("shown unasked", ("PUT", "read")),
     ],
 )
 def test_without_a_mechanism(taken: Taken, kinds: tuple[Kind, ...]) -> None:

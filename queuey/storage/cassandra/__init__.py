@@ -12,7 +12,7 @@ What promises what:
   :mod:`.lightweight_transactions`;
 * claim logs: :mod:`.claim_logs`;
 * posts with idempotency keys: :mod:`.keyed_posts`, by the rules of :mod:`.write.post_keys`; named messages:
-  :mod:`.names`, by the rules of :mod:`.write.names`;
+  :mod:`.names`, by the rules of :mod:`.write.names`, shown by :mod:`.read.named_values`;
 * what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
@@ -54,6 +54,7 @@ from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
+from queuey.storage.cassandra.read.named_values import NamedValues
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.step_run import StoreParts
 from queuey.storage.deadlines import Deadline, bounded
@@ -138,6 +139,7 @@ class CassandraStore(
             deadline=self._deadline,
         )
         self._parts = StoreParts(self._driver, options, clock, self._watch, self._levels, self._writer)
+        self._named_values = NamedValues(self._parts, self._deadline)
         self._appends = AppendsInFlight()
         self._arrivals = PolledArrivals(self)
         self._acknowledgement: tuple[float, Acknowledgement] | None = None

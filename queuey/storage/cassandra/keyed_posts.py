@@ -12,21 +12,15 @@ from queuey.ids import Position
 from queuey.messages import NewMessage, PostKey, PostResult, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.claim_logs import AppendsInFlight
-from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
-from queuey.storage.cassandra.write.step_run import RowTable, StepRun, StoreParts
+from queuey.storage.cassandra.write.step_run import RowStatements, RowTable, StepRun, StoreParts
 from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
 from queuey.storage.deadlines import Deadline
 
-_FIND = Statement("SELECT state, content, messages, version FROM idempotency_keys WHERE qid = ? AND key = ?")
-_SET = Statement(
-    "UPDATE idempotency_keys USING TTL ? SET state = ?, content = ?, messages = ?, version = ? "
-    "WHERE qid = ? AND key = ? IF version = ?",
-    idempotent=False,
-)
-PREPARED = (_FIND, _SET)
+_STATEMENTS = RowStatements("idempotency_keys", "key")
+PREPARED = (_STATEMENTS.find, _STATEMENTS.change)
 """What is sent from threads that must never wait."""
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,7 +70,7 @@ class CassandraKeyedPosts(KeyedPosts):
 
 
 def _table(key: PostKey) -> RowTable:
-    return RowTable(_FIND, _SET, lambda row: _encode(row.ids), _row, lambda _row, _now: key.seconds)
+    return RowTable(_STATEMENTS, lambda row: _encode(row.ids), _row, lambda _row, _now: key.seconds)
 
 
 def _row(state: Any, content: bytes, messages: bytes, version: int) -> KeyRow:  # noqa: ANN401 - one of the states

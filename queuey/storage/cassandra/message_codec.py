@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from queuey.ids import Position
-from queuey.messages import Message, Meta
+from queuey.messages import Message, Meta, NewMessage
 from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import UNSET, Encoded, Rows, Statement
 
@@ -18,6 +18,8 @@ _FLIP = 0x0080808080808080
 _MASK = 0xFFFFFFFFFFFFFFFF
 _TEXT, _BYTES = b"\0", b"\1"
 """First byte of a ``meta`` column. No column at all: text without metadata."""
+_NAMED = 2
+"""Is added to the first byte if a message was written as the value of a name, which follows (see :func:`named`)."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Meta).decode
@@ -229,8 +231,31 @@ def _encode_meta(meta: Meta | None, text: bool) -> Any:  # noqa: ANN401, FBT001 
     return (_TEXT if text else _BYTES) + _encode(meta)
 
 
+class NamedMeta(Meta, frozen=True, array_like=True, omit_defaults=True):
+    """What travels with the body of a value of a name."""
+
+    name: str = ""
+
+
+class NamedMessage(Message, gc=False):
+    """A message that was written as the value of a name. Whether it is that, the name's row knows."""
+
+    name: str = ""
+
+
+def named(message: NewMessage, name: str) -> NewMessage:
+    """Returns a message with a mark that it is written as the value of a name."""
+    meta = message.meta or Meta()
+    return msgspec.structs.replace(message, meta=NamedMeta(meta.content_type, meta.headers, meta.json, name))
+
+
 def encode(body: str | bytes, meta: Meta | None) -> tuple[bytes, Any]:
     """Returns the serialized ``body`` and ``meta`` columns."""
+    if isinstance(meta, NamedMeta):
+        body, plain = encode(body, Meta(meta.content_type, meta.headers, meta.json))
+        name = meta.name.encode()
+        plain = _TEXT if plain is UNSET else plain
+        return body, bytes((plain[0] + _NAMED,)) + len(name).to_bytes(2) + name + plain[1:]
     if isinstance(body, str):
         return body.encode(), UNSET if meta is None else _encode_meta(meta, text=True)
     return body, _encode_meta(meta, text=False)
@@ -248,8 +273,21 @@ def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the
     ticks = (last & 0x0FFF) << 48 | middle << 32 | first
     if meta is None:
         return Message(ticks, low ^ _FLIP, partition, expires, body.decode())
+    name, meta = unmarked(meta)
     text, found = _decode_meta(meta)
-    return Message(ticks, low ^ _FLIP, partition, expires, body.decode() if text else body, found)
+    if text:
+        body = body.decode()
+    if name is None:
+        return Message(ticks, low ^ _FLIP, partition, expires, body, found)
+    return NamedMessage(ticks, low ^ _FLIP, partition, expires, body, found, name)
+
+
+def unmarked(meta: bytes) -> tuple[str | None, bytes]:
+    """Returns the name in a ``meta`` column, and the column as it is for messages without names."""
+    if meta[:1] <= _BYTES:
+        return None, meta
+    end = 3 + int.from_bytes(meta[1:3])
+    return meta[3:end].decode(), bytes((meta[0] - _NAMED,)) + meta[end:]
 
 
 def messages(found: Rows, partition: int, now: int) -> list[Message]:

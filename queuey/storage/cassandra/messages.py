@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from queuey import ids
@@ -19,10 +21,11 @@ from queuey.storage.cassandra.driver import Driver, InDoubt, RowBatch, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch, ticks
 from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.read import counting, reading
+from queuey.storage.cassandra.read import counting, named_values, reading
 from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Known
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
+from queuey.storage.cassandra.read.named_values import NamedValues, Verdicts
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
@@ -57,6 +60,7 @@ class CassandraMessages(Scanning):
     _arrivals: PolledArrivals
     _levels: ConsistencyLevels
     _deadline: Deadline
+    _named_values: NamedValues
 
     # Writing
 
@@ -226,6 +230,13 @@ class CassandraMessages(Scanning):
         gathered = dict(zip(there, found, strict=True))
         for number, known in zip(there, lookups, strict=True):
             self._note_low_watermark(row, known, slices[number], gathered[number], now)
+        checked = [number for number in there if not slices[number].ahead]
+        found_there = chain.from_iterable(gathered[number].messages for number in checked)
+        if marked := named_values.marked(found_there):
+            values = self._named_values.look(row.queue, marked)
+            for number in checked:
+                descending = slices[number].descending
+                gathered[number] = named_values.shown(gathered[number], values, descending=descending)
         pages = []
         for number, part in enumerate(slices):
             if number in gathered:
@@ -270,7 +281,18 @@ class CassandraMessages(Scanning):
                 done(None, error)
                 return
             self._note_low_watermark(row, known, part, gathered, now)
-            done(reading.page_of(part, extent, gathered, horizon), None)
+            marked = {} if part.ahead else named_values.marked(gathered.messages)
+            if marked:
+                self._named_values.begin(row.queue, marked, partial(looked, gathered))
+            else:
+                done(reading.page_of(part, extent, gathered, horizon), None)
+
+        def looked(gathered: reading.Gathered, values: Verdicts | None, error: Exception | None) -> None:
+            if values is None:
+                done(None, error)
+            else:
+                shown = named_values.shown(gathered, values, descending=part.descending)
+                done(reading.page_of(part, extent, shown, horizon), None)
 
         reader = self._reader(part, extent, now, reading.room_for([part], self._options.longest_body))
         note = self._noting(queue, now)

@@ -10,26 +10,21 @@ import msgspec
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Named, NewMessage, Queue
 from queuey.storage import items as items_of
+from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.claim_logs import AppendsInFlight
-from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.write import names
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import PostedIds, Steps
-from queuey.storage.cassandra.write.step_run import RowTable, StepRun, StoreParts
+from queuey.storage.cassandra.write.step_run import RowStatements, RowTable, StepRun, StoreParts
 from queuey.storage.contracts.names import Names
 from queuey.storage.deadlines import Deadline
 
-_FIND = Statement("SELECT state, content, messages, version FROM names WHERE qid = ? AND name = ?")
-_SET = Statement(
-    "UPDATE names USING TTL ? SET state = ?, content = ?, messages = ?, version = ? "
-    "WHERE qid = ? AND name = ? IF version = ?",
-    idempotent=False,
-)
-PREPARED = (_FIND, _SET)
+_STATEMENTS = RowStatements("names", "name")
+PREPARED = (_STATEMENTS.find, _STATEMENTS.change)
 """What is sent from threads that must never wait."""
 
 MARGIN = 60
@@ -65,7 +60,7 @@ class CassandraNames(Names):
             self._rows.current(queue)
             cleared = names.clear(name, row or NameRow("done", b"", names.NOTHING, 0), new_number)
             return named_of(Found(self._run(queue, name, cleared)))
-        items = items_of.checked(queue, [item])
+        items = items_of.checked(queue, [message_codec.named(item, name)])
         expires = self._clock.now() + item.ttl * TICKS_PER_SECOND
         done = self._run(queue, name, names.write(name, row, content, expires, new_number), items)
         self._arrivals.appended(queue, items)
@@ -79,7 +74,7 @@ class CassandraNames(Names):
     def _run(self, queue: Queue, name: str, steps: Steps[Any], items: Sequence[NewMessage] = ()) -> Any:  # noqa: ANN401 - what the steps return
         return self._deadline.result(
             lambda done: StepRun(self._parts).begin(
-                queue, (_TABLE, name), steps, self._appends.begin(done), items=items
+                queue, (TABLE, name), steps, self._appends.begin(done), items=items
             ),
             "Cassandra did not change the name in time",
         )
@@ -110,4 +105,4 @@ def _seconds(row: NameRow, now: int) -> int:
     return max(0, row.expires - now) // TICKS_PER_SECOND + MARGIN
 
 
-_TABLE = RowTable(_FIND, _SET, _encoded, _decoded, _seconds)
+TABLE = RowTable(_STATEMENTS, _encoded, _decoded, _seconds)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
 import pytest
 
-from queuey.client import Client
+from queuey.client import Client, ClientError, RetryPolicy
 from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start, kill_often
 from tests.servers.served import free_port
 
@@ -88,6 +88,73 @@ def check(client: Client, names: list[str], answered: dict[tuple[str, int], floa
 def test_killed_services(start: Start) -> None:
     """Whatever a service was doing when it died: a name has its newest value, and nobody finishes an older one."""
     run(start, kills=2, seed=1)
+
+
+ONCE = RetryPolicy(rounds=1)
+
+
+def set_until_killed(url: str, name: str, answered: dict[str, int]) -> None:
+    """Sets a name to one number after another, until that fails."""
+    with Client(url, key=KEY, application=APP, retry=ONCE, timeout=20) as client, suppress(ClientError):
+        while True:
+            client.named(QUEUE).set(name, f"{name}:{answered.get(name, 0) + 1}")
+            answered[name] = answered.get(name, 0) + 1
+
+
+def read_until(client: Client, last: str) -> set[str]:
+    """Reads by time, again and again, until everything before the last message is shown; names nothing."""
+    end = time.monotonic() + 60
+    settled = False
+    while True:
+        bodies = [str(message.body) for message in client.read_all(QUEUE, partitions="*", since=0)]
+        names = [body.partition(":")[0] for body in bodies]
+        assert len(names) == len(set(names)), f"{sorted(bodies)} is shown"
+        if settled:
+            return set(bodies)
+        settled = last in bodies
+        assert time.monotonic() < end, f"{bodies} is shown"
+        time.sleep(0.1)
+
+
+def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
+    """Kills a service that sets names, and reads by time through another one before anybody names them again."""
+    rng = random.Random(seed)
+    with ExitStack() as stack:
+        port, other = free_port(), free_port()
+        stack.enter_context(start(other))
+        client = stack.enter_context(Client(f"http://127.0.0.1:{other}", key=KEY, application=APP, retry=PATIENT))
+        client.create_queue(QUEUE, partitions=PARTITIONS)
+        answered: dict[str, int] = {}
+        for number in range(kills):
+            service = stack.enter_context(start(port))
+            names = [f"n{number}-{each}" for each in range(NAMES * 2)]
+            url = f"http://127.0.0.1:{port}"
+            threads = [threading.Thread(target=set_until_killed, args=(url, name, answered)) for name in names]
+            for thread in threads:
+                thread.start()
+            while any(answered.get(name, 0) < 2 for name in names):
+                time.sleep(0.01)
+            time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
+            service.kill()
+            for thread in threads:
+                thread.join()
+            client.send(QUEUE, f"kill{number}:")
+            shown = read_until(client, f"kill{number}:")
+            for name in names:
+                assert {f"{name}:{answered[name]}", f"{name}:{answered[name] + 1}"} & shown
+        by_name = {str(message.body) for name in answered if (message := client.named(QUEUE).get(name)) is not None}
+        assert by_name == {body for body in shown if not body.startswith("kill")}
+
+
+def test_readers_after_a_kill(start: Start) -> None:
+    """A reader by time is shown one value of a name, although nobody has named it since its writer was killed."""
+    read_after_kills(start, kills=1, seed=2)
+
+
+@pytest.mark.slow
+def test_readers_after_many_kills(start: Start) -> None:
+    """The same many times, at new moments each time."""
+    read_after_kills(start, kills=20, seed=random.randrange(1 << 30))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from tests.cassandra.interposed import ALWAYS, DELETES, INSERTS, PATIENCE, Gate
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W, message
 from tests.contract.samples import begun_once
 
-CHANGES = (keyed_posts._SET,)
+CHANGES = (keyed_posts._STATEMENTS.change,)
 KEY = PostKey("key", b"content", TTL)
 
 

@@ -8,12 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from queuey.errors import NameChanged, StoreUnavailable
-from queuey.messages import Named, Queue
+from queuey.messages import Named, Queue, Slice
 from queuey.storage.cassandra import names
-from tests.cassandra.interposed import DELETES, INSERTS, Gate
+from queuey.storage.cassandra.read import named_values
+from tests.cassandra.begun import page_of
+from tests.cassandra.interposed import DELETES, INSERTS, PATIENCE, Gate
 from tests.cassandra.scene import TTL, D, Process, Reader, S, Scene, W, message
+from tests.replacing import replace
 
-CHANGES = (names._SET,)
+CHANGES = (names._STATEMENTS.change,)
 
 
 @pytest.fixture
@@ -46,7 +49,35 @@ def before_removing(process: Process) -> Gate:
     return process.wire.hold(DELETES)
 
 
+def after_writing(process: Process) -> Gate:
+    """It has written the message and not heard of it."""
+    return process.wire.hold(INSERTS, answered=True)
+
+
 STOPS = (before_all, before_writing, before_confirming, before_removing)
+
+
+def begun(process: Process, queue: Queue, seen: Named, stop: Callable[[Process], Gate]) -> Callable[[], object]:
+    """Begins to write "new" as the value of the name, and holds it somewhere; returns what lets it end."""
+    gate = stop(process)
+    ends: list[object] = []
+
+    def write() -> None:
+        try:
+            ends.append(process.store.write_named(queue, "n", message("new"), b"new", seen))
+        except (NameChanged, StoreUnavailable) as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    gate.reached()
+
+    def end() -> object:
+        gate.open()
+        thread.join()
+        return ends[0]
+
+    return end
 
 
 @pytest.mark.parametrize("stop", STOPS, ids=lambda stop: str(stop.__name__))
@@ -55,22 +86,11 @@ def test_another_process_goes_on(
 ) -> None:
     """The old value counts until the new one is confirmed; what is not confirmed by its writer is removed."""
     first, second, queue, old = two
-    gate = stop(first)
-    ends: list[object] = []
-
-    def write() -> None:
-        try:
-            ends.append(first.store.write_named(queue, "n", message("lost"), b"lost", old))
-        except (NameChanged, StoreUnavailable) as error:
-            ends.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    gate.reached()
+    end = begun(first, queue, old, stop)
     found = second.store.find_named(queue, "n")
     assert found is not None
     if stop is before_removing:
-        assert (found.content, found.replaced) == (b"lost", old.location)
+        assert (found.content, found.replaced) == (b"new", old.location)
         second.store.delete(queue, [place for place in [found.replaced] if place is not None])
         second.store.settle_named(queue, "n", found)
         found = second.store.find_named(queue, "n")
@@ -81,16 +101,87 @@ def test_another_process_goes_on(
             scene.world.advance(W / 4)
             found = second.store.find_named(queue, "n")
     assert found is not None
-    new = second.store.write_named(queue, "n", message("new"), b"new", found)
+    new = second.store.write_named(queue, "n", message("newer"), b"newer", found)
     assert new.replaced == found.location
-    gate.open()
-    thread.join()
-    assert len(ends) == 1
-    assert isinstance(ends[0], Named) == (stop is before_removing)
+    assert isinstance(end(), Named) == (stop is before_removing)
     scene.world.advance(D + S)
     reader = Reader(second, queue)
     reader.go_on()
-    assert reader.bodies == ["new"]
+    assert reader.bodies == ["newer"]
     current = first.store.find_named(queue, "n")
     assert current is not None
     assert (current.location, current.busy) == (new.location, 0)
+
+
+def shown(process: Process, queue: Queue, *, descending: bool = False) -> list[str | bytes]:
+    """What a reader by time is shown."""
+    return [one.body for one in page_of(process.store, queue, Slice(1, descending=descending)).messages]
+
+
+@pytest.mark.parametrize("stop", [*STOPS, after_writing], ids=lambda stop: str(stop.__name__))
+def test_readers_by_time(
+    scene: Scene, two: tuple[Process, Process, Queue, Named], stop: Callable[[Process], Gate]
+) -> None:
+    """Wherever a writer stops, readers by time are shown one value, without a call for the name."""
+    first, second, queue, old = two
+    scene.world.advance(D + S)
+    end = begun(first, queue, old, stop)
+    assert shown(first, queue) == ["old"]
+    seen = []
+    for _ in range(6):
+        scene.world.advance((D + S) / 6)
+        seen += [shown(process, queue, descending=down) for process in (second, first) for down in (False, True)]
+    left = ["new"] if stop is before_removing else ["old"]
+    assert all(each in (["old"], left) for each in seen), seen
+    assert shown(second, queue) == left
+    assert isinstance(end(), Named) == (left == ["new"])
+    scene.world.advance(D + S)
+    assert shown(first, queue) == shown(second, queue) == left
+    found = second.store.find_named(queue, "n")
+    assert found is not None
+    assert found.content == left[0].encode()
+
+
+def test_readers_who_do_not_wait(two: tuple[Process, Process, Queue, Named]) -> None:
+    """What may be confirmed yet is neither shown nor passed."""
+    first, second, queue, old = two
+    end = begun(first, queue, old, before_confirming)
+    page = page_of(second.store, queue, Slice(1, delayed=False))
+    assert [one.body for one in page.messages] == ["old"]
+    assert isinstance(end(), Named)
+    assert page.next is not None
+    page = page_of(second.store, queue, Slice(1, page.next, delayed=False))
+    assert [one.body for one in page.messages] == ["new"]
+
+
+def test_readers_who_do_not_ask(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
+    """Shown without a look at their names, both values are there."""
+    first, second, queue, old = two
+    scene.world.advance(D + S)
+    end = begun(first, queue, old, before_removing)
+    scene.world.advance(D + S)
+    with replace(named_values.marked, lambda _: {}):
+        assert shown(second, queue) == ["old", "new"]
+    assert shown(second, queue) == ["new"]
+    assert isinstance(end(), Named)
+
+
+def test_names_are_looked_at_once(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
+    """A read looks once at each name, and at nothing for messages without names."""
+    first, second, queue, _ = two
+    [first.post(queue).result(PATIENCE) for _ in range(3)]
+    scene.world.advance(D + S)
+    looks = (names._STATEMENTS.find,)
+    before = second.wire.log.count(looks)
+    assert shown(second, queue) == ["old", "x", "x", "x"]
+    assert second.wire.log.count(looks) == before + 1
+
+
+def test_names_that_cannot_be_looked_at(scene: Scene, two: tuple[Process, Process, Queue, Named]) -> None:
+    """If Cassandra does not say what a name stands for, the read fails, and shows everything later."""
+    _, second, queue, _ = two
+    scene.world.advance(D + S)
+    second.wire.fail((names._STATEMENTS.find,))
+    with pytest.raises(StoreUnavailable):
+        second.store.read(queue, [Slice(1)])
+    assert shown(second, queue) == ["old"]

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from queuey import ids
 from queuey.errors import StoreClosed, StoreUnavailable
@@ -29,7 +30,7 @@ from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.driver import Driver, Rows, TooManyDead
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe
-from queuey.storage.columns import PLACES, SCHEMA
+from queuey.storage.columns import BYTES, PLACES, SCHEMA, TEXT
 
 FIRST_ROWS = 64
 """Rows of the first page of a range, when nothing is known of how large bodies are."""
@@ -47,6 +48,7 @@ _HEAD = 16
 """Bytes of an answer before its rows."""
 _ID_AND_SIZE = 24
 _EXPIRES = 8
+_META = len(SCHEMA) - 1
 Array = np.ndarray[Any, Any]
 
 
@@ -389,3 +391,27 @@ def alive(found: Columns, now: int) -> Columns:
     if left.all():
         return found
     return Columns(found.ticks[left], found.low[left], found.batch.filter(pa.array(left)))
+
+
+def named(found: Columns) -> dict[int, tuple[str | None, bytes]]:
+    """Returns of each row that was written as the value of a name: the name, and ``meta`` without it."""
+    if found.batch.num_columns < len(SCHEMA):
+        return {}
+    metas = found.batch.column(_META)
+    if metas.null_count == len(metas):
+        return {}
+    marked = pc.greater(pc.binary_slice(metas, 0, 1), BYTES).fill_null(value=False)
+    rows = np.flatnonzero(marked.to_numpy(zero_copy_only=False))
+    return {int(row): message_codec.unmarked(metas[int(row)].as_py()) for row in rows}
+
+
+def unnamed(found: Columns, marked: dict[int, tuple[str | None, bytes]], shown: set[int]) -> Columns:
+    """Returns the rows with the columns that users know, without those with names that are not shown."""
+    metas = found.batch.column(_META).to_pylist()
+    for row, (_, meta) in marked.items():
+        metas[row] = None if meta == TEXT else meta
+    columns = [*found.batch.columns[:_META], pa.array(metas, pa.binary())]
+    left = np.ones(len(found), bool)
+    left[[row for row in marked if row not in shown]] = False
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA).filter(pa.array(left))
+    return Columns(found.ticks[left], found.low[left], batch)

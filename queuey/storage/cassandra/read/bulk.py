@@ -19,9 +19,11 @@ from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import InDoubt, Statement, TooManyDead
 from queuey.storage.cassandra.ids.clock import ticks
+from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.messages import CassandraMessages
-from queuey.storage.cassandra.read import bucket_index, counting, statistics
+from queuey.storage.cassandra.read import bucket_index, counting, named_values, statistics
 from queuey.storage.cassandra.read.bucket_index import Known
+from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.write.bulk_load import LOADED_AT_ONCE, Loader
 
 if TYPE_CHECKING:
@@ -153,9 +155,26 @@ class CassandraBulk(CassandraMessages):
             extent = self._extent(row, known, left, upper, self._clock.now())
             for columns, end in arrow_scan.scan(reading, extent, pace):
                 self._rows.current(queue)
-                yield arrow_scan.alive(columns, self._clock.now()), end
+                yield self._values_shown(row.queue, part, arrow_scan.alive(columns, self._clock.now())), end
             at = extent.upper
             yield arrow_scan.NOTHING[bodies], at
+
+    def _values_shown(self, queue: Queue, part: Slice, found: Columns) -> Columns:
+        """Leaves out messages that are not the values of their names."""
+        from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - as above
+
+        named = arrow_scan.named(found)
+        if not named:
+            return found
+        messages: list[Message] = [
+            NamedMessage(int(found.ticks[row]), int(found.low[row]), part.partition, 0, b"", None, name or "")
+            for row, (name, _) in named.items()
+        ]
+        values = self._named_values.look(queue, named_values.marked(messages))
+        left = named_values.shown(Gathered(messages, part.lower, more=False), values, descending=True).messages
+        shown = {message.position for message in left}
+        rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
+        return arrow_scan.unnamed(found, named, rows)
 
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """See the contract. They go to separate buckets, as messages that are put (see :mod:`loading`)."""

@@ -72,6 +72,12 @@ class Found(NamedTuple):
             return None, b""
         return (location_of(row.ids), row.content) if row.state == "done" else (location_of(row.kept), row.kept_content)
 
+    def shows(self, location: Location) -> bool | None:
+        """Returns whether readers by time are shown a message; None: it may become the value yet."""
+        if self.row is None or self.value[0] == location:
+            return True
+        return None if self.busy and location_of(self.row.ids) == location else False
+
     @property
     def replaced(self) -> Location | None:
         """The value that is to be done away with."""
@@ -98,6 +104,14 @@ def find(name: str, new_version: Callable[[], int]) -> Steps[Found]:
         yield from removed(row.ids)
         row = yield Swap(row, _restored(row, new_version()))
     raise StoreBusy(f'Others change what "{name}" stands for all the time.')
+
+
+def find_shown(name: str, new_version: Callable[[], int]) -> Steps[Found]:
+    """Looks at a name for readers by time: the value before is removed before the one that counts is shown."""
+    found = yield from find(name, new_version)
+    if found.row is not None and found.row.state == "done":
+        yield from _without_kept(found.row)
+    return found
 
 
 def write(

@@ -43,22 +43,45 @@ Done = Callable[[Any, Exception | None], None]
 """Called with what the steps return, or their error."""
 
 
-class RowTable(NamedTuple):
-    """A table whose rows are changed by compare-and-set, each by its own key.
+class RowStatements:
+    """What reads and changes rows of a table, each by its own key, by compare-and-set.
+
+    Args:
+        table: Its name.
+        key: The column that, with ``qid``, names a row.
 
     Attributes:
         find: Selects state, content, messages and version.
         change: Sets a TTL and these, if the version is the expected one.
+    """
+
+    def __init__(self, table: str, key: str) -> None:
+        where = f"WHERE qid = ? AND {key} = ?"
+        self.find = Statement(f"SELECT state, content, messages, version FROM {table} {where}")
+        self.change = Statement(
+            f"UPDATE {table} USING TTL ? SET state = ?, content = ?, messages = ?, version = ? {where} IF version = ?",
+            idempotent=False,
+        )
+
+
+class RowTable(NamedTuple):
+    """A table whose rows are changed by compare-and-set.
+
+    Attributes:
+        statements: Read and change a row.
         encode: Returns ``messages`` of a row.
         decode: Makes a row of the four columns.
         seconds: Returns for how long a row is kept, given the clock (ticks).
     """
 
-    find: Statement
-    change: Statement
+    statements: RowStatements
     encode: Callable[[Any], bytes]
     decode: Callable[[str, bytes, bytes, int], KeyRow]
     seconds: Callable[[Any, int], int]
+
+    def row(self, found: Rows) -> KeyRow | None:
+        """Returns the row that was found; None: there is none."""
+        return self.decode(*found[0]) if found and found[0][-1] is not None else None
 
 
 class StoreParts(NamedTuple):
@@ -243,7 +266,7 @@ class RowChange:
         values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
         self._sent += 1
         self._parts.driver.begin(
-            table.change,
+            table.statements.change,
             values,
             consistency=options.catalogue_write,
             serial=self._serial,
@@ -270,21 +293,15 @@ class RowChange:
 
     def look(self) -> None:
         """Reads what stands there instead, as a transaction: what others have in doubt is decided before."""
-        self._parts.driver.begin(self._table.find, self._key, consistency=self._serial, done=self._found)
+        self._parts.driver.begin(self._table.statements.find, self._key, consistency=self._serial, done=self._found)
 
     def _found(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         if error is not None:
             self._done(None, error)
             return
-        if not rows or rows[0][-1] is None:
-            self._done(None, None)
-            return
-        state, content, messages, version = rows[0]
+        row = self._table.row(rows or [])
         mine = None if self._swap is None else self._swap.row
-        if mine is not None and version == mine.version:
-            self._done(mine, None)
-        else:
-            self._done(self._table.decode(state, content, messages, version), None)
+        self._done(mine if mine and row and mine.version == row.version else row, None)
 
 
 def _ids_of(reservation: Reservation) -> PostedIds:
