@@ -137,6 +137,9 @@ def test_readers_by_time(
     assert isinstance(end(), Named) == (left == ["new"])
     scene.world.advance(D + S)
     assert shown(first, queue) == shown(second, queue) == left
+    for batch in second.store.scan_arrow(queue, Slice(1)):
+        assert batch.column("body").to_pylist() == [one.encode() for one in left]
+        assert batch.column("meta").null_count == 1
     found = second.store.find_named(queue, "n")
     assert found is not None
     assert found.content == left[0].encode()
@@ -160,8 +163,10 @@ def test_readers_who_do_not_ask(scene: Scene, two: tuple[Process, Process, Queue
     scene.world.advance(D + S)
     end = begun(first, queue, old, before_removing)
     scene.world.advance(D + S)
-    with replace(named_values.marked, lambda _: {}):
+    with replace(named_values.marked, lambda _: {}), replace(named_values.shown, lambda gathered, *_, **__: gathered):
         assert shown(second, queue) == ["old", "new"]
+    batches = list(second.store.scan_arrow(queue, Slice(1)))
+    assert [body for batch in batches for body in batch.column("body").to_pylist()] == [b"new"]
     assert shown(second, queue) == ["new"]
     assert isinstance(end(), Named)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Message, Meta
+from queuey.messages import LONGEST_NAME, Message, Meta, NewMessage
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver import UNSET, fast_path
 from tests import strategies
@@ -70,6 +70,18 @@ def test_messages_read_back(
     expected = None if meta == Meta() else meta
     assert found == Message(*position, partition, expires, body, expected)
     assert type(found.body) is type(body)
+
+
+@given(strategies.positions(), strategies.bodies(), st.none() | metas, strategies.text_bodies(LONGEST_NAME))
+def test_values_of_names_read_back(position: Position, body: str | bytes, meta: Meta | None, name: str) -> None:
+    """A message that is written as the value of a name is what it was, and says so."""
+    marked = message_codec.named(NewMessage(body, 1, 60, meta), name)
+    data, column = message_codec.encode(marked.body, marked.meta)
+    found = message_codec.message((message_codec.id_bytes(*position), data, 5, column), 1)
+    expected = None if meta == Meta() else meta
+    assert found == message_codec.NamedMessage(*position, 1, 5, body, expected, name)
+    plain_data, plain = message_codec.encode(body, meta)
+    assert (data, message_codec.unmarked(column)) == (plain_data, (name, b"\0" if plain is UNSET else plain))
 
 
 @pytest.mark.parametrize("meta", [None, Meta()])

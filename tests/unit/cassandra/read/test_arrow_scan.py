@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import Message, Meta
+from queuey.messages import Message, Meta, NewMessage
 from queuey.storage import columns
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import PUT, Bucket
@@ -84,6 +84,40 @@ def test_rows_that_lack_values_are_left_out(
     whole = [row for row in pairs if row[1] is not None]
     only = taken_apart(answer_of(pairs, message_codec.ID_COLUMNS), bodies=False)
     assert only == taken_apart(answer_of(whole, message_codec.ID_COLUMNS), bodies=False)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            strategies.positions(),
+            strategies.bodies(),
+            st.none() | metas,
+            longs,
+            st.sampled_from(["", "a", "é"]),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_values_of_names(found: list[tuple[Position, str | bytes, Meta | None, int, str, bool]]) -> None:
+    """Rows with names are told apart, and are without their marks as others; those that are not shown are left out."""
+    every = []
+    for position, body, meta, expires, name, _ in found:
+        marked = message_codec.named(NewMessage(body, 1, 1, meta), name).meta if name else meta
+        every.append(cells((position, body, marked, expires)))
+    whole = arrow_scan.columns_of(arrow_scan.page_of(answer_of(every), message_codec.COLUMNS), bodies=True)
+    named = arrow_scan.named(whole)
+    assert {row: name for row, (name, _) in named.items()} == {row: one[4] for row, one in enumerate(found) if one[4]}
+    left = arrow_scan.unnamed(whole, named, {row for row in named if found[row][5]})
+    messages = [
+        Message(*position, 1, expires, body, meta)
+        for position, body, meta, expires, name, is_shown in found
+        if is_shown or not name
+    ]
+    assert left.batch == columns.batch_of(messages)
+    assert [(int(ticks), int(low)) for ticks, low in zip(left.ticks, left.low, strict=True)] == [
+        message.position for message in messages
+    ]
 
 
 @given(SOME)
