@@ -148,15 +148,6 @@ class ConsistencyLevels:
         """
         return "SERIAL" if len(self._replication()) > 1 else self._options.catalogue_serial
 
-    def row_reads(self) -> str:
-        """Returns the consistency level at which the row of a name shows every change that was answered.
-
-        Raises:
-            StoreUnavailable: As :meth:`row_serial`.
-        """
-        reads = self._options.catalogue_read
-        return reads if _everywhere("QUORUM", reads, self._replication()) else self.row_serial()
-
     def log_reads(self) -> str:
         """Returns the consistency level of reads of a claim log that must show what an append was refused for.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -93,12 +94,23 @@ def test_killed_services(start: Start) -> None:
 ONCE = RetryPolicy(rounds=1)
 
 
-def set_until_killed(url: str, name: str, answered: dict[str, int]) -> None:
-    """Sets a name to one number after another, until that fails."""
-    with Client(url, key=KEY, application=APP, retry=ONCE, timeout=20) as client, suppress(ClientError):
-        while True:
-            client.named(QUEUE).set(name, f"{name}:{answered.get(name, 0) + 1}")
-            answered[name] = answered.get(name, 0) + 1
+class Said(NamedTuple):
+    """Of each name the last number that was sent, and the last one that was answered."""
+
+    sent: dict[str, int]
+    answered: dict[str, int]
+
+
+def set_until_killed(url: str, name: str, said: Said, killed: threading.Event) -> None:
+    """Sets a name to one number after another, each once."""
+    with Client(url, key=KEY, application=APP, retry=ONCE, timeout=20) as client:
+        for number in itertools.count(1):
+            if killed.is_set():
+                return
+            said.sent[name] = number
+            with suppress(ClientError):
+                client.named(QUEUE).set(name, f"{name}:{number}")
+                said.answered[name] = number
 
 
 def read_until(client: Client, last: str) -> set[str]:
@@ -124,25 +136,27 @@ def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
         stack.enter_context(start(other))
         client = stack.enter_context(Client(f"http://127.0.0.1:{other}", key=KEY, application=APP, retry=PATIENT))
         client.create_queue(QUEUE, partitions=PARTITIONS)
-        answered: dict[str, int] = {}
+        said = Said({}, {})
         for number in range(kills):
-            service = stack.enter_context(start(port))
+            service, killed = stack.enter_context(start(port)), threading.Event()
             names = [f"n{number}-{each}" for each in range(NAMES * 2)]
             url = f"http://127.0.0.1:{port}"
-            threads = [threading.Thread(target=set_until_killed, args=(url, name, answered)) for name in names]
+            threads = [threading.Thread(target=set_until_killed, args=(url, name, said, killed)) for name in names]
             for thread in threads:
                 thread.start()
-            while any(answered.get(name, 0) < 2 for name in names):
+            while any(said.answered.get(name, 0) < 2 for name in names):
                 time.sleep(0.01)
             time.sleep(rng.random() * 0.1)  # the moment of the kill is the input
             service.kill()
+            killed.set()
             for thread in threads:
                 thread.join()
             client.send(QUEUE, f"kill{number}:")
             shown = read_until(client, f"kill{number}:")
             for name in names:
-                assert {f"{name}:{answered[name]}", f"{name}:{answered[name] + 1}"} & shown
-        by_name = {str(message.body) for name in answered if (message := client.named(QUEUE).get(name)) is not None}
+                possible = {f"{name}:{each}" for each in range(said.answered[name], said.sent[name] + 1)}
+                assert possible & shown, f"none of {sorted(possible)} is shown"
+        by_name = {str(found.body) for name in said.sent if (found := client.named(QUEUE).get(name)) is not None}
         assert by_name == {body for body in shown if not body.startswith("kill")}
 
 

@@ -63,12 +63,7 @@ class NamedValues:
 
     def begin(self, queue: Queue, marked: Marked, done: Done) -> None:
         """Begins to look at names, at least one; ``done`` is called at the end, in any thread. Never raises."""
-        try:
-            level = self._parts.levels.row_reads()
-        except StoreUnavailable as error:
-            done(None, error)
-        else:
-            _Looks(self._parts, level, queue, marked, done).start()
+        _Looks(self._parts, queue, marked, done).start()
 
 
 def marked(messages: Iterable[Message]) -> Marked:
@@ -99,9 +94,8 @@ def _location(message: Message) -> Location:
 class _Looks:
     """Looks at names, some side by side, without a thread: each answer begins the next look."""
 
-    def __init__(self, parts: StoreParts, level: str, queue: Queue, marked: Marked, done: Done) -> None:
+    def __init__(self, parts: StoreParts, queue: Queue, marked: Marked, done: Done) -> None:
         self._parts = parts
-        self._level = level
         self._queue = queue
         self._marked = marked
         self._waiting = iter(marked)
@@ -122,12 +116,15 @@ class _Looks:
             self._parts.driver.begin(
                 TABLE.statements.find,
                 (self._queue.qid, name),
-                consistency=self._level,
+                consistency=self._parts.options.catalogue_read,
                 done=partial(self._read, name),
             )
 
     def _read(self, name: str, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        """Takes a row. If it does not say that all is done, the name is looked at as by a call for it."""
+        """Takes a row, which need not be the newest: whoever shows a newer value has removed this one before.
+
+        If the row does not say that the message was the value and all was done, the name is looked at as by a call.
+        """
         if error is not None:
             self._took(name, None, error)
             return
