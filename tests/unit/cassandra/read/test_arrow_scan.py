@@ -101,7 +101,7 @@ def test_rows_that_lack_values_are_left_out(
 )
 def test_values_of_names(found: list[tuple[Position, str | bytes, Meta | None, int, str, bool]]) -> None:
     """Rows with names are told apart, and are without their marks as others; those that are not shown are left out."""
-    every = []
+    every: list[tuple[bytes | None, ...]] = []
     for position, body, meta, expires, name, _ in found:
         marked = message_codec.named(NewMessage(body, 1, 1, meta), name).meta if name else meta
         every.append(cells((position, body, marked, expires)))
