@@ -400,7 +400,7 @@ def named(found: Columns) -> dict[int, tuple[str | None, bytes]]:
     metas = found.batch.column(_META)
     if metas.null_count == len(metas):
         return {}
-    marked = pc.greater(pc.binary_slice(metas, 0, 1), BYTES).fill_null(value=False)
+    marked = pc.fill_null(pc.greater(pc.binary_slice(metas, 0, 1), BYTES), False)  # noqa: FBT003 - Arrow's
     rows = np.flatnonzero(marked.to_numpy(zero_copy_only=False))
     return {int(row): message_codec.unmarked(metas[int(row)].as_py()) for row in rows}
 
