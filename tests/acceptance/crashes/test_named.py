@@ -160,15 +160,10 @@ def read_after_kills(start: Start, *, kills: int, seed: int) -> None:
         assert by_name == {body for body in shown if not body.startswith("kill")}
 
 
-def test_readers_after_a_kill(start: Start) -> None:
-    """A reader by time is shown one value of a name, although nobody has named it since its writer was killed."""
-    read_after_kills(start, kills=1, seed=2)
-
-
 @pytest.mark.slow
-def test_readers_after_many_kills(start: Start) -> None:
-    """The same many times, at new moments each time."""
-    read_after_kills(start, kills=20, seed=random.randrange(1 << 30))
+def test_readers_after_kills(start: Start) -> None:
+    """A reader by time is shown one value of a name, although nobody has named it since its writer was killed."""
+    read_after_kills(start, kills=10, seed=random.randrange(1 << 30))
 
 
 @pytest.mark.slow
