@@ -28,6 +28,7 @@ Batches = Iterator[pa.RecordBatch]
 
 FORMAT = "queuey_tasks"
 KINDS = {
+    "dead_letters": "queuey.spark.jobs.deadletter.deadletter_job:rows",
     "measures": "queuey.spark.jobs.stats.stats_job:rows",
     "digests": "queuey.spark.jobs.audit.body_hashes:rows",
     "units": "queuey.spark.jobs.archive.find_buckets:rows",

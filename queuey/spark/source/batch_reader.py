@@ -6,7 +6,6 @@ tried again reads the same messages, apart from those that have expired.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -16,16 +15,16 @@ import msgspec
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from queuey import ids
 from queuey.errors import QueueChanged, QueueNotFound
 from queuey.ids import FIRST, LAST, LOW_MIN, Position
 from queuey.messages import Queue, Slice
 from queuey.spark import open_stores
-from queuey.spark.errors import DataLoss, OptionError
+from queuey.spark.errors import OptionError
 from queuey.spark.options import EARLIEST, Assign, At, Bound, Pattern, SourceOptions
+from queuey.spark.slices import QueueSlice, shared_out
 from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
-from queuey.spark.source.stream_read_task import await_horizon
+from queuey.spark.source.read_task import scanned
 from queuey.storage import Store
 from queuey.storage.scanning import divided
 
@@ -37,28 +36,6 @@ MOST_TASKS = 200
 MOST_PLANNED = 100
 """Queues that are divided by what they hold; of more queues, each partition is one slice."""
 ROWS_PER_TASK = 50_000
-BATCH_ROWS = 10_000
-BATCH_BYTES = 8 << 20
-
-_log = logging.getLogger(__name__)
-
-
-class QueueSlice(msgspec.Struct, frozen=True):
-    """A slice of a queue as it was when the read was planned."""
-
-    queue: str
-    uid: int
-    qid: int
-    slice: Slice
-    weight: float = 1.0
-
-
-class ReadPartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, parts: tuple[QueueSlice, ...]) -> None:
-        super().__init__(None)
-        self.parts = parts
 
 
 class QueueyReader(DataSourceReader):
@@ -78,18 +55,17 @@ class QueueyReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         columns.check_schema(schema, headers=options.headers)
         self._options = options
-        self._schema = schema
+        self._arrow = columns.arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks. Raises what opening the store and looking up the queues raises, and OptionError."""
         parts = planned(self._options)
-        return [ReadPartition(some) for some in shared_out(parts, _most_tasks(self._options, parts))]
+        return [InputPartition(some) for some in shared_out(parts, _most_tasks(self._options, parts), weight)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Scans the slices of one task."""
         # Spark makes up a partition where there are none.
-        parts = partition.parts if isinstance(partition, ReadPartition) else ()
-        return read_parts(self._options, parts, self._schema)
+        return scanned(self._options, partition.value or (), self._arrow)
 
 
 def planned(options: SourceOptions, *, most: int = MOST_PLANNED) -> list[QueueSlice]:
@@ -113,7 +89,10 @@ def planned(options: SourceOptions, *, most: int = MOST_PLANNED) -> list[QueueSl
     def parts(queue: Queue) -> list[QueueSlice]:
         ranges = wanted(queue)
         slices = _divided(store, queue, options, ranges, len(queues)) if divide else _whole(store, queue, ranges)
-        return [QueueSlice(queue.name, queue.uid, queue.qid, part, weight) for part, weight in slices]
+        return [
+            QueueSlice(queue.name, part.partition, part.lower, part.upper, queue.uid, queue.qid, weight)
+            for part, weight in slices
+        ]
 
     return [part for queue in queues for part in _steadily(store, options, queue, parts)]
 
@@ -139,70 +118,9 @@ def _steadily(
     raise QueueChanged(f"queue {queue.name!r} changes all the time")
 
 
-def shared_out(parts: list[QueueSlice], tasks: int) -> list[tuple[QueueSlice, ...]]:
-    """Shares slices out to at most about so many tasks, neighbours together, of about equal weight."""
-    if len(parts) <= tasks:
-        return [(part,) for part in parts]
-    share = sum(part.weight for part in parts) / tasks
-    found: list[list[QueueSlice]] = [[]]
-    weight = 0.0
-    for part in parts:
-        if found[-1] and weight + part.weight / 2 > share * len(found):
-            found.append([])
-        found[-1].append(part)
-        weight += part.weight
-    return [tuple(some) for some in found]
-
-
-def read_parts(
-    options: SourceOptions, parts: Sequence[QueueSlice], schema: StructType, *, rows: int = BATCH_ROWS
-) -> Iterator[pa.RecordBatch]:
-    """Scans slices, in batches of at most so many rows.
-
-    Raises:
-        DataLoss: A queue was purged or deleted since the read was planned, and that is not to be overlooked.
-    """
-    if not parts:
-        return
-    arrow = columns.arrow_schema(schema)
-    bodies = columns.needs_bodies(arrow)
-    store = open_stores.opened(options.store)
-    owner = open_stores.application(store, options.store)
-    for _, some in groupby(parts, key=lambda part: part.queue):
-        slices = list(some)
-        try:
-            for part in slices:
-                for batch in _scanned(store, owner, part, rows=rows, bodies=bodies):
-                    yield columns.rows_of(batch, part.queue, part.slice.partition, arrow)
-        except (QueueChanged, QueueNotFound) as error:
-            text = f"Queue {slices[0].queue!r} was purged or deleted while it was being read"
-            if options.fail_on_data_loss:
-                raise DataLoss(f"{text}; with option failOnDataLoss=false what is left of it is left out.") from error
-            _log.warning("%s: the rest of it is left out.", text)
-
-
-def _scanned(store: Store, owner: str, part: QueueSlice, *, rows: int, bodies: bool) -> Iterator[pa.RecordBatch]:
-    """Scans a slice, through changes of the queue that leave its messages what they are.
-
-    Raises:
-        QueueChanged: It was purged, or another queue has taken the name.
-        QueueNotFound: It was deleted.
-        StoreUnavailable: The store does not answer, or this machine's clock is far behind the driver's.
-    """
-    left = msgspec.structs.replace(part.slice, limit=rows, max_bytes=BATCH_BYTES)
-    while True:
-        queue = store.queue(owner, part.queue, fresh=True)
-        if (queue.uid, queue.qid) != (part.uid, part.qid):
-            raise QueueChanged(f"queue {part.queue!r} is not the one that was planned for")
-        try:
-            await_horizon(store, queue, left.upper)
-            for batch in store.scan_arrow(queue, left, bodies=bodies):
-                yield batch
-                last = batch.column("ticks")[-1].as_py(), batch.column("low")[-1].as_py()
-                left = msgspec.structs.replace(left, lower=ids.following(last))
-        except QueueChanged:
-            continue
-        return
+def weight(part: QueueSlice) -> float:
+    """Returns about how many messages are in a slice."""
+    return part.weight
 
 
 def _most_tasks(options: SourceOptions, parts: list[QueueSlice]) -> int:

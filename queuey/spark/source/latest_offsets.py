@@ -11,7 +11,7 @@ from queuey.messages import Queue
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, SourceOptions
-from queuey.spark.source.stream_offsets import QueuePartition
+from queuey.spark.slices import QueuePartition
 from queuey.storage import Store
 
 TRIES = 5

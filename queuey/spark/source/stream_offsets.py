@@ -20,28 +20,12 @@ import msgspec
 from queuey import ids
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.spark.errors import OptionError
+from queuey.spark.slices import QueuePartition, QueueSlice, shared_out
 from queuey.spark.start_and_end import EARLIEST, partition_numbers
 
 VERSION = 1
 MOST_TASKS = 200
 """Input partitions of a micro-batch, unless more are asked for."""
-
-QueuePartition = tuple[str, int]
-"""A partition: the queue's name and the number."""
-
-
-class PositionRange(msgspec.Struct, frozen=True, gc=False):
-    """Positions of one partition in ``[lower, upper)``."""
-
-    queue: str
-    partition: int
-    lower: Position
-    upper: Position
-
-    @property
-    def queue_partition(self) -> QueuePartition:
-        """The partition."""
-        return self.queue, self.partition
 
 
 class ScannedTo(NamedTuple):
@@ -104,16 +88,16 @@ def parse(value: object) -> StreamOffset:
     return StreamOffset(positions)
 
 
-def ranges(start: StreamOffset, end: StreamOffset) -> list[PositionRange]:
+def ranges(start: StreamOffset, end: StreamOffset) -> list[QueueSlice]:
     """Returns what lies between two offsets, by queue and partition. Nothing where the end is not above the start."""
     return [
-        PositionRange(*queue_partition, start.of(queue_partition), upper)
+        QueueSlice(*queue_partition, start.of(queue_partition), upper)
         for queue_partition, upper in sorted(end.positions.items())
         if start.of(queue_partition) < upper
     ]
 
 
-def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) -> list[tuple[PositionRange, ...]]:
+def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) -> list[tuple[QueueSlice, ...]]:
     """Divides what lies between two offsets into tasks.
 
     Args:
@@ -130,19 +114,15 @@ def plan(start: StreamOffset, end: StreamOffset, *, least: int | None = None) ->
     if least is not None and 0 < len(pieces) < least:
         share = -(-least // len(pieces))
         pieces = [piece for one in pieces for piece in _cut(one, share)]
-    most = max(MOST_TASKS, least or 0)
-    if len(pieces) <= most:
-        return [(piece,) for piece in pieces]
-    bounds = [len(pieces) * number // most for number in range(most + 1)]
-    return [tuple(pieces[low:high]) for low, high in pairwise(bounds)]
+    return shared_out(pieces, max(MOST_TASKS, least or 0))
 
 
-ScanExtent = Callable[[PositionRange, int], ScannedTo]
+ScanExtent = Callable[[QueueSlice, int], ScannedTo]
 """Returns how far at most so many messages of a range reach."""
 
 
 def occupied(
-    waiting: Sequence[PositionRange], extent: ScanExtent
+    waiting: Sequence[QueueSlice], extent: ScanExtent
 ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
     """Returns where to stop in each range so that all of it is read, and the ranges that hold nothing."""
     ends: dict[QueuePartition, Position] = {}
@@ -155,7 +135,7 @@ def occupied(
     return ends, empty
 
 
-def _holds_any(one: PositionRange, extent: ScanExtent) -> bool:
+def _holds_any(one: QueueSlice, extent: ScanExtent) -> bool:
     there = extent(one, 1)
     while not there.found and one.lower < there.position < one.upper:
         one = msgspec.structs.replace(one, lower=there.position)
@@ -164,7 +144,7 @@ def _holds_any(one: PositionRange, extent: ScanExtent) -> bool:
 
 
 def share(
-    waiting: Sequence[PositionRange], limit: int, extent: ScanExtent
+    waiting: Sequence[QueueSlice], limit: int, extent: ScanExtent
 ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
     """Shares a number of messages among ranges, as equally as what they hold allows.
 
@@ -185,7 +165,7 @@ def share(
     waiting = sorted(waiting, key=lambda one: (one.lower, one.queue_partition))
     while waiting and left:
         each = max(1, left // len(waiting))
-        behind: list[PositionRange] = []
+        behind: list[QueueSlice] = []
         for one in waiting:
             if not left:
                 break
@@ -201,11 +181,11 @@ def share(
     return ends, empty
 
 
-def _cut(one: PositionRange, count: int) -> list[PositionRange]:
+def _cut(one: QueueSlice, count: int) -> list[QueueSlice]:
     """Cuts a range into pieces of equal time."""
     if one.lower == FIRST:
         return [one]
     width = one.upper[0] - one.lower[0]
     inner = [(one.lower[0] + width * number // count, LOW_MIN) for number in range(1, count)]
     bounds = sorted({one.lower, one.upper, *(bound for bound in inner if one.lower < bound < one.upper)})
-    return [PositionRange(*one.queue_partition, low, high) for low, high in pairwise(bounds)]
+    return [QueueSlice(*one.queue_partition, low, high) for low, high in pairwise(bounds)]

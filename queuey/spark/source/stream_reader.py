@@ -36,12 +36,13 @@ from queuey.messages import Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SourceOptions, read_options
+from queuey.spark.slices import QueuePartition, QueueSlice
 from queuey.spark.source import columns, stream_offsets
 from queuey.spark.source.failing_reader import FailingReader
 from queuey.spark.source.group_offsets import GroupOffsets
 from queuey.spark.source.latest_offsets import TRIES, QueueHorizon, queue_horizons
-from queuey.spark.source.stream_offsets import PositionRange, QueuePartition, ScannedTo, StreamOffset
-from queuey.spark.source.stream_read_task import PATIENCE, ROWS, lose, scanned
+from queuey.spark.source.read_task import PATIENCE, ROWS, lose, scanned
+from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
 from queuey.storage import Store, opening
 
@@ -247,7 +248,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue_partition in there
         }
 
-    def _unseen(self, waiting: Sequence[PositionRange]) -> Iterator[PositionRange]:
+    def _unseen(self, waiting: Sequence[QueueSlice]) -> Iterator[QueueSlice]:
         """Gives what is left of ranges of which a part was seen to hold nothing."""
         for one in waiting:
             lower, upper = self._vacant.get(one.queue_partition, (None, one.lower))
@@ -256,9 +257,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield msgspec.structs.replace(one, lower=since)
 
     def _chosen(
-        self, store: Store, found: Mapping[str, QueueHorizon], waiting: Sequence[PositionRange], limit: ReadLimit
+        self, store: Store, found: Mapping[str, QueueHorizon], waiting: Sequence[QueueSlice], limit: ReadLimit
     ) -> tuple[dict[QueuePartition, Position], set[QueuePartition]]:
-        def extent(one: PositionRange, most: int) -> ScannedTo:
+        def extent(one: QueueSlice, most: int) -> ScannedTo:
             part = Slice(one.partition, one.lower, one.upper, limit=most)
             return ScannedTo(*store.extent(found[one.queue].queue, part))
 
@@ -266,7 +267,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return stream_offsets.share(waiting, limit.max_rows, extent)
         return stream_offsets.occupied(waiting, extent)
 
-    def _check_again(self, planned: Sequence[PositionRange]) -> None:
+    def _check_again(self, planned: Sequence[QueueSlice]) -> None:
         """Checks a batch that was planned by an earlier run."""
         if not planned:
             return
@@ -280,7 +281,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lose(f"Queue {name!r} is gone.")
         self._check_age([one for one in planned if one.queue in queues], queues, store.now())
 
-    def _check_age(self, waiting: Sequence[PositionRange], queues: Mapping[str, Queue], now: int) -> None:
+    def _check_age(self, waiting: Sequence[QueueSlice], queues: Mapping[str, Queue], now: int) -> None:
         """Makes sure that nothing can have expired between the start of a range and now."""
         lost = []
         for one in waiting:
@@ -297,7 +298,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 others,
             )
 
-    def _is_instant(self, one: PositionRange) -> bool:
+    def _is_instant(self, one: QueueSlice) -> bool:
         """Returns whether a range starts at an instant that the options name, which may be as early as one likes."""
         named = self._options.starting.each.get(one.queue, {}).get(one.partition, self._options.starting.everywhere)
         return named == At(one.lower) and one.lower[1] == LOW_MIN

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 from queuey.spark import open_stores
 from queuey.spark.options import read_options
 from queuey.spark.source import columns
-from queuey.spark.source.stream_read_task import ROWS
+from queuey.spark.source.read_task import ROWS
 from queuey.spark.source.stream_reader import QueueyStreamReader
 from queuey.storage import Store
 

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import QueueNotFound
-from queuey.messages import Message, Queue, QueueSpec, Slice
+from queuey.ids import FIRST, LAST
+from queuey.messages import Message, Queue, QueueSpec
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import SourceOptions, read_options
+from queuey.spark.slices import QueueSlice, shared_out
 from queuey.spark.source import columns
-from queuey.spark.source.batch_reader import QueueSlice, planned, read_parts, shared_out
+from queuey.spark.source.batch_reader import planned, weight
+from queuey.spark.source.read_task import scanned
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept
@@ -32,8 +35,8 @@ def asked(kept: Kept, **options: str) -> SourceOptions:
 
 def found(options: SourceOptions, parts: list[QueueSlice]) -> list[str]:
     """The ids that slices give."""
-    schema = type(columns.read_schema(headers=False))([IDS])
-    return [one for batch in read_parts(options, parts, schema) for one in batch.column("id").to_pylist()]
+    schema = columns.arrow_schema(type(columns.read_schema(headers=False))([IDS]))
+    return [one for batch in scanned(options, parts, schema) for one in batch.column("id").to_pylist()]
 
 
 def in_order(stored: list[Message]) -> list[str]:
@@ -49,7 +52,7 @@ def test_slices_give_everything_once(options: dict[str, str], embedded: Kept) ->
     parts = planned(read)
     assert len(parts) >= int(options.get("minPartitions", "1"))
     assert found(read, parts) == in_order(stored)
-    places = [(part.slice.partition, part.slice.lower, part.slice.upper) for part in parts]
+    places = [(part.partition, part.lower, part.upper) for part in parts]
     assert all(one[2] <= other[1] for one, other in pairwise(places) if one[0] == other[0])
     assert pickle.loads(pickle.dumps(parts)) == parts
 
@@ -59,7 +62,7 @@ def test_many_queues_are_not_looked_into(embedded: Kept) -> None:
     stored = [message for name in "abc" for message in embedded.fill(embedded.queue(name, partitions=2), 10)]
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
     parts = planned(read, most=2)
-    assert [(part.queue, part.slice.partition) for part in parts] == [(name, n) for name in "abc" for n in (1, 2)]
+    assert [(part.queue, part.partition) for part in parts] == [(name, n) for name in "abc" for n in (1, 2)]
     assert sorted(found(read, parts)) == sorted(one.id for one in stored)
 
 
@@ -79,8 +82,8 @@ def test_batches_are_small(embedded: Kept) -> None:
     """A slice comes in batches, none above the limit of rows."""
     embedded.fill(embedded.queue(), 100)
     read = asked(embedded)
-    schema = columns.read_schema(headers=False)
-    sizes = [batch.num_rows for batch in read_parts(read, planned(read), schema, rows=30)]
+    schema = columns.arrow_schema(columns.read_schema(headers=False))
+    sizes = [batch.num_rows for batch in scanned(read, planned(read), schema, rows=30)]
     assert sum(sizes) == 100
     assert max(sizes) <= 30
 
@@ -97,12 +100,21 @@ def test_partitions_that_are_not_there(embedded: Kept) -> None:
 
 @given(st.lists(st.floats(0.5, 1000), max_size=60), st.integers(1, 20))
 def test_sharing_out(weights: list[float], tasks: int) -> None:
-    """Slices are shared out to no more than about the tasks asked for, all of them, in order, none empty."""
-    parts = [QueueSlice("q", 1, 1, Slice(n + 1), weight) for n, weight in enumerate(weights)]
-    shares = shared_out(parts, tasks)
+    """Items are shared out to no more than the tasks asked for, all of them, in order, none empty, none too large."""
+    parts = [QueueSlice("q", n + 1, FIRST, LAST, weight=weight) for n, weight in enumerate(weights)]
+    shares = shared_out(parts, tasks, weight)
     assert [part for share in shares for part in share] == parts
     assert all(shares)
-    assert len(shares) <= tasks + 1
+    assert len(shares) <= tasks
+    most = sum(weights) / tasks + max(weights, default=0)
+    assert all(sum(map(weight, share)) <= most * 1.001 for share in shares)
+
+
+@given(st.integers(1, 3000), st.integers(1, 400))
+def test_items_of_equal_weight(count: int, tasks: int) -> None:
+    """They are shared out as micro-batches always were: a batch that is done again has the tasks that it had."""
+    bounds = [count * number // tasks for number in range(tasks + 1)] if count > tasks else range(count + 1)
+    assert shared_out(range(count), tasks) == [tuple(range(low, high)) for low, high in pairwise(bounds)]
 
 
 def test_nothing_to_read(embedded: Kept) -> None:

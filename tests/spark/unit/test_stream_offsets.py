@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_MAX, Position, following
 from queuey.spark.errors import OptionError
+from queuey.spark.slices import QueuePartition, QueueSlice
 from queuey.spark.source.stream_offsets import (
     MOST_TASKS,
-    PositionRange,
-    QueuePartition,
     ScannedTo,
     StreamOffset,
     occupied,
@@ -128,13 +127,13 @@ def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | 
 def test_a_range_from_the_beginning_is_not_cut() -> None:
     """Nothing says when a partition began, so pieces of equal time would be of no use."""
     end = StreamOffset({("a", 1): at(1000)})
-    assert plan(StreamOffset(), end, least=8) == [(PositionRange("a", 1, FIRST, at(1000)),)]
+    assert plan(StreamOffset(), end, least=8) == [(QueueSlice("a", 1, FIRST, at(1000)),)]
 
 
 def test_new_partitions_are_read_from_their_beginning() -> None:
     """A partition that only the end knows starts at the beginning; one that only the start knows is left alone."""
     start, end = StreamOffset({("a", 1): at(5), ("gone", 1): at(5)}), StreamOffset({("a", 1): at(5), ("a", 2): at(9)})
-    assert ranges(start, end) == [PositionRange("a", 2, FIRST, at(9))]
+    assert ranges(start, end) == [QueueSlice("a", 2, FIRST, at(9))]
 
 
 class Held:
@@ -144,7 +143,7 @@ class Held:
         self.held = {queue_partition: sorted(ticks) for queue_partition, ticks in held.items()}
         self.looked = 0
 
-    def __call__(self, one: PositionRange, most: int) -> ScannedTo:
+    def __call__(self, one: QueueSlice, most: int) -> ScannedTo:
         """Reaches like a store."""
         assert most > 0
         assert one.lower < one.upper
@@ -160,9 +159,9 @@ class Held:
 BACKLOGS = st.dictionaries(PLACES, st.sets(st.integers(1, 99), max_size=60), min_size=1, max_size=12)
 
 
-def waiting_for(held: Mapping[QueuePartition, set[int]], lower: Position = FIRST) -> list[PositionRange]:
+def waiting_for(held: Mapping[QueuePartition, set[int]], lower: Position = FIRST) -> list[QueueSlice]:
     """All of what is held."""
-    return [PositionRange(*queue_partition, lower, at(100)) for queue_partition in held]
+    return [QueueSlice(*queue_partition, lower, at(100)) for queue_partition in held]
 
 
 @given(BACKLOGS, st.integers(1, 200))
@@ -206,7 +205,7 @@ def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int
     batches = 0
     while ends := share(
         [
-            PositionRange(*queue_partition, offset.of(queue_partition), at(100))
+            QueueSlice(*queue_partition, offset.of(queue_partition), at(100))
             for queue_partition in held
             if offset.of(queue_partition) < at(100)
         ],
@@ -222,7 +221,7 @@ def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int
 def test_those_who_wait_for_the_oldest_go_first() -> None:
     """With fewer messages to share than partitions that wait, the ones that are behind have their turn."""
     held: dict[QueuePartition, set[int]] = {("a", number): set(range(1, 90)) for number in range(1, 6)}
-    waiting = [PositionRange("a", number, at(10 - number), at(100)) for number in (3, 1, 5, 2, 4)]
+    waiting = [QueueSlice("a", number, at(10 - number), at(100)) for number in (3, 1, 5, 2, 4)]
     ends, _ = share(waiting, 2, Held(held))
     assert ends == {("a", 5): following(at(5)), ("a", 4): following(at(6))}
 
@@ -238,11 +237,11 @@ def test_without_a_limit_all_is_taken_where_there_is_anything(held: dict[QueuePa
 def test_a_store_that_looks_at_a_range_in_steps_is_asked_on() -> None:
     """A look that ends early without a message is not taken for the end of the range."""
 
-    def by_steps(one: PositionRange, most: int) -> ScannedTo:
+    def by_steps(one: QueueSlice, most: int) -> ScannedTo:
         stop = min(one.upper, at(one.lower[0] + 10))
         return ScannedTo(1, following(at(35))) if one.lower <= at(35) < stop else ScannedTo(0, stop)
 
-    waiting = [PositionRange("a", 1, at(5), at(100))]
+    waiting = [QueueSlice("a", 1, at(5), at(100))]
     assert occupied(waiting, by_steps) == ({("a", 1): at(100)}, set())
     assert share(waiting, 7, by_steps)[0] == {("a", 1): at(100)}
 
@@ -258,7 +257,7 @@ def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
 
 def test_a_range_is_a_value() -> None:
     """Ranges travel to tasks, so they are equal after that and cannot be changed."""
-    one = PositionRange("a", 1, FIRST, at(1))
+    one = QueueSlice("a", 1, FIRST, at(1))
     with pytest.raises(AttributeError):
         one.partition = 2  # type: ignore[misc]
     assert msgspec.structs.replace(one) == one

@@ -28,8 +28,9 @@ from queuey.spark.jobs.archive.directory import STAGING, ArchiveDirectory, Older
 from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
 from queuey.spark.jobs.archive.lease import ArchiveLease
 from queuey.spark.jobs.archive.manifest import Archive, ArchivedQueue, DataFile, Key, Manifest, Summary
-from queuey.spark.jobs.archive.work_units import Search, WorkUnit, divided, grouped, shared, waves, whole
+from queuey.spark.jobs.archive.work_units import Search, WorkUnit, divided, grouped, waves, whole
 from queuey.spark.options import Selection, StoreOptions
+from queuey.spark.slices import shared_out
 from queuey.terminal import plural
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _run(scene: ArchiveRun) -> ArchiveReport:
     say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
     damaged: list[str] = []
     searches = scene.searches(damaged)
-    units = find_buckets.find(scene.spark, options.store, shared(searches, scene.tasks))
+    units = find_buckets.find(scene.spark, options.store, shared_out(searches, scene.tasks))
     units += scene.unsealed(units)
     if options.dry_run:
         return scene.report(scene.planned(units), damaged=damaged)
@@ -381,7 +382,7 @@ class ArchiveRun:
             self._lease.check()
             self.there.record(one)
 
-    def _groups(self, units: Iterable[WorkUnit]) -> list[list[WorkUnit]]:
+    def _groups(self, units: Iterable[WorkUnit]) -> list[tuple[WorkUnit, ...]]:
         return grouped(divided(units), self.tasks)
 
     def _search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> Search:

@@ -24,14 +24,20 @@ from queuey.spark.jobs.archive.buckets import ArchiveBucket
 from queuey.spark.jobs.archive.work_units import MOST_COUNTED, Search, WorkUnit
 from queuey.spark.jobs.tasks import Batches
 from queuey.spark.options import Assign, Pattern, Selection, SourceOptions, StoreOptions, Subscribe
-from queuey.spark.source import batch_reader, columns
-from queuey.spark.source.batch_reader import QueueSlice
+from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
+from queuey.spark.source.read_task import scanned
 from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
 from queuey.storage import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_READ = columns.arrow_schema(columns.read_schema(headers=True))
+_decode_units = msgspec.msgpack.Decoder(list[WorkUnit]).decode
+_decode_unit = msgspec.msgpack.Decoder(WorkUnit).decode
+_decode_searches = msgspec.msgpack.Decoder(list[Search]).decode
 
 
 def schema() -> StructType:
@@ -64,7 +70,7 @@ def choice_of(selection: Selection) -> dict[str, str]:
 def find(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[WorkUnit]:
     """Finds what closed buckets hold; one task for each share, all in one job."""
     packed = [msgspec.msgpack.encode(share) for share in shares]
-    return [msgspec.msgpack.decode(unit, type=WorkUnit) for unit in tasks.values(spark, partial(_find, store), packed)]
+    return [_decode_unit(unit) for unit in tasks.values(spark, partial(_find, store), packed)]
 
 
 def messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence[WorkUnit]]) -> DataFrame:
@@ -77,13 +83,10 @@ def messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     """Does the work of one task: scans a group of units."""
-    whole = schema()
-    read = StructType(whole.fields[:-1])
-    result = columns.arrow_schema(whole)
-    for unit in msgspec.msgpack.decode(payload, type=list[WorkUnit]):
+    result = columns.arrow_schema(schema())
+    for unit in _decode_units(payload):
         name = pa.scalar(unit.key[1], pa.string())
-        part = QueueSlice(unit.queue, unit.uid, unit.qid, Slice(unit.partition, unit.lower, unit.upper))
-        for batch in batch_reader.read_parts(_reading(options, unit.queue), [part], read):
+        for batch in scanned(_reading(options, unit.queue), [unit], _READ):
             yield pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(name, batch.num_rows)], schema=result)
 
 
@@ -92,7 +95,7 @@ def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     # A store that moves its horizon only when something is written or comes due does so now; else the last bucket of
     # queues that have fallen silent would stay open.
     store.ping()
-    for search in msgspec.msgpack.decode(packed, type=list[Search]):
+    for search in _decode_searches(packed):
         yield from map(
             msgspec.msgpack.encode, _found(partial(_queue, store, options, search.queue, search.qid), store, search)
         )
@@ -141,7 +144,17 @@ def _in_gap(
         over = min(upper, bucket.upper)
         weight, _ = store.extent(queue, Slice(partition, at, over, limit=MOST_COUNTED))
         if weight:
-            yield WorkUnit(queue.name, queue.uid, queue.qid, bucket.start, search.seconds, partition, at, over, weight)
+            yield WorkUnit(
+                queue.name,
+                partition,
+                at,
+                over,
+                queue.uid,
+                queue.qid,
+                bucket=bucket.start,
+                seconds=search.seconds,
+                weight=weight,
+            )
         at = over
 
 

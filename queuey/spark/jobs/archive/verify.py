@@ -15,8 +15,9 @@ from queuey.spark import open_stores
 from queuey.spark.jobs.archive import checksums, directory, find_buckets, storage
 from queuey.spark.jobs.archive.directory import ArchiveDirectory
 from queuey.spark.jobs.archive.manifest import Key, Manifest, Summary
-from queuey.spark.jobs.archive.work_units import Search, divided, grouped, shared
+from queuey.spark.jobs.archive.work_units import Search, divided, grouped
 from queuey.spark.options import Selection, StoreOptions
+from queuey.spark.slices import shared_out
 from queuey.storage import Store
 from queuey.terminal import plural
 
@@ -155,7 +156,7 @@ def _against_store(
     live = list(_live(store, options.store, names))
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
     searches = [Search(queue.name, queue.qid, seconds) for queue in live]
-    units = find_buckets.find(spark, options.store, shared(searches, tasks))
+    units = find_buckets.find(spark, options.store, shared_out(searches, tasks))
     archived = [unit for unit in units if unit.key in present]
     counts: dict[Key, int] = {}
     for unit in units:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TypeVar
 
 import msgspec
 
-from queuey.ids import LOW_MIN, Position
+from queuey.ids import LOW_MIN
 from queuey.messages import Queue
 from queuey.spark.jobs.archive.buckets import ArchiveBucket
-
-T = TypeVar("T")
+from queuey.spark.slices import QueueSlice, shared_out
 
 MOST_COUNTED = 1_000_000
 """Messages of one partition in one bucket that are counted before they are scanned."""
@@ -38,25 +36,17 @@ class Search(msgspec.Struct, frozen=True, gc=False):
     done: tuple[int, ...] = ()
 
 
-class WorkUnit(msgspec.Struct, frozen=True, gc=False):
+class WorkUnit(QueueSlice, frozen=True, gc=False, kw_only=True):
     """A part of one partition of a queue, within one bucket.
 
     Attributes:
-        uid, qid: The queue and its messages that are meant; others are not touched.
         bucket: The bucket's start in seconds since 1970.
         seconds: How wide it is.
-        lower, upper: Positions; what lies in ``[lower, upper)``.
         weight: How many messages were found there, ``MOST_COUNTED`` at most.
     """
 
-    queue: str
-    uid: int
-    qid: int
     bucket: int
     seconds: int
-    partition: int
-    lower: Position
-    upper: Position
     weight: int
 
     @property
@@ -70,14 +60,14 @@ def whole(queue: Queue, bucket: ArchiveBucket, weight: int) -> list[WorkUnit]:
     return [
         WorkUnit(
             queue.name,
-            queue.uid,
-            queue.qid,
-            bucket.start,
-            bucket.seconds,
             number,
             bucket.lower,
             bucket.upper,
-            weight,
+            queue.uid,
+            queue.qid,
+            bucket=bucket.start,
+            seconds=bucket.seconds,
+            weight=weight,
         )
         for number in range(1, queue.partitions + 1)
     ]
@@ -101,24 +91,18 @@ def divided(units: Iterable[WorkUnit]) -> list[WorkUnit]:
     return found
 
 
-def grouped(units: Iterable[WorkUnit], tasks: int) -> list[list[WorkUnit]]:
-    """Shares units out among about so many tasks of about equal weight.
+def grouped(units: Iterable[WorkUnit], tasks: int) -> list[tuple[WorkUnit, ...]]:
+    """Shares units out among at most so many tasks of about equal weight.
 
     Units of one bucket stay together as far as that goes, so that a bucket becomes few files.
     """
     ordered = sorted(units, key=lambda unit: (unit.queue, unit.bucket, unit.partition, unit.lower))
-    total = sum(unit.weight + BUCKET_WEIGHT for unit in ordered)
-    target = max(LEAST_WEIGHT, math.ceil(total / tasks))
-    groups: list[list[WorkUnit]] = []
-    room = 0
-    for unit in ordered:
-        weight = unit.weight + BUCKET_WEIGHT
-        if not groups or weight > room:
-            groups.append([])
-            room = target
-        groups[-1].append(unit)
-        room -= weight
-    return groups
+    total = sum(map(_weight, ordered))
+    return shared_out(ordered, max(1, min(tasks, math.ceil(total / LEAST_WEIGHT))), _weight)
+
+
+def _weight(unit: WorkUnit) -> int:
+    return unit.weight + BUCKET_WEIGHT
 
 
 def waves(units: Iterable[WorkUnit], *, buckets: int, messages: int) -> list[list[WorkUnit]]:
@@ -144,8 +128,3 @@ def waves(units: Iterable[WorkUnit], *, buckets: int, messages: int) -> list[lis
         held += 1
         weight += sum(unit.weight for unit in parts)
     return found
-
-
-def shared(items: Sequence[T], tasks: int) -> list[list[T]]:
-    """Deals items out among at most so many tasks."""
-    return [list(items[number::tasks]) for number in range(min(tasks, len(items)))]

@@ -12,8 +12,9 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from queuey.spark.jobs.tasks import Batches
 from queuey.spark.options import SourceOptions, StoreOptions, Subscribe
-from queuey.spark.source import batch_reader, columns
-from queuey.spark.source.batch_reader import QueueSlice
+from queuey.spark.slices import QueueSlice
+from queuey.spark.source import columns
+from queuey.spark.source.read_task import scanned
 from queuey.spark.start_and_end import EARLIEST, LATEST, Bounds
 
 LENGTH = 16
@@ -28,7 +29,8 @@ SCHEMA = StructType(
         StructField("size", LongType(), nullable=False),
     ]
 )
-_ROWS = columns.arrow_schema(SCHEMA)
+_READ_ROWS, _ROWS = columns.arrow_schema(_READ), columns.arrow_schema(SCHEMA)
+_decode = msgspec.msgpack.Decoder(list[QueueSlice]).decode
 
 
 def packed(parts: Iterable[QueueSlice]) -> bytes:
@@ -41,7 +43,7 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
 
     What was purged or deleted since the slices were planned gives nothing.
     """
-    parts = msgspec.msgpack.decode(payload, type=list[QueueSlice])
+    parts = _decode(payload)
     read = SourceOptions(
         store=options,
         selection=Subscribe(tuple(dict.fromkeys(part.queue for part in parts))),
@@ -49,7 +51,7 @@ def rows(options: StoreOptions, payload: bytes) -> Batches:
         ending=Bounds("endingOffsets", LATEST),
         fail_on_data_loss=False,
     )
-    for batch in batch_reader.read_parts(read, parts, _READ):
+    for batch in scanned(read, parts, _READ_ROWS):
         yield hashed(batch)
 
 

@@ -18,6 +18,7 @@ from queuey.spark.jobs.archive import buckets, directory, storage
 from queuey.spark.jobs.archive.manifest import Manifest
 from queuey.spark.jobs.audit import body_hashes, receipt_columns, receipt_join
 from queuey.spark.options import SourceOptions, StoreOptions, Subscribe
+from queuey.spark.slices import shared_out
 from queuey.spark.source import batch_reader, columns
 from queuey.spark.start_and_end import LATEST, At, Bound, Bounds
 from queuey.storage import Store
@@ -103,7 +104,9 @@ class MessageSources:
             return None
         spans = [span for span in spans if self._queue(span.queue) is not None]
         parts = batch_reader.planned(self._read(spans)) if spans else []
-        payloads = [body_hashes.packed(some) for some in batch_reader.shared_out(parts, batch_reader.MOST_TASKS)]
+        payloads = [
+            body_hashes.packed(some) for some in shared_out(parts, batch_reader.MOST_TASKS, batch_reader.weight)
+        ]
         return tasks.rows(self._spark, "digests", body_hashes.SCHEMA, self._options, payloads)
 
     def archived(self, spans: Sequence[Span]) -> DataFrame | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from fnmatch import translate
 from typing import NamedTuple
 
@@ -19,10 +19,6 @@ from queuey.storage import Store
 
 PAGE = 500
 """Messages that are read together."""
-MOST_CLASSES = 10_000
-"""Classes that one task keeps apart; what comes beyond is counted without its text."""
-OTHERS = "…"
-"""In place of the text of errors that are not kept apart."""
 
 
 class DeadLetterUnit(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +54,7 @@ class DeadLetterSample(msgspec.Struct, frozen=True, order=True):
     text: str
 
 
-class ErrorClass(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorClass(msgspec.Struct, frozen=True):
     """What dead letters of one kind have in common.
 
     Attributes:
@@ -79,11 +75,6 @@ class ErrorClass(msgspec.Struct, frozen=True, kw_only=True):
     last: float
     attempts: int
     samples: tuple[DeadLetterSample, ...]
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What distinguishes classes."""
-        return self.queue, self.error, self.text
 
 
 def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetterUnit]:
@@ -203,59 +194,3 @@ def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
     headers = dict(meta.headers)
     kind = meta.content_type
     return deadletters.dead_letter_from(headers, message.body, lies_in=lies_in, content_type=kind, json=meta.json)
-
-
-class Classes:
-    """Sorts dead letters into classes of errors.
-
-    Args:
-        samples: How many dead letters of each class are kept.
-        most: How many classes are kept apart.
-    """
-
-    def __init__(self, samples: int, most: int = MOST_CLASSES) -> None:
-        self._samples = samples
-        self._most = most
-        self._classes: dict[tuple[str, str, str], ErrorClass] = {}
-
-    def add(self, dead_letter: DeadLetter) -> None:
-        """Counts a dead letter."""
-        cause = dead_letter.cause
-        sample = DeadLetterSample(cause.at, dead_letter.lies_in, dead_letter.partition, dead_letter.id, cause.text)
-        alone = ErrorClass(
-            queue=dead_letter.queue,
-            error=cause.error,
-            text=deadletters.shape_of(cause.text),
-            count=1,
-            first=cause.at,
-            last=cause.at,
-            attempts=cause.attempts,
-            samples=(sample,),
-        )
-        self.merge(alone)
-
-    def merge(self, other: ErrorClass) -> None:
-        """Counts what was counted elsewhere."""
-        if other.key not in self._classes and len(self._classes) >= self._most:
-            other = msgspec.structs.replace(other, text=OTHERS)
-        known = self._classes.get(other.key)
-        self._classes[other.key] = self._cut(other) if known is None else self._cut(_together(known, other))
-
-    def found(self) -> list[ErrorClass]:
-        """Returns the classes, the largest first."""
-        return sorted(self._classes.values(), key=lambda each: (-each.count, each.key))
-
-    def _cut(self, one: ErrorClass) -> ErrorClass:
-        newest: Sequence[DeadLetterSample] = sorted(one.samples, reverse=True)[: self._samples]
-        return msgspec.structs.replace(one, samples=tuple(newest))
-
-
-def _together(one: ErrorClass, other: ErrorClass) -> ErrorClass:
-    return msgspec.structs.replace(
-        one,
-        count=one.count + other.count,
-        first=min(one.first, other.first),
-        last=max(one.last, other.last),
-        attempts=max(one.attempts, other.attempts),
-        samples=one.samples + other.samples,
-    )

@@ -1,13 +1,12 @@
 """How much queues hold: depth, bytes, rate and skew, over any number of queues.
 
 The store measures each partition where its messages are (:meth:`queuey.storage.Bulk.measure`); a task goes through a
-range of queues and gives one tally of them. No message becomes a row of Spark.
+range of queues and gives a row for each partition. No message becomes a row of Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,7 +30,7 @@ from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs import name_ranges, tasks
 from queuey.spark.jobs.name_ranges import RANGE, NameRange
-from queuey.spark.jobs.stats.totals import RecentCounts, Totals, TotalsBuilder, rate, together
+from queuey.spark.jobs.stats.totals import RecentCounts, Totals, by_queue, rate, totals
 from queuey.spark.jobs.tasks import Batches
 from queuey.spark.options import Assign, Selection, StoreOptions
 from queuey.spark.source.columns import arrow_schema
@@ -51,9 +50,9 @@ _SCHEMA = StructType(
         StructField("messages", LongType(), nullable=False),
         StructField("bytes", LongType(), nullable=False),
         StructField("exact", BooleanType(), nullable=False),
-        StructField("oldest", TimestampType(), nullable=False),
-        StructField("newest", TimestampType(), nullable=False),
-        StructField("rate", DoubleType(), nullable=False),
+        StructField("oldest", TimestampType()),
+        StructField("newest", TimestampType()),
+        StructField("rate", DoubleType()),
     ]
 )
 _ROWS = arrow_schema(_SCHEMA)
@@ -109,11 +108,9 @@ def run(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] =
     if options.selection is not None:
         name_ranges.check(options.store, options.selection)
     say("listing queues")
-    parts = name_ranges.name_ranges_of(options.store, options.selection, options.size)
-    say(f"measuring, in {len(parts):,} tasks")
-    payloads = [msgspec.msgpack.encode(part) for part in parts]
-    found = tasks.values(spark, partial(_tallied, options.store, options.top), payloads)
-    tally = together((msgspec.msgpack.decode(one, type=Totals) for one in found), options.top)
+    queues = by_queue(_measures(spark, options, say)).persist()
+    tally = totals(queues, options.top)
+    queues.unpersist()
     recent: dict[str, RecentCounts] = {}
     if options.recent and tally.messages:
         say("counting what came lately")
@@ -133,23 +130,21 @@ def frame(spark: SparkSession, options: StatsOptions) -> DataFrame:
     """
     if options.selection is not None:
         name_ranges.check(options.store, options.selection)
+    return _measures(spark, options).where("messages > 0")
+
+
+def _measures(spark: SparkSession, options: StatsOptions, say: Callable[[str], None] = lambda _: None) -> DataFrame:
+    """Returns measures, and a row of partition 0 for each queue that holds nothing."""
     parts = name_ranges.name_ranges_of(options.store, options.selection, options.size)
-    payloads = [msgspec.msgpack.encode(part) for part in parts]
-    return tasks.rows(spark, "measures", _SCHEMA, options.store, payloads)
-
-
-def _tallied(options: StoreOptions, top: int, payload: bytes) -> Iterator[bytes]:
-    folding = TotalsBuilder(top)
-    for queue, measures in _measured(options, payload):
-        folding.add(queue, measures)
-    yield msgspec.msgpack.encode(folding.tally())
+    say(f"measuring, in {len(parts):,} tasks")
+    return tasks.rows(spark, "measures", _SCHEMA, options.store, [msgspec.msgpack.encode(part) for part in parts])
 
 
 def rows(options: StoreOptions, payload: bytes) -> Batches:
     """Does the work of one task of :func:`frame`."""
     found: list[tuple[object, ...]] = []
     for queue, measures in _measured(options, payload):
-        found += (_row(queue, one) for one in measures)
+        found += [_row(queue, one) for one in measures if one.count] or [_nothing(queue)]
         if len(found) >= name_ranges.PAGE:
             yield _batch(found)
             found = []
@@ -162,6 +157,10 @@ def _row(queue: Queue, one: Measure) -> tuple[object, ...]:
     oldest, newest = ((ticks - ids.EPOCH_TICKS) // _MICROSECOND for ticks in ends)
     speed = rate(one.count, *map(ids.ticks_to_seconds, ends))
     return queue.name, queue.partitions, one.partition, one.count, one.size, one.exact, oldest, newest, speed
+
+
+def _nothing(queue: Queue) -> tuple[object, ...]:
+    return queue.name, queue.partitions, 0, 0, 0, True, None, None, None
 
 
 def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:

@@ -1,17 +1,13 @@
-"""Sums over measures of queues: what tasks fold, and what the driver puts together. Pure."""
+"""Sums over measures of queues: what Spark groups and sorts, and what leaves it."""
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from queuey import ids
-from queuey.messages import Measure, Queue
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 Order = Literal["messages", "bytes", "rate", "skew"]
 ORDERS: tuple[Order, ...] = ("messages", "bytes", "rate", "skew")
@@ -87,112 +83,59 @@ def rate(messages: int, oldest: float, newest: float) -> float:
     return (messages - 1) / max(1.0, newest - oldest)
 
 
-def figures(queue: Queue, measures: Sequence[Measure]) -> QueueFigures | None:
-    """Sums up a queue's partitions; None: it holds nothing."""
-    if not any(one.count for one in measures):
-        return None
-    return QueueFigures(
-        queue=queue.name,
-        partitions=queue.partitions,
-        messages=sum(one.count for one in measures),
-        bytes=sum(one.size for one in measures),
-        largest=max(one.count for one in measures),
-        exact=all(one.exact for one in measures),
-        oldest=ids.ticks_to_seconds(min(one.oldest for one in measures)[0]),
-        newest=ids.ticks_to_seconds(max(one.newest for one in measures)[0]),
+def by_queue(measures: DataFrame) -> DataFrame:
+    """Returns a row for each queue: the columns of :class:`QueueFigures`, ``filled`` partitions, ``rate`` and ``skew``.
+
+    A queue that has too few messages for it has no ``skew``.
+
+    Args:
+        measures: A row for each partition that holds anything, and one of partition 0 for each empty queue.
+    """
+    from pyspark.sql import functions as f
+
+    queues = measures.groupBy("queue", "partitions").agg(
+        f.count_if(f.col("messages") > 0).alias("filled"),
+        f.sum("messages").alias("messages"),
+        f.sum("bytes").alias("bytes"),
+        f.max("messages").alias("largest"),
+        f.bool_and("exact").alias("exact"),
+        (f.unix_micros(f.min("oldest")) / 1e6).alias("oldest"),
+        (f.unix_micros(f.max("newest")) / 1e6).alias("newest"),
+    )
+    enough = (f.col("partitions") > 1) & (f.col("messages") >= LEAST_EVEN * f.col("partitions"))
+    return queues.withColumns(
+        {
+            "rate": (f.col("messages") - 1) / f.greatest(f.lit(1.0), f.col("newest") - f.col("oldest")),
+            "skew": f.when(enough, f.col("largest") * f.col("partitions") / f.col("messages")),
+        }
     )
 
 
-class TotalsBuilder:
-    """Folds queues into a tally, holding no more than its lists.
+def totals(queues: DataFrame, top: int) -> Totals:
+    """Adds up queues, and lists the first in each order.
 
     Args:
+        queues: As :func:`by_queue` gives them; they are evaluated once for the sums and once for each list.
         top: Length of the lists.
     """
+    from pyspark.sql import functions as f
 
-    def __init__(self, top: int) -> None:
-        self._top = top
-        self._queues = self._empty = self._partitions = self._messages = self._bytes = 0
-        self._exact = True
-        self._oldest, self._newest = math.inf, -math.inf
-        self._lists: dict[Order, list[tuple[float, str, QueueFigures]]] = {order: [] for order in ORDERS}
-
-    def add(self, queue: Queue, measures: Sequence[Measure]) -> None:
-        """Takes in a queue."""
-        self._queues += 1
-        found = figures(queue, measures)
-        if found is None:
-            self._empty += 1
-            return
-        self._partitions += len(measures)
-        self._messages += found.messages
-        self._bytes += found.bytes
-        self._exact = self._exact and found.exact
-        self._oldest = min(self._oldest, found.oldest)
-        self._newest = max(self._newest, found.newest)
-        for order, listed in self._lists.items():
-            value = _value(found, order)
-            if value is None:
-                continue
-            entry = (value, found.queue, found)
-            if len(listed) < self._top:
-                heapq.heappush(listed, entry)
-            elif listed and listed[0][:2] < entry[:2]:
-                heapq.heapreplace(listed, entry)
-
-    def tally(self) -> Totals:
-        """Returns what was taken in so far."""
-        some = self._partitions > 0
-        lists = ((order, sorted(listed, reverse=True)) for order, listed in self._lists.items())
-        return Totals(
-            queues=self._queues,
-            empty=self._empty,
-            partitions=self._partitions,
-            messages=self._messages,
-            bytes=self._bytes,
-            exact=self._exact,
-            oldest=self._oldest if some else None,
-            newest=self._newest if some else None,
-            top={order: tuple(entry[2] for entry in listed) for order, listed in lists if listed},
-        )
-
-
-def together(tallies: Iterable[Totals], top: int) -> Totals:
-    """Puts tallies of different queues together.
-
-    Args:
-        tallies: Each with lists at least as long.
-        top: Length of the lists.
-    """
-    tallies = list(tallies)
-    lists: dict[Order, tuple[QueueFigures, ...]] = {}
+    sums = queues.agg(
+        f.count(f.lit(1)).alias("queues"),
+        f.count_if(f.col("filled") == 0).alias("empty"),
+        *(f.coalesce(f.sum(name), f.lit(0)).alias(as_name) for name, as_name in _SUMS.items()),
+        f.coalesce(f.bool_and("exact"), f.lit(True)).alias("exact"),  # noqa: FBT003 - Spark's
+        f.min("oldest").alias("oldest"),
+        f.max("newest").alias("newest"),
+    ).first()
+    assert sums is not None  # noqa: S101 - sums without groups are one row
+    filled, lists = queues.where("filled > 0"), {}
     for order in ORDERS:
-        listed = [found for tally in tallies for found in tally.top.get(order, ())]
-        listed.sort(key=partial(_place, order), reverse=True)
-        if listed[:top]:
-            lists[order] = tuple(listed[:top])
-    oldest = [tally.oldest for tally in tallies if tally.oldest is not None]
-    newest = [tally.newest for tally in tallies if tally.newest is not None]
-    return Totals(
-        queues=sum(tally.queues for tally in tallies),
-        empty=sum(tally.empty for tally in tallies),
-        partitions=sum(tally.partitions for tally in tallies),
-        messages=sum(tally.messages for tally in tallies),
-        bytes=sum(tally.bytes for tally in tallies),
-        exact=all(tally.exact for tally in tallies),
-        oldest=min(oldest, default=None),
-        newest=max(newest, default=None),
-        top=lists,
-    )
+        rows = filled.where(f.col(order).isNotNull()).orderBy(f.desc(order), f.desc("queue")).limit(top).collect()
+        if rows:
+            lists[order] = tuple(QueueFigures(**{name: row[name] for name in _FIGURES}) for row in rows)
+    return Totals(**sums.asDict(), top=lists)
 
 
-def _place(order: Order, found: QueueFigures) -> tuple[float, str]:
-    return _value(found, order) or 0.0, found.queue
-
-
-def _value(found: QueueFigures, order: Order) -> float | None:
-    """Returns what a queue is ordered by; None: it has no place in this order."""
-    if order == "skew" and (found.partitions < 2 or found.messages < LEAST_EVEN * found.partitions):  # noqa: PLR2004 - one is even
-        return None
-    value: float = getattr(found, order)
-    return value
+_SUMS = {"filled": "partitions", "messages": "messages", "bytes": "bytes"}
+_FIGURES = QueueFigures.__struct_fields__

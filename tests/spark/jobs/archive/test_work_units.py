@@ -15,7 +15,8 @@ from queuey.spark.jobs.archive.work_units import BUCKET_WEIGHT, LEAST_WEIGHT, MO
 def unit(queue: str = "q", hour: int = 0, partition: int = 1, weight: int = 10) -> WorkUnit:
     """Makes a unit of a whole bucket."""
     bucket = ArchiveBucket(hour * 3600, 3600)
-    return WorkUnit(queue, 1, 2, bucket.start, 3600, partition, bucket.lower, bucket.upper, weight)
+    span = queue, partition, bucket.lower, bucket.upper
+    return WorkUnit(*span, 1, 2, bucket=bucket.start, seconds=3600, weight=weight)
 
 
 SOME = st.lists(
@@ -68,10 +69,3 @@ def test_waves_are_of_whole_buckets(some: list[WorkUnit], most: int, messages: i
     for wave in found:
         last = wave[-1].key
         assert sum(one.weight for one in wave if one.key != last) < messages
-
-
-def test_shares() -> None:
-    """Items are dealt out, each once, to no more tasks than there are items."""
-    assert work_units.shared([1, 2, 3, 4, 5], 2) == [[1, 3, 5], [2, 4]]
-    assert work_units.shared([1], 8) == [[1]]
-    assert work_units.shared([], 8) == []

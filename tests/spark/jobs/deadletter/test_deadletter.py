@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter
+from queuey.deadletters import Cause, DeadLetterFilter
 from queuey.errors import QueueNotFound
 from queuey.spark.jobs.deadletter import deadletter_job
 from queuey.spark.jobs.deadletter.redrive import RedriveOrder
-from queuey.spark.jobs.deadletter.selection import OTHERS, Classes
 from tests.spark.jobs.deadletter.stored_dead_letters import bury, everything, grave
 from tests.spark.kept import Kept
 
@@ -23,49 +22,28 @@ def late(number: int, at: float = 0.0) -> Cause:
     return Cause(attempts=number, error="acme.Late", text=f"order {number} is late", at=1_795_000_000.0 + at)
 
 
-def letter(cause: Cause) -> DeadLetter:
-    """Some letter."""
-    return DeadLetter(
-        lies_in="orders.dead",
-        queue="orders",
-        partition=1,
-        id="0" * 32,
-        body="x",
-        json=False,
-        content_type=None,
-        headers={},
-        lost=0,
-        cause=cause,
-    )
-
-
 def silent(_: str) -> None:
     """Says nothing."""
 
 
-def test_classes_are_merged() -> None:
-    """Counting in parts gives what counting in one does: counts, ends, most attempts and the newest samples."""
+def test_classes(spark: SparkSession, embedded: Kept) -> None:
+    """Of each class counts, ends, most attempts and the newest samples; beyond so many classes texts are left out."""
+    dead = grave(embedded.store, "orders")
     causes = [late(number, at) for number, at in ((1, 5.0), (2, 3.0), (3, 9.0), (4, 1.0))]
-    whole, parts = Classes(2), [Classes(2), Classes(2)]
-    for number, cause in enumerate(causes):
-        whole.add(letter(cause))
-        parts[number % 2].add(letter(cause))
-    merged = Classes(2)
-    for part in parts:
-        for one in part.found():
-            merged.merge(one)
-    assert merged.found() == whole.found()
-    [one] = merged.found()
-    assert (one.text, one.count, one.attempts, one.last - one.first) == ("order <n> is late", 4, 4, 8.0)
+    wild = [Cause(attempts=1, error="E", text=word, at=1_795_000_000.0) for word in ("one", "two", "three", "one")]
+    bury(embedded.store, dead.dead, "orders", [*causes, *wild])
+    wanted = DeadLetterFilter(queues=("orders",))
+    found = deadletter_job.classes(spark, embedded.named, wanted, samples=2, most=2, say=silent)
+    assert [(one.error, one.text, one.count) for one in found.classes] == [
+        ("acme.Late", "order <n> is late", 4),
+        ("E", "one", 2),
+        ("E", deadletter_job.OTHERS, 2),
+    ]
+    one = found.classes[0]
+    assert (found.dead_letters, one.attempts, one.last - one.first) == (8, 4, 8.0)
     assert [sample.text for sample in one.samples] == ["order 3 is late", "order 1 is late"]
-
-
-def test_wild_texts_do_not_fill_memory() -> None:
-    """Beyond so many classes letters are counted by queue and error alone."""
-    found = Classes(1, most=2)
-    for word in ("one", "two", "three", "four"):
-        found.add(letter(Cause(attempts=1, error="E", text=word, at=1.0)))
-    assert [(one.text, one.count) for one in found.found()] == [(OTHERS, 2), ("one", 1), ("two", 1)]
+    none = deadletter_job.classes(spark, embedded.named, wanted, samples=0, say=silent)
+    assert [one.samples for one in none.classes] == [()] * 4
 
 
 def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:

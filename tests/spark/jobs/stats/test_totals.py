@@ -2,83 +2,79 @@
 
 from __future__ import annotations
 
+import random
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from queuey import ids
-from queuey.messages import Measure, Queue
-from queuey.spark.jobs.stats.totals import LEAST_EVEN, ORDERS, Totals, TotalsBuilder, figures, together
+from queuey.spark.jobs.stats import stats_job
+from queuey.spark.jobs.stats.totals import LEAST_EVEN, ORDERS, QueueFigures, Totals, by_queue, totals
 
-TICK = ids.TICKS_PER_SECOND
-NOW = 0x1F00000 << 36
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOW = datetime(2026, 11, 20, 14, tzinfo=UTC)
 
 
-@st.composite
-def measured(draw: st.DrawFn) -> list[tuple[Queue, list[Measure]]]:
-    """Queues of different names, with what their partitions hold."""
-    found = []
-    for number in range(draw(st.integers(0, 12))):
-        queue = Queue(application="a", name=f"q{number}", uid=number, qid=number, partitions=draw(st.integers(1, 4)))
-        parts = draw(st.sets(st.integers(1, queue.partitions)))
-        measures = []
-        for part in sorted(parts):
-            count = draw(st.integers(1, 200))
-            oldest = NOW + draw(st.integers(0, 50)) * TICK
-            newest = oldest + draw(st.integers(0, 50)) * TICK
-            measures.append(Measure(part, count, count * 7, draw(st.booleans()), (oldest, 0), (newest, 0)))
-        found.append((queue, measures))
+def measured(chance: random.Random) -> dict[str, list[tuple[Any, ...]]]:
+    """Rows of measures, by queue: some queues hold nothing, some have equal figures."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for number in range(40):
+        name, partitions = f"q{number:02}", chance.randint(1, 4)
+        rows: list[tuple[Any, ...]] = []
+        for part in sorted(chance.sample(range(1, partitions + 1), chance.randint(0, partitions))):
+            count, oldest = chance.choice((1, 7, 40, 200)), NOW + timedelta(seconds=chance.randint(0, 50))
+            newest = oldest + timedelta(seconds=chance.randint(0, 50))
+            rows.append((name, partitions, part, count, count * 7, chance.random() < 0.9, oldest, newest, 1.0))
+        found[name] = rows or [(name, partitions, 0, 0, 0, True, None, None, None)]
     return found
 
 
-def tally(queues: list[tuple[Queue, list[Measure]]], top: int) -> Totals:
-    """Folds queues at once."""
-    folding = TotalsBuilder(top)
-    for queue, measures in queues:
-        folding.add(queue, measures)
-    return folding.tally()
+def figures(rows: list[tuple[Any, ...]]) -> QueueFigures:
+    """Sums up one queue as it is meant."""
+    return QueueFigures(
+        queue=rows[0][0],
+        partitions=rows[0][1],
+        messages=sum(row[3] for row in rows),
+        bytes=sum(row[4] for row in rows),
+        largest=max(row[3] for row in rows),
+        exact=all(row[5] for row in rows),
+        oldest=min(row[6] for row in rows).timestamp(),
+        newest=max(row[7] for row in rows).timestamp(),
+    )
 
 
-@given(measured(), st.integers(0, 5), st.integers(1, 5))
-def test_however_queues_are_shared_out_the_sums_are_the_same(
-    queues: list[tuple[Queue, list[Measure]]], top: int, tasks: int
-) -> None:
-    """Tallies of parts put together are the tally of the whole, lists included."""
-    assert together([tally(queues[number::tasks], top) for number in range(tasks)], top) == tally(queues, top)
-
-
-@given(measured(), st.integers(1, 5))
-def test_sums_and_lists_are_those_of_the_queues(queues: list[tuple[Queue, list[Measure]]], top: int) -> None:
-    """Every queue counts once, and each list has the greatest of its order."""
-    found = tally(queues, top)
-    measures = [one for _, each in queues for one in each]
-    assert (found.queues, found.empty) == (len(queues), sum(not each for _, each in queues))
-    assert (found.messages, found.bytes) == (sum(one.count for one in measures), sum(one.size for one in measures))
-    assert found.exact == all(one.exact for one in measures)
-    every = [each for queue, each in ((queue, figures(queue, some)) for queue, some in queues) if each is not None]
+def test_sums_and_lists_are_those_of_the_queues(spark: SparkSession) -> None:
+    """Every queue counts once, and each list has the greatest of its order, of equal ones the last by name."""
+    found = measured(random.Random(7))
+    frame = spark.createDataFrame([row for rows in found.values() for row in rows], stats_job._SCHEMA)
+    every = [figures(rows) for rows in found.values() if rows[0][2]]
+    tops = {}
     for order in ORDERS:
-        listed = [getattr(one, order) for one in found.top.get(order, ())]
-        allowed = [
-            getattr(one, order)
+        fit = [
+            one
             for one in every
             if order != "skew" or (one.partitions > 1 and one.messages >= LEAST_EVEN * one.partitions)
         ]
-        assert listed == sorted(allowed, reverse=True)[:top]
+        tops[order] = tuple(sorted(fit, key=lambda one: (getattr(one, order), one.queue), reverse=True)[:5])
+    assert totals(by_queue(frame), 5) == Totals(
+        queues=len(found),
+        empty=len(found) - len(every),
+        partitions=sum(len(rows) for rows in found.values() if rows[0][2]),
+        messages=sum(one.messages for one in every),
+        bytes=sum(one.bytes for one in every),
+        exact=all(one.exact for one in every),
+        oldest=min(one.oldest for one in every),
+        newest=max(one.newest for one in every),
+        top=tops,
+    )
 
 
 def test_rate_and_skew() -> None:
     """The rate is that between the ends, the skew what the fullest partition has beyond its share."""
-    queue = Queue(application="a", name="q", uid=1, qid=1, partitions=4)
-    exact = True
-    found = figures(
-        queue,
-        [
-            Measure(1, 30, 300, exact, (NOW, 0), (NOW + 10 * TICK, 0)),
-            Measure(3, 11, 90, not exact, (NOW, 0), (NOW + 20 * TICK, 0)),
-        ],
+    found = QueueFigures(
+        queue="q", partitions=4, messages=41, bytes=390, largest=30, exact=False, oldest=1e9, newest=1e9 + 20
     )
-    assert found is not None
-    assert (found.messages, found.bytes, found.largest, found.exact) == (41, 390, 30, not exact)
     assert found.rate == pytest.approx(2.0)
     assert found.skew == pytest.approx(30 / (41 / 4))
-    assert figures(queue, []) is None

@@ -1,10 +1,10 @@
-"""What a task of a streaming read does: scan ranges, over changes of their queues."""
+"""What a task of a read does, of a batch or a stream: scan slices, over changes of their queues."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -15,41 +15,43 @@ from queuey.messages import Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import DataLoss
 from queuey.spark.options import SourceOptions
+from queuey.spark.slices import QueueSlice
 from queuey.spark.source import columns
 from queuey.spark.source.latest_offsets import TRIES
-from queuey.spark.source.stream_offsets import PositionRange
 from queuey.storage import Store
 
 log = logging.getLogger(__name__)
 
 ROWS = 10_000
 """Rows of a record batch at most."""
+BATCH_BYTES = 8 << 20
+"""Bytes of its bodies at most, about."""
 PATIENCE = 30.0
 """Seconds of waiting for a store that does not answer, or for the horizon of a machine whose clock is behind."""
 LOOK_EVERY = 0.05
 
 
 def scanned(
-    options: SourceOptions, task: Sequence[PositionRange], schema: pa.Schema, *, rows: int = ROWS
+    options: SourceOptions, slices: Iterable[QueueSlice], schema: pa.Schema, *, rows: int = ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Returns the rows of a task, at most so many in a record batch.
 
-    A queue that is purged meanwhile gives what is there from then on.
-
     Raises:
-        DataLoss: A queue is gone, and that is not to be overlooked.
+        DataLoss: A queue is gone or is not the one that was planned for, and that is not to be overlooked.
         StoreUnavailable: The store does not answer, or this machine's clock is far behind the driver's.
     """
     store = open_stores.opened(options.store)
     owner = open_stores.application(store, options.store)
     bodies = columns.needs_bodies(schema)
     queues: dict[str, Queue] = {}
-    for one in task:
+    gone: set[str] = set()
+    for one in slices:
         try:
-            for batch in _scanned(store, owner, queues, one, rows=rows, bodies=bodies):
+            for batch in () if one.queue in gone else _scanned(store, owner, queues, one, rows=rows, bodies=bodies):
                 yield columns.rows_of(batch, one.queue, one.partition, schema)
         except QueueNotFound:
-            lose(options, f"Queue {one.queue!r} was deleted before it was read to the end of the batch.")
+            gone.add(one.queue)
+            lose(options, f"Queue {one.queue!r} was purged or deleted while it was being read.")
 
 
 def lose(options: SourceOptions, what: str) -> None:
@@ -59,26 +61,30 @@ def lose(options: SourceOptions, what: str) -> None:
         DataLoss: The options say that nothing may be lost.
     """
     if options.fail_on_data_loss:
-        raise DataLoss(f"{what} To go on with what is there, start the query again with option failOnDataLoss=false.")
-    log.warning("%s The query continues with the remaining messages, because failOnDataLoss is false.", what)
+        raise DataLoss(f"{what} With option failOnDataLoss=false what is left of it is left out.")
+    log.warning("%s What is left of it is left out, because failOnDataLoss is false.", what)
 
 
 def _scanned(
-    store: Store, owner: str, queues: dict[str, Queue], one: PositionRange, *, rows: int, bodies: bool
+    store: Store, owner: str, queues: dict[str, Queue], one: QueueSlice, *, rows: int, bodies: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Scans a range; a queue that changes is looked up again, and the scan goes on where it was.
+    """Scans a slice; a queue that changes is looked up again, and the scan goes on where it was.
 
     Raises:
-        QueueNotFound: The queue is gone.
+        QueueNotFound: The queue is gone, or is not the one that was planned for.
+        QueueChanged: It changes all the time.
     """
     lower = one.lower
     for _ in range(TRIES):
         if one.queue not in queues:
             queues[one.queue] = store.queue(owner, one.queue, fresh=True)
         queue = queues[one.queue]
+        if one.qid is not None and (queue.uid, queue.qid) != (one.uid, one.qid):
+            raise QueueNotFound(one.queue, f"queue {one.queue!r} is not the one that was planned for")
         try:
             await_horizon(store, queue, one.upper)
-            for batch in store.scan_arrow(queue, Slice(one.partition, lower, one.upper, limit=rows), bodies=bodies):
+            part = Slice(one.partition, lower, one.upper, limit=rows, max_bytes=BATCH_BYTES)
+            for batch in store.scan_arrow(queue, part, bodies=bodies):
                 ticks, low = (batch.column(name)[-1].as_py() for name in ("ticks", "low"))
                 lower = ids.following((ticks, low))
                 yield batch
