@@ -36,6 +36,8 @@ MOST_TASKS = 200
 MOST_PLANNED = 100
 """Queues that are divided by what they hold; of more queues, each partition is one slice."""
 ROWS_PER_TASK = 50_000
+FEW = 10_000
+"""Messages of a range that are counted, before it is planned by what the whole queue holds."""
 
 
 class QueueyReader(DataSourceReader):
@@ -170,6 +172,10 @@ def _divided(
     """Divides what a queue holds in these ranges into slices, and says how many messages are about in each."""
     if not ranges:
         return
+    few = None if options.min_partitions or options.max_records else _few(store, queue, ranges)
+    if few is not None:
+        yield from few
+        return
     horizon, infos = store.inspect(queue)
     counts = {info.partition: info.count for info in infos if info.partition in ranges}
     total = sum(counts.values())
@@ -184,6 +190,23 @@ def _divided(
     for number, some in groupby(clipped, key=lambda part: part.partition):
         parts = list(some)
         yield from ((part, max(1.0, counts.get(number, 1) / len(parts))) for part in parts)
+
+
+def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]] | None:
+    """Returns narrow ranges as they are, with what is in them; None: they are not narrow, or hold more than a little.
+
+    Cost: that of what is in them, whatever the queue holds.
+    """
+    if any(bounds == (FIRST, LAST) for bounds in ranges.values()):
+        return None
+    found = []
+    for part, _ in _whole(store, queue, ranges):
+        count, _ = store.extent(queue, msgspec.structs.replace(part, limit=FEW))
+        if count == FEW:
+            return None
+        if count:
+            found.append((part, float(count)))
+    return found
 
 
 def _whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:

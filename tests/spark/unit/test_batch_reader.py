@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from itertools import pairwise
 from typing import Any
@@ -76,6 +77,24 @@ def test_a_plan_does_not_move(embedded: Kept) -> None:
         later = embedded.fill(queue, 20)
         assert found(read, parts) == found(read, parts) == in_order(stored)
         stored += later
+
+
+def test_a_narrow_range_costs_what_it_holds(embedded: Kept) -> None:
+    """A read of a short time is planned without counting the queue; one of no messages has no tasks."""
+    stored = sorted(embedded.fill(embedded.queue(partitions=2), 100), key=lambda one: one.position)
+    wanted = stored[10:20]
+    places = zip(("startingOffsets", "endingOffsets"), (stored[10].id, stored[20].id), strict=True)
+    read = asked(embedded, **{name: json.dumps({"orders": {"1-2": place}}) for name, place in places})
+    with replace(type(embedded.store).inspect, refuse):
+        parts = planned(read)
+        assert planned(asked(embedded, startingTimestamp="1000", endingTimestamp="3000")) == []
+    assert sum(part.weight for part in parts) == len(wanted)
+    assert found(read, parts) == in_order(wanted)
+
+
+def refuse(*_: object) -> None:
+    """Fails the test."""
+    raise AssertionError("the queue was counted")
 
 
 def test_batches_are_small(embedded: Kept) -> None:
