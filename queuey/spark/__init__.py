@@ -55,10 +55,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from queuey.spark.errors import SparkMissing
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["register"]
+
+OLDEST = (4, 2)
+"""The first PySpark whose streams over sources in Python have limits and an end."""
 
 
 def register(spark: SparkSession) -> None:
@@ -68,7 +73,17 @@ def register(spark: SparkSession) -> None:
 
         register(spark)
         spark.read.format("queuey").option("subscribe", "orders").load().select("id", "value").show()
+
+    Raises:
+        SparkMissing: This is an older PySpark than sources of streams in Python need.
     """
+    import pyspark
+
+    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST:
+        raise SparkMissing(
+            f"PySpark {pyspark.__version__} is too old: queues need {'.'.join(map(str, OLDEST))} or later, here and on "
+            "the cluster: pip install 'queuey[spark]'"
+        )
     from queuey.spark.data_source import QueueySource
 
     spark.dataSource.register(QueueySource)

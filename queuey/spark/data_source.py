@@ -18,14 +18,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from queuey.spark import options as table
+from queuey.spark import tables
 
 
 class QueueySource(DataSource):
     """Queues as a source and a sink of Spark, in batches and streams. See :mod:`queuey.spark` for the options."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        table.check_names(options)
+        declared = tables.declared(options)
+        super().__init__(options if declared is None else declared)
+        self._of_table = declared is not None
+        table.check_names(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +36,9 @@ class QueueySource(DataSource):
         return "queuey"
 
     def schema(self) -> StructType:
-        """All columns of a read; also where a mistake in its options shows first."""
+        """All columns of a read or of a table; also where a mistake in the options shows first."""
+        if self._of_table:
+            return tables.table_schema(self.options)
         from queuey.spark.source import columns
 
         return columns.read_schema(headers=table.check_read(self.options))
@@ -42,19 +47,21 @@ class QueueySource(DataSource):
         """A batch read."""
         from queuey.spark.source.batch_reader import QueueyReader
 
-        return QueueyReader(table.read_options(self.options, streaming=False), schema)
+        options = tables.options_of(schema, tables.READ, self.options)
+        return QueueyReader(table.read_options(options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read."""
         from queuey.spark.source.stream_reader import stream_reader
 
-        return stream_reader(self.options, schema)
+        return stream_reader(tables.options_of(schema, tables.READ, self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark calls it
         """A batch write."""
         from queuey.spark.sink.spark_writer import QueueyWriter
 
-        return QueueyWriter(table.write_options(self.options, streaming=False), schema, overwrite=overwrite)
+        options = tables.options_of(schema, tables.WRITE, self.options)
+        return QueueyWriter(table.write_options(options, streaming=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - likewise
         """A streaming write."""

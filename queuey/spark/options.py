@@ -20,6 +20,7 @@ from queuey.spark.start_and_end import EARLIEST, LATEST, At, Bound, Bounds, boun
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "SELECTIONS",
     "Assign",
     "At",
     "Bound",
@@ -32,6 +33,7 @@ __all__ = [
     "Subscribe",
     "check_names",
     "check_read",
+    "lasting",
     "read_options",
     "store_options",
     "write_options",
@@ -47,9 +49,9 @@ MAX_NAME = 200
 _STORE = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
 """Settings that a store is opened with or that hold for messages, beside those of Cassandra."""
 _OF_STORE = ("config", "application")
-_SELECTIONS = ("subscribe", "subscribePattern", "assign")
+SELECTIONS = ("subscribe", "subscribePattern", "assign")
 _READ = (
-    *_SELECTIONS,
+    *SELECTIONS,
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
     *("failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "includeHeaders"),
 )
@@ -245,6 +247,16 @@ def check_read(options: Mapping[str, str]) -> bool:
     return _switch(given, "includeHeaders", default=False)
 
 
+def lasting(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns options that mean the same wherever they are read later: by canonical name, with absolute paths.
+
+    Raises:
+        OptionError: A secret is given instead of its name. It is not repeated.
+    """
+    store = store_options(options)
+    return _canonical(options) | dict(store.settings) | ({} if store.config is None else {"config": store.config})
+
+
 def check_names(options: Mapping[str, str]) -> None:
     """Refuses options that neither a read nor a write knows.
 
@@ -328,7 +340,7 @@ def _absolute(text: str) -> str:
 
 
 def _selection(given: Mapping[str, str]) -> Selection:
-    chosen = [name for name in _SELECTIONS if name in given]
+    chosen = [name for name in SELECTIONS if name in given]
     if len(chosen) != 1:
         found = f" and not {' and '.join(chosen)}" if chosen else ""
         raise OptionError(f"A read needs exactly one of subscribe, subscribePattern and assign{found}.")

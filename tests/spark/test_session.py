@@ -7,7 +7,7 @@ import ipaddress
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -83,6 +83,13 @@ def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(SparkMissing, match=r"PySpark is not installed: pip install 'queuey\[spark\]'"):
         session()
+
+
+def test_older_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older PySpark is refused with the version that is needed."""
+    monkeypatch.setattr("pyspark.__version__", "4.1.1")
+    with pytest.raises(SparkMissing, match=r"PySpark 4\.1\.1 is too old: queues need 4\.2 or later"):
+        register(cast("SparkSession", None))
 
 
 def test_without_java(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,11 +37,12 @@ BATCH = "streaming.sql.batchId"
 
 
 class TaskCommit(WriterCommitMessage):
-    """What a task reports: what became of its rows, and the queues (``uid``) that they went to."""
+    """What a task reports: what became of its rows, the queues (``uid``) that they went to, and its query."""
 
-    def __init__(self, counts: WriteCounts, uids: frozenset[int] = frozenset()) -> None:
+    def __init__(self, counts: WriteCounts, uids: frozenset[int] = frozenset(), query: str | None = None) -> None:
         self.counts = counts
         self.uids = uids
+        self.query = query
 
 
 class QueueyWriter(DataSourceArrowWriter):
@@ -99,11 +100,21 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
             raise OptionError("Spark does not say which micro-batch this is, so it cannot be written exactly once.")
-        return _write(iterator, self._options, self._layout, ("stream", query), batch=int(batch))
+        done = _write(iterator, self._options, self._layout, ("stream", query), batch=int(batch))
+        return TaskCommit(done.counts, done.uids, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Says what a micro-batch has written if it is out of the ordinary."""
+        """Notes what a micro-batch has written, and says so if it is out of the ordinary."""
         counts = _total(messages)
+        query = next((one.query for one in messages if isinstance(one, TaskCommit)), None)
+        if query is not None:
+            try:
+                store = open_stores.opened(self._options.store)
+                application = open_stores.application(store, self._options.store)
+                write_reports.note_batch(store, application, query, batchId, counts)
+            except QueueyError as error:
+                # The messages are there; a micro-batch does not fail for want of a report.
+                log.warning("What micro-batch %d has written could not be noted: %s", batchId, error)
         if counts.moved or counts.kept:
             log.warning("Micro-batch %d:", batchId)
         _tell(counts, self._options)

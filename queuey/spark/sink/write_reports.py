@@ -1,4 +1,4 @@
-"""What a batch write that has a name has done, as noted in the store's ledger when it was committed."""
+"""What writes have done, as noted in the store's ledger at their commit: batches that have a name, and streams."""
 
 from __future__ import annotations
 
@@ -9,9 +9,23 @@ from queuey.spark.sink.write_task import TaskIdentity
 from queuey.storage import Ledger
 
 
+class StreamCounts(msgspec.Struct, frozen=True):
+    """What a streaming write has done.
+
+    Attributes:
+        batch: Its last micro-batch.
+        last: What became of the rows of that.
+        total: Of all micro-batches, each counted once.
+    """
+
+    batch: int
+    last: WriteCounts
+    total: WriteCounts
+
+
 def note(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> None:
     """Notes what a run has done; the last time counts."""
-    work, value = _work(application, run), msgspec.msgpack.encode(counts)
+    work, value = _work("run", application, run), msgspec.msgpack.encode(counts)
     standing = ledger.entry(work, 0)
     while (found := ledger.enter(work, 0, value, expected=standing)) != value:
         standing = found
@@ -19,9 +33,40 @@ def note(ledger: Ledger, application: str, run: str, counts: WriteCounts) -> Non
 
 def report(ledger: Ledger, application: str, run: str) -> WriteCounts | None:
     """Returns what a run has done when it was last committed; None: it never was."""
-    found = ledger.entry(_work(application, run), 0)
+    found = ledger.entry(_work("run", application, run), 0)
     return None if found is None else msgspec.msgpack.decode(found, type=WriteCounts)
 
 
-def _work(application: str, run: str) -> str:
-    return TaskIdentity.of("run", application, run).work("report")
+def note_batch(ledger: Ledger, application: str, query: str, batch: int, counts: WriteCounts) -> None:
+    """Notes what a micro-batch of a query has done; the first time counts: a repetition finds its rows done."""
+    work = _work("stream", application, query)
+    standing = ledger.entry(work, 0)
+    while True:
+        before = None if standing is None else msgspec.msgpack.decode(standing, type=StreamCounts)
+        if before is not None and before.batch >= batch:
+            return
+        total = counts if before is None else before.total + counts
+        value = msgspec.msgpack.encode(StreamCounts(batch, counts, total))
+        found = ledger.enter(work, 0, value, expected=standing)
+        if found == value:
+            return
+        standing = found
+
+
+def stream_report(ledger: Ledger, application: str, query: str) -> StreamCounts | None:
+    """Returns what a streaming query has written.
+
+    Args:
+        ledger: Of the store that it writes to.
+        application: Whose queues it writes to.
+        query: Its id, which it keeps over restarts from its checkpoint.
+
+    Returns:
+        None: it has committed no micro-batch.
+    """
+    found = ledger.entry(_work("stream", application, query), 0)
+    return None if found is None else msgspec.msgpack.decode(found, type=StreamCounts)
+
+
+def _work(kind: str, application: str, name: str) -> str:
+    return TaskIdentity.of(kind, application, name).work("report")

@@ -42,6 +42,7 @@ from queuey.spark.source.failing_reader import FailingReader
 from queuey.spark.source.group_offsets import GroupOffsets
 from queuey.spark.source.latest_offsets import TRIES, QueueHorizon, queue_horizons
 from queuey.spark.source.read_task import PATIENCE, ROWS, lose, scanned
+from queuey.spark.source.stream_lag import StreamLag
 from queuey.spark.source.stream_offsets import ScannedTo, StreamOffset
 from queuey.spark.start_and_end import EARLIEST, LATEST, At
 from queuey.storage import Store, opening
@@ -93,6 +94,9 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The start is one that would be another the next time, and no batch has written it down yet."""
         self._targets: dict[QueuePartition, Position] | None = None
         self._newest: StreamOffset | None = None
+        self._lag = StreamLag()
+        self._left: dict[Queue, dict[int, Position]] = {}
+        """Where the last batch ends, in partitions that may have more."""
         self._given: dict[str, Any] | None = None
         """The last answer of ``latestOffset``."""
         self._vacant: dict[QueuePartition, tuple[Position, Position]] = {}
@@ -160,8 +164,10 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._given
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the last call of ``latestOffset`` could have gone; shown in the progress of the query."""
-        return None if self._newest is None else self._newest.to_json()
+        """How far the last call of ``latestOffset`` could have gone, and what it left, for the query's progress."""
+        if self._newest is None:
+            return None
+        return {**self._newest.to_json(), "lag": self._lag.after(open_stores.opened(self._options.store), self._left)}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch: they follow from the two ends and the options alone.
@@ -220,7 +226,13 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             since = max(begin.of(queue_partition)[0], ids.seconds_to_ticks(queue.created))
             if since < uppers[queue_partition][0] - self._while(queue):
                 ends[queue_partition] = uppers[queue_partition]
-        return begin.moved(ends, gone)
+        end = begin.moved(ends, gone)
+        self._left = {}
+        for queue_partition, upper in uppers.items():
+            name, number = queue_partition
+            if end.of(queue_partition) < upper != self._vacant.get(queue_partition, (None, None))[1]:
+                self._left.setdefault(found[name].queue, {})[number] = end.of(queue_partition)
+        return end
 
     def _fronts(self, *, missing: bool = True) -> list[QueueHorizon]:
         """Reads the queues' horizons, and makes sure that they are recent.

@@ -1,0 +1,142 @@
+"""What streams and streaming writes say of themselves, and the metrics that are made of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prometheus_client import CollectorRegistry
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StringType, StructField, StructType
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import NewMessage
+from queuey.spark.options import write_options
+from queuey.spark.progress import ENDED, ProgressMetrics
+from queuey.spark.sink import write_reports
+from queuey.spark.sink.exactly_once import WriteCounts
+from queuey.spark.sink.spark_writer import QueueyStreamWriter, TaskCommit
+from queuey.spark.source.stream_lag import EVERY, StreamLag
+from tests.backends import APP
+from tests.pages import examples
+from tests.replacing import replace
+from tests.spark.kept import Kept
+
+QUERY = "a4f1"
+
+
+def batch(number: int, *, lag: Any = None, query: int = 1, name: str | None = "copy") -> Any:  # noqa: ANN401 - an event of Spark
+    """What Spark tells of a micro-batch that read three rows and wrote two."""
+    latest = json.dumps({"v": 1, "queues": {}, "lag": lag})
+    sources = [SimpleNamespace(latestOffset=latest), SimpleNamespace(latestOffset=None)]
+    progress = SimpleNamespace(
+        id=UUID(int=query),
+        name=name,
+        batchId=number,
+        numInputRows=3,
+        sources=sources,
+        sink=SimpleNamespace(numOutputRows=2),
+    )
+    return SimpleNamespace(progress=progress)
+
+
+def ended(query: int = 1) -> Any:  # noqa: ANN401 - an event of Spark
+    """The event that a query has ended."""
+    return SimpleNamespace(id=UUID(int=query))
+
+
+def test_a_batch_of_a_stream_is_noted_once(embedded: Kept) -> None:
+    """What a query has written is the sum of its micro-batches, each as it was committed first."""
+    first, second = WriteCounts(rows=5, written=5), WriteCounts(rows=4, written=3, moved=1)
+    assert write_reports.stream_report(embedded.store, APP, QUERY) is None
+    for number, counts in ((0, first), (0, WriteCounts(rows=5, skipped=5)), (1, second), (0, first)):
+        write_reports.note_batch(embedded.store, APP, QUERY, number, counts)
+    assert write_reports.stream_report(embedded.store, APP, QUERY) == write_reports.StreamCounts(
+        batch=1, last=second, total=first + second
+    )
+
+
+def test_a_commit_notes_its_query(embedded: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    """The commit of a micro-batch notes what its tasks wrote; a store that does not answer then is only logged."""
+    embedded.queue()
+    options = write_options({**embedded.options, "queue": "orders"}, streaming=True)
+    writer = QueueyStreamWriter(options, StructType([StructField("value", StringType())]), overwrite=False)
+    counts = WriteCounts(rows=2, written=2), WriteCounts(rows=1)
+    done: list[WriterCommitMessage | None] = [None, *(TaskCommit(one, query=QUERY) for one in counts)]
+    writer.commit(done, 7)
+    noted = write_reports.stream_report(embedded.store, APP, QUERY)
+    assert noted is not None
+    assert (noted.batch, noted.total) == (7, WriteCounts(rows=3, written=2))
+
+    def away(*_: object) -> None:
+        raise StoreUnavailable("it is away")
+
+    with replace(write_reports.note_batch, away), caplog.at_level(logging.WARNING):
+        writer.commit(done, 8)
+    assert "What micro-batch 8 has written could not be noted" in caplog.text
+
+
+def test_metrics_of_a_query(embedded: Kept) -> None:
+    """Rows add up over micro-batches, lag is that of the last one, and moved rows are those that the sink noted."""
+    registry = CollectorRegistry()
+    listener = ProgressMetrics({**embedded.options, "application": APP}, registry=registry)
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(f"queuey_stream_{name}", {"query": "copy"})
+
+    query = str(UUID(int=1))
+    write_reports.note_batch(embedded.store, APP, query, 0, WriteCounts(rows=2, written=2, moved=2))
+    listener.onQueryProgress(batch(0, lag={"messages": 9, "exact": True, "seconds": 4.5}))
+    assert [value("lag_messages"), value("lag_seconds"), value("moved_rows_total")] == [9, 4.5, 2]
+    write_reports.note_batch(embedded.store, APP, query, 1, WriteCounts(rows=2, moved=1))
+    listener.onQueryProgress(batch(1, lag={"messages": 0, "exact": True, "seconds": 0.0}))
+    listener.onQueryProgress(batch(2))
+    assert [value("read_rows_total"), value("written_rows_total"), value("moved_rows_total")] == [9, 6, 3]
+    assert value("lag_messages") == 0
+
+
+def test_metrics_of_queries_that_ended_are_forgotten_in_time() -> None:
+    """However many queries run one after the other, metrics of the last hundred are there, and of those that run."""
+    registry = CollectorRegistry()
+    listener = ProgressMetrics(registry=registry)
+    listener.onQueryProgress(batch(0, query=1, name="lasting"))
+    for query in range(2, ENDED + 4):
+        listener.onQueryProgress(batch(0, query=query, name=None))
+        listener.onQueryTerminated(ended(query))
+        listener.onQueryTerminated(ended(query))
+    [rows] = [one for one in registry.collect() if one.name == "queuey_stream_read_rows"]
+    named = {sample.labels["query"] for sample in rows.samples if sample.name.endswith("_total")}
+    assert named == {"lasting", *(str(UUID(int=query)) for query in range(4, ENDED + 4))}
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The example of the listener shows its metrics."""
+    added: list[ProgressMetrics] = []
+    spark = SimpleNamespace(streams=SimpleNamespace(addListener=added.append))
+    [example] = examples(ProgressMetrics)
+    exec(example.text, {"spark": spark})
+    assert len(added) == 1
+    assert "# TYPE queuey_stream_lag_messages gauge" in capsys.readouterr().out
+
+
+def test_lag_is_asked_for_now_and_then(embedded: Kept) -> None:
+    """While something is left the store is asked every ten seconds at most; nothing left is known without it."""
+    queue = embedded.queue(partitions=2)
+    sent = embedded.fill(queue, 10)
+    now = [100.0]
+    lag = StreamLag(lambda: now[0])
+    assert lag.after(embedded.store, {}) == {"messages": 0, "exact": True, "seconds": 0.0}
+    beginning = min(one.position for one in sent if one.partition == 1)
+    left = {queue: {1: beginning}}
+    found = lag.after(embedded.store, left)
+    assert (found["messages"], found["exact"]) == (5, True)
+    embedded.post(queue, [NewMessage("more", 1, 60)])
+    assert lag.after(embedded.store, left) == found
+    now[0] += EVERY
+    assert lag.after(embedded.store, left)["messages"] == 6
+    assert lag.after(embedded.store, {})["messages"] == 0
+    assert lag.after(embedded.store, left)["messages"] == 6

@@ -1,0 +1,151 @@
+"""Queues as tables and views of Spark SQL."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+from pyspark.errors import PySparkException
+
+from queuey.messages import Message
+from queuey.spark import failures
+from queuey.spark.progress import ProgressMetrics
+from queuey.spark.sink import write_reports
+from tests.backends import APP
+from tests.spark.kept import Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEAD = "0.2"
+
+
+@pytest.fixture
+def sent(embedded: Kept) -> list[Message]:
+    """Twenty messages of queue ``orders``."""
+    return embedded.fill(embedded.queue("orders", partitions=2), 20)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(spark: SparkSession) -> Iterator[None]:
+    """Drops the tables and views of a test."""
+    yield
+    for one in spark.sql("SHOW TABLES").collect():
+        spark.sql(f"DROP {'VIEW' if one.isTemporary else 'TABLE'} {one.tableName}")
+
+
+def create(spark: SparkSession, kept: Kept, what: str, **options: str) -> None:
+    """Creates a table or a view with these options."""
+    listed = ", ".join(f"{name} '{text}'" for name, text in (kept.options | options).items())
+    spark.sql(f"CREATE {what} USING queuey OPTIONS ({listed})")
+
+
+def written(kept: Kept, name: str = "copies") -> list[str]:
+    """The texts in a queue as soon as they can be read."""
+    queue = kept.store.queue(APP, name, fresh=True)
+    newest = [info.newest for info in kept.store.inspect(queue)[1] if info.newest is not None]
+    kept.settle(queue, max(newest, default=None))
+    return sorted(str(one.body) for one in kept.all(queue))
+
+
+def refused(spark: SparkSession, statement: str) -> str:
+    """The sentence that a statement fails with."""
+    with pytest.raises(PySparkException) as failed:
+        spark.sql(statement).collect()
+    failure = failures.explain(failed.value)
+    assert failure is not None
+    return failure.text
+
+
+def test_a_table_is_read(spark: SparkSession, embedded: Kept, sent: list[Message], tmp_path: Path) -> None:
+    """A table is described, read in batches with further options, and followed as a stream."""
+    create(spark, embedded, "TABLE of_orders", subscribe="orders", startingOffsets="earliest")
+    described = {row.col_name: row for row in spark.sql("DESCRIBE of_orders").collect()}
+    assert described["id"].data_type == "string"
+    assert described["value"].comment == "the body; text is UTF-8"
+    frame = spark.read.option("minPartitions", "4").table("of_orders")
+    assert frame.rdd.getNumPartitions() == 4
+    assert sorted(row.id for row in frame.collect()) == sorted(one.id for one in sent)
+    own = f"""assign='{{"orders":[2]}}', data='{embedded.options["data"]}'"""
+    found = spark.sql(f"SELECT id FROM of_orders WITH ({own})").collect()
+    assert sorted(row.id for row in found) == sorted(one.id for one in sent if one.partition == 2)
+    writing = spark.readStream.table("of_orders").select("id").writeStream.format("parquet")
+    writing = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    writing.start(str(tmp_path / "rows")).awaitTermination()
+    followed = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert sorted(row.id for row in followed) == sorted(one.id for one in sent)
+
+
+def test_a_table_is_written_to(spark: SparkSession, embedded: Kept) -> None:
+    """INSERT and ``writeTo`` write to the queue of the table; what a row does not say is as for any write."""
+    queue = embedded.queue("copies", partitions=3)
+    create(spark, embedded, "TABLE copies", queue="copies", lead=LEAD)
+    spark.sql("INSERT INTO copies (value, partition) VALUES ('a', 3), ('b', 1)")
+    spark.range(2).selectExpr("concat('c', id) AS value", "60 AS ttl").writeTo("copies").append()
+    assert written(embedded) == ["a", "b", "c0", "c1"]
+    places = {str(one.body): one.partition for one in embedded.all(queue)}
+    assert (places["a"], places["b"]) == (3, 1)
+    assert "can only be appended to" in refused(spark, "INSERT OVERWRITE copies (value) VALUES ('d')")
+    assert written(embedded) == ["a", "b", "c0", "c1"]
+
+
+def test_rows_of_a_table_go_to_the_table_that_is_named(
+    spark: SparkSession, embedded: Kept, sent: list[Message]
+) -> None:
+    """Copied from table to table, rows go to the second one's queue, though they bring their own table's options."""
+    embedded.queue("copies")
+    create(spark, embedded, "TABLE of_orders", subscribe="orders")
+    create(spark, embedded, "TABLE copies", queue="copies", lead=LEAD)
+    spark.sql("INSERT INTO copies (value, key) SELECT id, queue FROM of_orders")
+    assert written(embedded) == sorted(one.id for one in sent)
+    assert len(embedded.all(embedded.store.queue(APP, "orders"))) == len(sent)
+
+
+def test_a_view_is_read(spark: SparkSession, embedded: Kept, sent: list[Message]) -> None:
+    """A temporary view may name the columns that it gives, so that no bodies are read."""
+    create(spark, embedded, "TEMPORARY VIEW places (partition INT, id STRING)", subscribe="orders")
+    assert spark.table("places").columns == ["partition", "id"]
+    found = spark.sql("SELECT id FROM places WHERE partition = 1").collect()
+    assert sorted(row.id for row in found) == sorted(one.id for one in sent if one.partition == 1)
+
+
+def test_a_stream_reports_itself(spark: SparkSession, embedded: Kept, sent: list[Message], tmp_path: Path) -> None:
+    """Progress has the rows read and written and what is left, metrics add up, the store knows what became of rows."""
+    embedded.queue("copies")
+    registry = CollectorRegistry()
+    listener = ProgressMetrics(embedded.options, registry=registry)
+    spark.streams.addListener(listener)
+    read = spark.readStream.format("queuey").options(**embedded.options, subscribe="orders")
+    rows = read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", "12").load()
+    writing = rows.selectExpr("id AS value").writeStream.format("queuey").trigger(availableNow=True)
+    writing = writing.options(**embedded.options, queue="copies", lead=LEAD)
+    query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.awaitTermination()
+    labels = {"query": str(query.id)}
+    until = time.monotonic() + 60  # Listeners are told later.
+    while registry.get_sample_value("queuey_stream_written_rows_total", labels) != len(sent):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    spark.streams.removeListener(listener)
+    assert registry.get_sample_value("queuey_stream_lag_messages", labels) == 0
+    told = [
+        (batch.numInputRows, batch.sink.numOutputRows, json.loads(batch.sources[0].latestOffset)["lag"]["messages"])
+        for batch in query.recentProgress
+        if batch.numInputRows
+    ]
+    assert told == [(12, 12, 8), (8, 8, 0)]
+    noted = write_reports.stream_report(embedded.store, APP, str(query.id))
+    assert noted is not None
+    assert (noted.last.rows, noted.total.rows, noted.total.written) == (8, 20, 20)
+    assert written(embedded) == sorted(one.id for one in sent)
+
+
+def test_what_is_no_table_is_refused(spark: SparkSession) -> None:
+    """A table that could not be used is not created."""
+    assert "A table of queues needs OPTIONS" in refused(spark, "CREATE TABLE wrong USING queuey")
+    assert not spark.catalog.tableExists("wrong")
