@@ -18,7 +18,9 @@ import httpx2
 import msgspec
 
 from queuey.client.calls.call import ANSWER_BYTES, Call, HttpAnswer, encode, nothing
-from queuey.client.errors import ClientError, Conflict, InvalidAnswer, InvalidArgument
+from queuey.client.credentials.authorization import AuthorizationHeader
+from queuey.client.credentials.lookup import Credential
+from queuey.client.errors import Conflict, InvalidAnswer, InvalidArgument
 from queuey.client.http.attempts import Attempts, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice, parse_servers
@@ -35,6 +37,8 @@ TIMEOUT = 10.0
 """Seconds that the server may take at every step."""
 PAUSE = 0.5
 """Seconds between two fetches that found nothing."""
+_NOBODY = AuthorizationHeader(Credential())
+"""RQMS knows no credentials."""
 
 
 class Item(dict[str, Any]):
@@ -254,15 +258,7 @@ class Queue:
         """Sends a call until it is answered or may not be sent again."""
         timing = self._timing
         attempts = Attempts(call, self._choice, self._policy, TIMEOUT, clock=timing.clock, draw=timing.draw)
-        while True:
-            try:
-                return attempts.read(self._sender.send(call, attempts.server, attempts.url, attempts.times, None))
-            except ClientError as error:
-                pause = attempts.pause_after(error)
-                if pause is None:
-                    raise
-            if pause:
-                timing.sleep(pause)
+        return self._sender.send_until_answered(call, attempts, _NOBODY, timing.sleep)
 
 
 def _read(answer: HttpAnswer) -> list[_Fetched]:

@@ -27,7 +27,7 @@ from queuey.client.claims.keeper import Keeper
 from queuey.client.credentials.authorization import AuthorizationHeader
 from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import TokenScheme
-from queuey.client.errors import ClientError, NotAuthenticated
+from queuey.client.errors import ClientError
 from queuey.client.http.attempts import Attempts, Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice
@@ -580,21 +580,4 @@ class Client:
         timing = self._timing
         policy, timeout = self._policy.limited(within), self._timeout if within is None else min(self._timeout, within)
         attempts = Attempts(call, self._choice, policy, timeout, clock=timing.clock, draw=timing.draw)
-        renewed = False
-        while True:
-            header = self._authorization.header()
-            try:
-                answer = self._sender.send(call, attempts.server, attempts.url, attempts.times, header)
-                return attempts.read(answer)
-            except NotAuthenticated:
-                # Whatever the call is, it was not carried out.
-                if renewed or not self._authorization.renew(header):
-                    raise
-                renewed = True
-                continue
-            except ClientError as error:
-                pause = attempts.pause_after(error)
-                if pause is None:
-                    raise
-            if pause:
-                timing.sleep(pause)
+        return self._sender.send_until_answered(call, attempts, self._authorization, timing.sleep)

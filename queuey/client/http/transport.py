@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import httpx2
 
 import queuey
 from queuey.client.calls.call import Call, HttpAnswer, Times
+from queuey.client.credentials.authorization import AuthorizationHeader
 from queuey.client.errors import (
     AnswerTimeout,
+    ClientError,
     ConnectionFailed,
     ConnectionLost,
     ConnectTimeout,
     InvalidAnswer,
     InvalidArgument,
+    NotAuthenticated,
     Timeout,
     TransportError,
 )
+from queuey.client.http.attempts import Attempts
 from queuey.client.http.bounds import Content, bound, ends_in
 from queuey.client.http.servers import Server
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 5.0
 """The longest that a connection may take, so that another server is asked soon."""
@@ -90,6 +96,32 @@ class Sender:
             for part in cast("httpx2.SyncByteStream", response.stream):
                 content.add(part)
             return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+
+    def send_until_answered(
+        self, call: Call[T], attempts: Attempts[T], authorization: AuthorizationHeader, sleep: Callable[[float], None]
+    ) -> T:
+        """Sends a call until it is answered or may not be sent again, and returns what the answer says.
+
+        Raises:
+            ClientError: As :meth:`send`, and whatever the last answer says.
+        """
+        renewed = False
+        while True:
+            header = authorization.header()
+            try:
+                return attempts.read(self.send(call, attempts.server, attempts.url, attempts.times, header))
+            except NotAuthenticated:
+                # Whatever the call is, it was not carried out.
+                if renewed or not authorization.renew(header):
+                    raise
+                renewed = True
+                continue
+            except ClientError as error:
+                pause = attempts.pause_after(error)
+                if pause is None:
+                    raise
+            if pause:
+                sleep(pause)
 
     def close(self) -> None:
         """Closes the connections."""
