@@ -29,7 +29,10 @@ LANES = {
     "spark faults": r"tests/spark/faults/",
     "two data centres": r"tests/faults/(claiming/)?test_two_centres",
     "histories": r"tests/sim/test_histories",
-    "zookeeper": r"tests/(qdo/(zookeeper/|faults/test_faults\.|contract/.*\[.*\bzookeeper\b)|acceptance/test_local)",
+    "zookeeper": (
+        r"tests/(qdo/(zookeeper/|faults/test_faults\.|contract/.*\[.*\bzookeeper\b)"
+        r"|acceptance/(test_local|facades/test_reg))"
+    ),
     "workers": r"tests/qdo/(consumer|worker)/",
     "qdo commands": r"tests/qdo/(cli|curator)/",
     "commands": r"tests/cli/",

@@ -16,6 +16,9 @@ OPEN = ("mq", "rqms")
 """Facades that ask nobody for a credential."""
 
 _OWN = ("/v1/", "/metrics/")
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")
+_SERVERS = re.compile(r"[^\s/,]+(?:,[^\s/,]+)*(?:/[^\s/]+)*")
+_CLUSTER = re.compile(r"[^\s/]*")
 _PATH = re.compile(r"(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*)+")
 Prefix = Annotated[
     str | None,
@@ -53,6 +56,24 @@ class EmodbFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         bool,
         Meta(description="Serve it under `/queue/1` and `/dedupq/1` beside the service's own API."),
     ] = False
+    zookeeper: Annotated[
+        str | None,
+        Meta(
+            description="ZooKeeper servers in which the service registers, such as `zk1:2181,zk2:2181/emodb`, for Java "
+            "clients that look for it there; none: it does not."
+        ),
+    ] = None
+    cluster: Annotated[
+        str,
+        Meta(description="The cluster that these clients are made for: the first part of the registered names."),
+    ] = "local_default"
+    address: Annotated[
+        str | None,
+        Meta(
+            description="Host and port that are registered, such as `queues.example.com:8080`, if clients do not reach "
+            "the service where it listens. Its health has to be one port above."
+        ),
+    ] = None
 
 
 class RqmsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -102,6 +123,14 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
 
     def mistakes(self) -> Iterator[str]:
         """Says what is wrong with fields that fit by themselves."""
+        for name, pattern, like in (
+            ("zookeeper", _SERVERS, "such as zk1:2181,zk2:2181/emodb"),
+            ("cluster", _CLUSTER, "without white space and /"),
+            ("address", _ADDRESS, "a host and a port such as queues.example.com:8080"),
+        ):
+            value = getattr(self.emodb, name)
+            if value is not None and pattern.fullmatch(value) is None:
+                yield f"emodb.{name} {value!r}, which has to be {like}"
         paths = {name: path for name, path in self.prefixes().items() if name in OPEN and self.only is None}
         for name, path in paths.items():
             if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
     from queuey.settings import Settings
     from queuey.storage import Store
+    from queuey.web.gateway.registration import Registration
 
 BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
 
@@ -114,6 +115,7 @@ def _serve(settings: Settings) -> int:
     try:
         start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
         start = with_facades(settings, start)
+        registration = _registration(settings, address[1])
     except CannotStart as refused:
         return _refuse(*refused.args)
     try:
@@ -121,7 +123,17 @@ def _serve(settings: Settings) -> int:
     except (OSError, OverflowError) as error:
         text = f"cannot listen on {settings.host}:{address[1] + 1}, where clients of EmoDB ask for its health"
         return _refuse(BAD_ADDRESS, f"{text}: {_reason(error)}")
-    return server.run(settings, address, lambda: _announce(url, start), server.open_service)
+
+    def announce() -> None:
+        _announce(url, start)
+        if registration is not None:
+            registration.start()
+
+    try:
+        return server.run(settings, address, announce, server.open_service)
+    finally:
+        if registration is not None:
+            registration.close()
 
 
 def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
@@ -134,6 +146,29 @@ def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
 
     if "emodb" in settings.facades.prefixes():
         HealthPort(address[0], address[1] + 1, address).start()
+
+
+def _registration(settings: Settings, port: int) -> Registration | None:
+    """Returns what registers the service in ZooKeeper, if it is to be.
+
+    Raises:
+        CannotStart: It cannot be.
+    """
+    emodb = settings.facades.emodb
+    if emodb.zookeeper is None or "emodb" not in settings.facades.prefixes():
+        return None
+    host, _, number = (emodb.address or f"{settings.host}:{port}").rpartition(":")
+    host = host.strip("[]")
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared
+        reason = f"facades.emodb.address is missing: {host} is no address that clients could be told"
+        raise CannotStart(BAD_SETTINGS, reason)
+    try:
+        from queuey.web.gateway.registration import Registration, nodes_of_emodb
+    except ImportError as error:
+        reason = "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed: pip install 'queuey[zookeeper]'"
+        raise CannotStart(BAD_SETTINGS, reason) from error
+    scheme = "http" if settings.tls_cert is None else "https"
+    return Registration(emodb.zookeeper, nodes_of_emodb(emodb.cluster, host, int(number), scheme=scheme))
 
 
 def _prepare_sqlite(settings: Settings, url: str) -> Start:

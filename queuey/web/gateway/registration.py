@@ -1,0 +1,116 @@
+"""Registers the service in ZooKeeper, where clients look for servers that find them by Ostrich, such as EmoDB's.
+
+A registration is an ephemeral node ``/ostrich/<service>/<host>:<port>``, whose JSON says where the service and its
+health are. It is made when the service takes connections, by the parent process, and again whenever it is gone; it ends
+with the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+ROOT = "/ostrich"
+SERVICES = {"emodb-queue-1": "/queue/1", "emodb-dedupq-1": "/dedupq/1"}
+"""EmoDB's services and their paths. Of a service's name the cluster is the first part."""
+SESSION_SECONDS = 10.0
+"""Seconds after which ZooKeeper removes the nodes of a process that is gone."""
+LONGEST_PAUSE = 5.0
+CHECK_SECONDS = 10.0
+"""Seconds after which the nodes are looked at again, in case somebody has removed them."""
+
+log = logging.getLogger(__name__)
+
+
+def nodes_of_emodb(cluster: str, host: str, port: int, *, scheme: str = "http") -> dict[str, bytes]:
+    """Returns the nodes that EmoDB's Java client looks for: their paths and data.
+
+    Args:
+        cluster: That the client was made for.
+        host, port: Where clients reach the service; its health is one port above.
+        scheme: ``http`` or ``https``.
+    """
+    shown = f"[{host}]" if ":" in host else host
+    at, nodes = f"{shown}:{port}", {}
+    for service, path in SERVICES.items():
+        payload = {
+            "serviceUrl": f"{scheme}://{at}{path}",
+            "adminUrl": f"http://{shown}:{port + 1}",
+            "extensions": {"proxy": False},
+        }
+        node = {
+            "registration-time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}.000Z",
+            "name": f"{cluster}-{service}" if cluster else service,
+            "id": at,
+            "payload": msgspec.json.encode(payload).decode(),
+        }
+        nodes[f"{ROOT}/{node['name']}/{at}"] = msgspec.json.encode(node)
+    return nodes
+
+
+class Registration:
+    """Keeps nodes in ZooKeeper as long as the process runs. An ensemble that is away hinders nothing else.
+
+    Args:
+        servers: ``host:port,host:port/chroot``.
+        nodes: Their paths, after the chroot, and data.
+    """
+
+    def __init__(self, servers: str, nodes: dict[str, bytes]) -> None:
+        self._nodes = nodes
+        self._due = threading.Event()
+        self._closed = False
+        self._client: Any = KazooClient(
+            servers,
+            timeout=SESSION_SECONDS,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.1, max_delay=LONGEST_PAUSE),
+            logger=log.getChild("kazoo"),
+        )
+        self._client.add_listener(self._heard)
+
+    def start(self) -> None:
+        """Registers in the background."""
+        self._client.start_async()
+        threading.Thread(target=self._keep, name="queuey-registration", daemon=True).start()
+
+    def close(self) -> None:
+        """Removes the nodes by ending the session."""
+        self._closed = True
+        self._due.set()
+        self._client.stop()
+        self._client.close()
+
+    def _heard(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._due.set()
+
+    def _keep(self) -> None:
+        while not self._closed:
+            self._due.wait(CHECK_SECONDS)
+            self._due.clear()
+            if self._client.connected and not self._closed:
+                try:
+                    for path, data in self._nodes.items():
+                        self._enter(path, data)
+                except KazooException as error:
+                    log.warning("The service is not registered in ZooKeeper: %s. It will be tried again.", error)
+
+    def _enter(self, path: str, data: bytes) -> None:
+        found = self._client.exists(path)
+        if found is not None and found.ephemeralOwner == self._client.client_id[0]:
+            return
+        if found is not None:
+            # Of an earlier process at this address, whose session has not ended yet.
+            with suppress(NoNodeError):
+                self._client.delete(path)
+        self._client.create(path, data, ephemeral=True, makepath=True)
+        log.info("Registered in ZooKeeper: %s", path)

@@ -1,0 +1,90 @@
+"""The service's nodes in ZooKeeper, by which EmoDB's Java client finds it."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from queuey.web.gateway.registration import Registration, nodes_of_emodb
+from tests.acceptance.facades.calls import pair_of_ports, settings_file
+from tests.contract.samples import eventually
+from tests.servers.plugin import ZooKeeper
+from tests.servers.served import Served
+
+START = 60.0
+"""Seconds for a connection."""
+
+
+@contextlib.contextmanager
+def connected(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
+    """A client of kazoo as it is."""
+    client = KazooClient(hosts, **options)
+    client.start(START)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.fixture
+def hosts(zookeeper: ZooKeeper) -> str:
+    """The servers, and a root of the test's own."""
+    return f"{zookeeper.connect_string}/{uuid.uuid4().hex}"
+
+
+def read(client: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401 - kazoo's
+    """What a node says; None: it is not there."""
+    try:
+        return dict(msgspec.json.decode(client.get(path)[0]))
+    except NoNodeError:
+        return None
+
+
+def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
+    """While a service runs there is a node for each of its two protocols, as EmoDB's servers make it."""
+    port = pair_of_ports()
+    text = f'[facades]\nonly = "emodb"\n[facades.emodb]\nzookeeper = "{hosts}"\ncluster = "main"\n'
+    with connected(hosts) as client:
+        with Served(tmp_path, settings_file(tmp_path, text), port=port):
+            for service, path in (("emodb-queue-1", "/queue/1"), ("emodb-dedupq-1", "/dedupq/1")):
+                place = f"/ostrich/main-{service}/127.0.0.1:{port}"
+                assert eventually(lambda place=place: read(client, place) is not None)  # type: ignore[misc]
+                node = read(client, place)
+                assert node is not None
+                assert (node["name"], node["id"]) == (f"main-{service}", f"127.0.0.1:{port}")
+                payload = msgspec.json.decode(node["payload"])
+                assert payload["serviceUrl"] == f"http://127.0.0.1:{port}{path}"
+                assert payload["adminUrl"] == f"http://127.0.0.1:{port + 1}"
+        # The session ended with the service.
+        assert client.get_children("/ostrich/main-emodb-queue-1") == []
+
+
+@pytest.mark.parametrize("how", ["expired", "left by an earlier process"])
+def test_registered_again(hosts: str, how: str) -> None:
+    """What is registered is so again after the session has ended, and in the place of what a dead process left."""
+    nodes = nodes_of_emodb("", "::1", 8080)
+    [path, _] = nodes
+    assert path == "/ostrich/emodb-queue-1/[::1]:8080"
+    registration = Registration(hosts, nodes)
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(connected(hosts))
+        if how != "expired":
+            client.create(path, b"{}", ephemeral=True, makepath=True)
+        registration.start()
+        stack.callback(registration.close)
+        there: Callable[[], bool] = lambda: (read(client, path) or {}).get("id") == "[::1]:8080"  # noqa: E731
+        assert eventually(there)
+        if how == "expired":
+            before = client.exists(path).ephemeralOwner
+            with contextlib.suppress(Exception), connected(hosts, client_id=registration._client.client_id):
+                pass  # Closing the session under its own number ends it.
+            assert eventually(lambda: there() and client.exists(path).ephemeralOwner != before)
