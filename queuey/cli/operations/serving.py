@@ -165,7 +165,9 @@ def _registration(settings: Settings, port: int) -> Registration | None:
     try:
         from queuey.web.gateway.registration import Registration, nodes_of_emodb
     except ImportError as error:
-        reason = "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed: pip install 'queuey[zookeeper]'"
+        reason = (
+            "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed: pip install 'queuey[zookeeper]'"
+        )
         raise CannotStart(BAD_SETTINGS, reason) from error
     scheme = "http" if settings.tls_cert is None else "https"
     return Registration(emodb.zookeeper, nodes_of_emodb(emodb.cluster, host, int(number), scheme=scheme))

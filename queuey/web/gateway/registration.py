@@ -36,7 +36,8 @@ def nodes_of_emodb(cluster: str, host: str, port: int, *, scheme: str = "http") 
 
     Args:
         cluster: That the client was made for.
-        host, port: Where clients reach the service; its health is one port above.
+        host: Where clients reach the service.
+        port: Of it; its health is one port above.
         scheme: ``http`` or ``https``.
     """
     shown = f"[{host}]" if ":" in host else host
