@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,7 +39,10 @@ def connected(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - ka
 @pytest.fixture
 def hosts(zookeeper: ZooKeeper) -> str:
     """The servers, and a root of the test's own."""
-    return f"{zookeeper.connect_string}/{uuid.uuid4().hex}"
+    root = f"/{uuid.uuid4().hex}"
+    with connected(zookeeper.connect_string) as client:
+        client.create(root)
+    return zookeeper.connect_string + root
 
 
 def read(client: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401 - kazoo's
@@ -54,7 +58,7 @@ def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
     port = pair_of_ports()
     text = f'[facades]\nonly = "emodb"\n[facades.emodb]\nzookeeper = "{hosts}"\ncluster = "main"\n'
     with connected(hosts) as client:
-        with Served(tmp_path, settings_file(tmp_path, text), port=port):
+        with Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
             for service, path in (("emodb-queue-1", "/queue/1"), ("emodb-dedupq-1", "/dedupq/1")):
                 place = f"/ostrich/main-{service}/127.0.0.1:{port}"
                 assert eventually(lambda place=place: read(client, place) is not None)  # type: ignore[misc]
@@ -64,8 +68,8 @@ def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
                 payload = msgspec.json.decode(node["payload"])
                 assert payload["serviceUrl"] == f"http://127.0.0.1:{port}{path}"
                 assert payload["adminUrl"] == f"http://127.0.0.1:{port + 1}"
-        # The session ended with the service.
-        assert client.get_children("/ostrich/main-emodb-queue-1") == []
+            assert running.end(signal.SIGTERM) == 0
+            assert client.get_children("/ostrich/main-emodb-queue-1") == []
 
 
 @pytest.mark.parametrize("how", ["expired", "left by an earlier process"])
