@@ -57,19 +57,18 @@ def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
     """While a service runs there is a node for each of its two protocols, as EmoDB's servers make it."""
     port = pair_of_ports()
     text = f'[facades]\nonly = "emodb"\n[facades.emodb]\nzookeeper = "{hosts}"\ncluster = "main"\n'
-    with connected(hosts) as client:
-        with Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
-            for service, path in (("emodb-queue-1", "/queue/1"), ("emodb-dedupq-1", "/dedupq/1")):
-                place = f"/ostrich/main-{service}/127.0.0.1:{port}"
-                assert eventually(lambda place=place: read(client, place) is not None)  # type: ignore[misc]
-                node = read(client, place)
-                assert node is not None
-                assert (node["name"], node["id"]) == (f"main-{service}", f"127.0.0.1:{port}")
-                payload = msgspec.json.decode(node["payload"])
-                assert payload["serviceUrl"] == f"http://127.0.0.1:{port}{path}"
-                assert payload["adminUrl"] == f"http://127.0.0.1:{port + 1}"
-            assert running.end(signal.SIGTERM) == 0
-            assert client.get_children("/ostrich/main-emodb-queue-1") == []
+    with connected(hosts) as client, Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
+        for service, path in (("emodb-queue-1", "/queue/1"), ("emodb-dedupq-1", "/dedupq/1")):
+            place = f"/ostrich/main-{service}/127.0.0.1:{port}"
+            assert eventually(lambda place=place: read(client, place) is not None)  # type: ignore[misc]
+            node = read(client, place)
+            assert node is not None
+            assert (node["name"], node["id"]) == (f"main-{service}", f"127.0.0.1:{port}")
+            payload = msgspec.json.decode(node["payload"])
+            assert payload["serviceUrl"] == f"http://127.0.0.1:{port}{path}"
+            assert payload["adminUrl"] == f"http://127.0.0.1:{port + 1}"
+        assert running.end(signal.SIGTERM) == 0
+        assert client.get_children("/ostrich/main-emodb-queue-1") == []
 
 
 @pytest.mark.parametrize("how", ["expired", "left by an earlier process"])
