@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from queuey.errors import QueueChanged, QueueNotFound
 from queuey.ids import FIRST, LAST, LOW_MIN, Position
-from queuey.messages import Queue, Slice
+from queuey.messages import PartitionInfo, Queue, Slice
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import EARLIEST, Assign, At, Bound, Pattern, SourceOptions
@@ -176,12 +176,13 @@ def _divided(
     if few is not None:
         yield from few
         return
-    horizon, infos = store.inspect(queue)
-    counts = {info.partition: info.count for info in infos if info.partition in ranges}
+    horizon, found = store.inspect(queue, rough=True)
+    infos = [_within(info, ranges[info.partition]) for info in found if info.partition in ranges and info.count]
+    counts = {info.partition: info.count for info in infos}
     total = sum(counts.values())
     rows = min(max(ROWS_PER_TASK, total / MOST_TASKS), options.max_records or math.inf)
     # Rounded up to equal shares of the partitions that hold anything, so that minPartitions is reached.
-    filled = sum(1 for count in counts.values() if count) or 1
+    filled = len(infos) or 1
     wanted = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
     pieces = math.ceil(wanted / filled) * filled
     lower, upper = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
@@ -189,7 +190,16 @@ def _divided(
     clipped = [part for one in slices if (part := _clipped(one, ranges)) is not None]
     for number, some in groupby(clipped, key=lambda part: part.partition):
         parts = list(some)
-        yield from ((part, max(1.0, counts.get(number, 1) / len(parts))) for part in parts)
+        yield from ((part, max(1.0, counts[number] / len(parts))) for part in parts)
+
+
+def _within(info: PartitionInfo, bounds: tuple[Position, Position]) -> PartitionInfo:
+    """Returns what is known of a partition for a range of it, as if its messages were spread evenly over time."""
+    if info.oldest is None or info.newest is None:
+        return info
+    first, end = info.oldest[0], info.newest[0] + 1
+    share = (min(end, bounds[1][0] + 1) - max(first, bounds[0][0])) / (end - first)
+    return msgspec.structs.replace(info, count=max(1, round(info.count * share)))
 
 
 def _few(store: Store, queue: Queue, ranges: Ranges) -> list[tuple[Slice, float]] | None:

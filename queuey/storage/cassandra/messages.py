@@ -444,13 +444,13 @@ class CassandraMessages(Scanning):
 
     # Statistics
 
-    def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
+    def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
         """See the contract. Counts what is few and estimates what is many, by how dense both ends are."""
         self._watch.require()
         now, boot = self._clock.both()
         row = self._rows.current(queue, since=boot)
         numbers = range(1, row.queue.partitions + 1)
-        found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now)
+        found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now, rough=rough)
         [horizon] = self._horizons(queue, [Slice(1)], now)
         infos = [
             PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
@@ -477,7 +477,9 @@ class CassandraMessages(Scanning):
             found.append(Lag(tally.size, exact=tally.exact, seconds=seconds))
         return found
 
-    def _count(self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int) -> list[counting.Tally]:
+    def _count(
+        self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int, *, rough: bool = False
+    ) -> list[counting.Tally]:
         """Counts what lies between positions of partitions."""
         reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
         found = []
@@ -491,7 +493,7 @@ class CassandraMessages(Scanning):
                 self._extent(row, up, Slice(number, lower, upper), upper, now),
                 self._extent(row, down, Slice(number, lower, upper, descending=True), upper, now),
             )
-            found.append(counting.tally(self._driver, key, extents, reads, now=now))
+            found.append(counting.tally(self._driver, key, extents, reads, now=now, rough=rough))
         return found
 
     def watch(

@@ -111,8 +111,13 @@ class Messages(ABC):
         return False
 
     @abstractmethod
-    def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
-        """Returns the horizon (ticks) and what is known of each partition, 1 to N. Cost: bounded per partition."""
+    def inspect(self, queue: Queue, *, rough: bool = False) -> tuple[int, list[PartitionInfo]]:
+        """Returns the horizon (ticks) and what is known of each partition, 1 to N. Cost: bounded per partition.
+
+        Args:
+            queue: The queue.
+            rough: Estimates of the counts will do; of a small part of what is there, where counting takes long.
+        """
 
     @abstractmethod
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:

@@ -179,7 +179,12 @@ class SqliteMessages(Scanning):
             row_codec.verify(connection, queue)
         return last + 1
 
-    def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
+    def inspect(
+        self,
+        queue: Queue,
+        *,
+        rough: bool = False,  # noqa: ARG002 - counts are bounded in any case
+    ) -> tuple[int, list[PartitionInfo]]:
         """See the contract."""
         with self._db.readers.reading() as connection:
             horizon = self._sample(connection, queue)

@@ -92,6 +92,17 @@ def test_a_narrow_range_costs_what_it_holds(embedded: Kept) -> None:
     assert found(read, parts) == in_order(wanted)
 
 
+def test_a_range_is_divided_by_what_it_holds(embedded: Kept) -> None:
+    """A read of a part of the time gets as many tasks as that part deserves, not as many as the whole queue."""
+    stored = sorted(embedded.fill(embedded.queue(), 400), key=lambda one: one.position)
+    wanted = stored[200:]
+    start = json.dumps({"orders": {"1": wanted[0].id}})
+    read = asked(embedded, maxRecordsPerPartition="20", startingOffsets=start)
+    parts = planned(read)
+    assert len(wanted) // 20 - 1 <= len(parts) <= len(wanted) // 20 + 2
+    assert found(read, parts) == in_order(wanted)
+
+
 def refuse(*_: object) -> None:
     """Fails the test."""
     raise AssertionError("the queue was counted")

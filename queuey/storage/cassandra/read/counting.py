@@ -1,7 +1,7 @@
 """How many messages lie in a range: listed where they are few, else counted by Cassandra, bucket by bucket.
 
-A bucket holds some ten thousands of messages by design (see :mod:`.bucket_width`). Of many narrow buckets only some at
-both ends are counted; the rest are assumed to be alike.
+A bucket holds some ten thousands of messages by design (see :mod:`.bucket_width`). Of many narrow buckets only some are
+counted; the rest are assumed to be alike.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from queuey.storage.cassandra.driver import Driver, Statement, TooManyDead
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 
-LISTED = 2000
+LISTED, ROUGHLY_LISTED = 2000, 100
 """Up to so many messages are listed; their number is exact."""
-COUNTED = 4
-"""Narrow buckets that are counted at each end."""
+COUNTED, ROUGHLY_COUNTED = 8, 2
+"""Narrow buckets that are counted."""
 END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
 """Above every id."""
 
@@ -38,7 +38,15 @@ class Tally(NamedTuple):
 NOTHING = Tally(0, exact=True, oldest=None, newest=None)
 
 
-def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], consistency: str, *, now: int) -> Tally:
+def tally(
+    driver: Driver,
+    key: tuple[int, int],
+    extents: tuple[Extent, Extent],
+    consistency: str,
+    *,
+    now: int,
+    rough: bool = False,
+) -> Tally:
     """Counts what lies in an extent.
 
     Args:
@@ -47,12 +55,13 @@ def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], 
         extents: What is to be counted, as known from reading upwards and from reading downwards.
         consistency: The queue's read level.
         now: Ticks; what has expired by then is not listed.
+        rough: As little as possible is listed and counted.
 
     Raises:
         StoreUnavailable: As the driver.
     """
     up, down = extents
-    wanted = Slice(key[1], up.lower, up.upper, limit=LISTED + 1)
+    wanted = Slice(key[1], up.lower, up.upper, limit=(ROUGHLY_LISTED if rough else LISTED) + 1)
     [first] = reading.run(
         driver, [reading.ascend(wanted, up, now, first=math.inf, most=math.inf)], [key], consistency, only_ids=True
     )
@@ -66,7 +75,8 @@ def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], 
     newest = last.messages[0].position if last.messages else None
     oldest = found[0] if found else newest
     sources = [*{*up.sources, *down.sources}]
-    narrow, wide = _count(driver, key, sources, (up.lower, down.upper), consistency)
+    most = ROUGHLY_COUNTED if rough else COUNTED
+    narrow, wide = _count(driver, key, sources, (up.lower, down.upper), consistency, most=most)
     narrow += _between(narrow, up, down)
     return Tally(max(len(found), narrow + wide), exact=False, oldest=oldest, newest=newest)
 
@@ -94,13 +104,17 @@ def _count(
     sources: Sequence[BucketSource],
     bounds: tuple[Position, Position],
     consistency: str,
+    *,
+    most: int,
 ) -> tuple[int, int]:
-    """Returns how many messages the narrow buckets hold, and how many the wide ones."""
+    """Returns how many messages the narrow buckets hold, of which some are counted, and how many the wide ones."""
     narrow = sorted(
         (source for source in sources if not source.time_bucket.wide), key=lambda source: source.time_bucket.start
     )
-    left_out = max(0, len(narrow) - 2 * COUNTED)
-    chosen = narrow if not left_out else [*narrow[:COUNTED], *narrow[-COUNTED:]]
+    left_out = max(0, len(narrow) - most)
+    chosen = (
+        narrow if not left_out else [narrow[len(narrow) * (2 * number + 1) // (2 * most)] for number in range(most)]
+    )
     wide = [source for source in sources if source.time_bucket.wide]
     calls: list[tuple[Statement, Sequence[Any]]] = []
     counted = []
