@@ -1,4 +1,4 @@
-"""Messages as Arrow columns: the shape in which bulk reads leave a store.
+"""Messages as Arrow columns: the shape in which bulk reads leave a store and bulk loads enter it.
 
 ===========  ==================  ====================================================================
 ``ticks``    int64               the id's time (:mod:`queuey.ids`)
@@ -9,24 +9,34 @@
                                  any, the MessagePack of :class:`~queuey.messages.Meta`
 ===========  ==================  ====================================================================
 
-Rows ascend by ``(ticks, low)``. All are of one partition, which the caller knows.
+What is read ascends by ``(ticks, low)`` and is of one partition, which the caller knows. What is loaded comes in any
+order, with the partition of each message beside it (:class:`MessageColumns`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
+from typing import Any, cast, overload
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from queuey.ids import Position
 from queuey.messages import Message, Meta
+from queuey.storage import items as items_of
 
 PLACES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
 """Without bodies."""
 SCHEMA = pa.schema([*PLACES, pa.field("body", pa.binary(), nullable=False), pa.field("meta", pa.binary())])
 TEXT, BYTES = b"\0", b"\1"
 """First byte of ``meta``."""
+
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Meta).decode
@@ -74,3 +84,111 @@ def meta_from(column: bytes | None) -> tuple[bool, Meta]:
     if column is None:
         return True, Meta()
     return column[:1] == TEXT, _decode(column[1:]) if len(column) > 1 else Meta()
+
+
+class MessageColumns(Sequence[Message]):
+    """Messages of one queue as columns. As a sequence it makes each message when it is asked for.
+
+    Args:
+        partitions: Of each message.
+        batch: Of the shape ``SCHEMA``, in any order.
+    """
+
+    __slots__ = ("batch", "partitions")
+
+    def __init__(self, partitions: Integers, batch: pa.RecordBatch) -> None:
+        self.partitions = partitions
+        self.batch = batch
+
+    @property
+    def ticks(self) -> Integers:
+        """The times of the ids."""
+        return cast("Integers", self.batch.column(0).to_numpy())
+
+    @property
+    def low(self) -> Integers:
+        """The low halves of the ids."""
+        return cast("Integers", self.batch.column(1).to_numpy())
+
+    @property
+    def expires(self) -> Integers:
+        """The ends (ticks)."""
+        return cast("Integers", self.batch.column(2).to_numpy())
+
+    @property
+    def places(self) -> list[tuple[int, Position]]:
+        """Where each message is: its partition and position."""
+        positions = zip(self.ticks.tolist(), self.low.tolist(), strict=True)
+        return list(zip(self.partitions.tolist(), positions, strict=True))
+
+    def where(self, kept: Mask) -> MessageColumns:
+        """Returns the messages that a mask keeps."""
+        if kept.all():
+            return self
+        return MessageColumns(self.partitions[kept], self.batch.filter(pa.array(kept)))
+
+    def taken(self, order: Integers) -> MessageColumns:
+        """Returns messages by their numbers."""
+        return MessageColumns(self.partitions[order], self.batch.take(pa.array(order)))
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> MessageColumns: ...
+    def __getitem__(self, place: int | slice) -> Message | MessageColumns:
+        numbers = np.arange(len(self))[place]
+        if isinstance(place, slice):
+            return self.taken(numbers)
+        return next(iter(self.taken(numbers.reshape(1))))
+
+    def __iter__(self) -> Iterator[Message]:
+        numbers = (self.partitions, self.ticks, self.low, self.expires)
+        texts = map(bytes_of, self.batch.columns[3:])
+        for partition, ticks, low, expires, body, meta in zip(*(one.tolist() for one in numbers), *texts, strict=True):
+            text, travelling = meta_from(meta)
+            some = None if meta is None or len(meta) == 1 else travelling
+            yield Message(ticks, low, partition, expires, body.decode() if text else body, some)
+
+
+def columns_of(messages: Iterable[Message]) -> MessageColumns:
+    """Returns messages as columns.
+
+    Raises:
+        InvalidRequest: A body is no valid text.
+    """
+    if isinstance(messages, MessageColumns):
+        return messages
+    messages = list(messages)
+    for message in messages:
+        items_of.check_text(message.body)
+    return MessageColumns(np.array([message.partition for message in messages], np.int64), batch_of(messages))
+
+
+def in_pieces(messages: Iterable[Message], most: int) -> Iterator[MessageColumns]:
+    """Divides messages into pieces of at most so many, as columns.
+
+    Raises:
+        InvalidRequest: A body is no valid text.
+    """
+    if isinstance(messages, MessageColumns):
+        for first in range(0, len(messages), most):
+            yield messages[first : first + most]
+        return
+    left = iter(messages)
+    while some := list(islice(left, most)):
+        yield columns_of(some)
+
+
+def rows_as_bytes(table: NDArray[Any]) -> pa.Array:
+    """Returns the rows of a table as a column of bytes, without copying anything."""
+    offsets = np.arange(len(table) + 1, dtype=np.int32) * np.int32(table.nbytes // max(1, len(table)))
+    data = pa.py_buffer(table.reshape(-1).view(np.uint8))
+    return pa.Array.from_buffers(pa.binary(), len(table), [None, pa.py_buffer(offsets), data])
+
+
+def bytes_of(column: pa.Array) -> list[Any]:
+    """Returns the values of a column of bytes, which takes a third of the time of Arrow's ``to_pylist``."""
+    return cast("list[Any]", column.to_numpy(zero_copy_only=False).tolist())

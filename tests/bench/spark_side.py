@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,9 +161,9 @@ def _scan_tuples(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return work
 
 
-def _write_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+def _write_queuey(spark: Any, options: Mapping[str, Any], numbers: Sequence[str] = ()) -> Any:  # noqa: ANN401 - Spark's
     def work(rows: str) -> int:
-        frame = spark.read.parquet(rows).select("value", "partition")
+        frame = spark.read.parquet(rows).select("value", "partition", *numbers)
         frame.write.format("queuey").options(**options).mode("append").save()
         return 0
 
@@ -201,12 +202,13 @@ def _stats_naive(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return work
 
 
-KINDS = {
+KINDS: Mapping[str, Callable[..., Any]] = {
     "scan-queuey": _scan_queuey,
     "scan-connector": _scan_connector,
     "scan-tuples": _scan_tuples,
     "stats-queuey": _stats_queuey,
     "stats-naive": _stats_naive,
+    "write-numbered": partial(_write_queuey, numbers=["sequence"]),
     "write-queuey": _write_queuey,
     "write-connector": _write_connector,
 }

@@ -7,10 +7,12 @@ from hashlib import blake2b
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from queuey import ids
 from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store
+from queuey.storage.columns import Integers, MessageColumns, columns_of
 
 DAY = 86_400 * ids.TICKS_PER_SECOND
 
@@ -19,10 +21,15 @@ class Texts(msgspec.Struct):
     """Rows that are texts, each at its own index, spread over two partitions."""
 
     texts: list[str]
-    indexes: list[int]
-    count: int
+    numbers: list[int]
+    span: int
     order: bytes = b""
     content: bytes = b""
+
+    @property
+    def indexes(self) -> Integers:
+        """Their numbers."""
+        return np.array(self.numbers, np.int64)
 
     @classmethod
     def chunk(cls, *texts: str) -> Texts:
@@ -31,12 +38,12 @@ class Texts(msgspec.Struct):
         content = blake2b(repr(sorted(texts)).encode(), digest_size=16).digest()
         return cls(list(texts), list(range(len(texts))), len(texts), order, content)
 
-    def messages(self, base: int, low: int) -> list[Message]:
+    def messages(self, base: int, low: int) -> MessageColumns:
         """The messages; they live for a day."""
-        return [
+        return columns_of(
             Message(base + index, low, index % 2 + 1, base + index + DAY, text)
-            for index, text in zip(self.indexes, self.texts, strict=True)
-        ]
+            for index, text in zip(self.numbers, self.texts, strict=True)
+        )
 
 
 class Killed(BaseException):

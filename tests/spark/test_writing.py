@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queuey import ids
-from queuey.messages import Meta
+from queuey.messages import Meta, Slice
 from queuey.spark import register
 from queuey.spark.sink import write_reports
 from queuey.spark.sink.exactly_once import WriteCounts
@@ -111,6 +111,23 @@ def test_tasks_that_are_killed_once_each_leave_every_row_once(
     write(numbers(spark, count, 5), kept, "mortal", run="first")
     assert len(deaths.happened()) == 5
     exact(bodies(kept), count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tasks", [2, 7])
+def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, clustered: Kept) -> None:
+    """In however many tasks, two of which run at a time, ids follow the numbers in each partition; nothing moves."""
+    count, partitions = 1_000_000, 8
+    queue = clustered.queue("orders", partitions=partitions)
+    frame = spark.range(0, count, 1, tasks).selectExpr("CAST(id AS string) AS value", "id AS sequence")
+    write(frame, clustered, run="first", lead="100")
+    assert write_reports.report(clustered.store, APP, "first") == WriteCounts(rows=count, written=count)
+    for partition in range(1, partitions + 1):
+        part = Slice(partition, limit=10_000, delayed=False)
+        found = [
+            int(body) for batch in clustered.store.scan_arrow(queue, part) for body in batch.column("body").to_pylist()
+        ]
+        assert found == list(range(partition - 1, count, partitions))
 
 
 def test_a_stream_whose_tasks_are_killed_writes_every_row_once(

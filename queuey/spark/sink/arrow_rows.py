@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queuey.spark.errors import OptionError
+from queuey.storage.columns import Integers, rows_as_bytes
 
 CHUNK_ROWS = 10_000
 CHUNK_BYTES = 16 << 20
@@ -42,6 +43,7 @@ _NAMES = {name.lower(): name for name in TYPES} | _ALIASES
 _SAID_BY_ID = ("position", "timestamp")
 """Columns of a read that say what the id says."""
 _NEVER_TOGETHER = (("id", "sequence"), ("ttl", "expires"))
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class _Schema(Protocol):
@@ -108,34 +110,50 @@ def _check(types: Mapping[str, str], queue: str | None) -> None:
 
 
 class RowChunk(msgspec.Struct, gc=False):
-    """Some rows of a task, as Python values.
+    """Some rows of a task.
 
     Attributes:
         number: Which chunk of the task, from 0.
         first: Which row of the task its first one is, from 0; for messages of errors.
         count: Rows.
-        columns: Lists of values by canonical name; times are microseconds since 1970.
+        columns: By canonical name. Integers have 64 bits, times are microseconds since 1970, and ``value`` is binary.
     """
 
     number: int
     first: int
     count: int
-    columns: dict[str, list[Any]]
+    columns: dict[str, pa.Array]
 
-    def encoded(self, which: Sequence[int]) -> list[bytes]:
+    def values(self, name: str, which: Integers) -> pa.Array:
+        """Returns what some rows have in a column.
+
+        Args:
+            name: Of the column.
+            which: The rows' numbers in the chunk, ascending.
+        """
+        values = self.columns[name]
+        return values if len(which) == self.count else values.take(pa.array(which))
+
+    def encoded(self, which: Integers) -> pa.Array:
         """Returns some rows as bytes each, which are equal for equal rows only.
 
         Args:
-            which: Their numbers in the chunk.
+            which: Their numbers in the chunk, ascending.
         """
-        encode = msgspec.msgpack.Encoder(order="deterministic").encode
-        columns = [self.values(name, which) for name in sorted(self.columns)]
-        return [encode(row) for row in zip(*columns, strict=True)]
-
-    def values(self, name: str, which: Sequence[int]) -> list[Any]:
-        """Returns what some rows have in a column."""
-        values = self.columns[name]
-        return values if len(which) == self.count else [values[index] for index in which]
+        numbers, texts = [], []
+        for name in sorted(self.columns):
+            column = self.values(name, which)
+            if pa.types.is_list(column.type):
+                column = pa.array(map(_encode, column.to_pylist()), pa.binary())
+            if pa.types.is_integer(column.type):
+                numbers += [column.fill_null(0), column.is_valid()]
+            else:
+                numbers.append(pc.fill_null(pc.binary_length(column), -1))
+                texts.append(column.cast(pa.binary()).fill_null(b""))
+        table = np.empty((len(which), len(numbers)), "<i8")
+        for place, column in enumerate(numbers):
+            table[:, place] = column.to_numpy(zero_copy_only=False)
+        return pc.binary_join_element_wise(rows_as_bytes(table), *texts, pa.scalar(b"", pa.binary()))
 
 
 def chunks(
@@ -170,25 +188,32 @@ def chunks(
         yield _chunk(held, layout, number, first)
 
 
-def _lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    lengths: np.ndarray[Any, np.dtype[np.int64]] = pc.binary_length(column).cast(pa.int64()).fill_null(0).to_numpy()
+def _lengths(column: pa.Array) -> Integers:
+    lengths: Integers = pc.binary_length(column).cast(pa.int64()).fill_null(0).to_numpy()
     return lengths
 
 
 def _chunk(held: list[pa.RecordBatch], layout: ColumnLayout, number: int, first: int) -> RowChunk:
     table = pa.Table.from_batches(held)
-    columns = {name: _values(table.column(place), name) for place, name in enumerate(layout.columns) if name}
+    columns = {name: _column(table.column(place), name) for place, name in enumerate(layout.columns) if name}
     return RowChunk(number, first, table.num_rows, columns)
 
 
-def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    try:
-        values: list[Any] = column.to_pylist()
-    except UnicodeDecodeError as error:
-        raise OptionError(f"The column {name} holds text that is no valid UTF-8.") from error
-    return values
+def _column(chunked: pa.ChunkedArray, name: str) -> pa.Array:
+    kind = chunked.type
+    if pa.types.is_timestamp(kind):
+        chunked = chunked.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    elif pa.types.is_integer(kind):
+        chunked = chunked.cast(pa.int64())
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        try:
+            chunked.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise OptionError(f"The column {name} holds text that is no valid UTF-8.") from error
+        chunked = chunked.cast(pa.binary() if name == "value" else pa.string())
+    elif pa.types.is_large_binary(kind):
+        chunked = chunked.cast(pa.binary())
+    return chunked.combine_chunks()
 
 
 def refuse(chunk: RowChunk, index: int, column: str, text: str) -> OptionError:

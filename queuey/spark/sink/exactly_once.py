@@ -20,31 +20,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
+import numpy as np
 
 from queuey import ids
 from queuey.errors import QueueChanged, QueueyError, StoreClosed, StoreUnavailable, TooLate
-from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Message, Queue
-from queuey.spark.sink.ledger_entry import (
-    FORMAT,
-    ChunkEntry,
-    ReservedIds,
-    decode,
-    encode,
-    lacking,
-    members,
-    ranges,
-    union,
-)
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Location, Queue
+from queuey.spark.sink import piece_order
+from queuey.spark.sink.ledger_entry import FORMAT, ChunkEntry, ReservedIds, decode, encode, index_set, members, union
+from queuey.spark.sink.piece_order import PieceOrder, Timing
 from queuey.storage import Store
+from queuey.storage.columns import Integers, Mask, MessageColumns
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_decode_order = msgspec.msgpack.Decoder(PieceOrder).decode
 
 TRIES = 7
 """Of each call while the store does not serve."""
@@ -54,6 +50,10 @@ MOST_MOVES = 10
 """Of one row. Each time it lies twice as far ahead as before, so this is reached by no slow store."""
 MOST_LEAD = 3600.0
 """Seconds."""
+PIECES_PER_LEAD = 10
+"""Pieces of numbered rows that a task writes in the time of a lead, at the least."""
+MOST_LEADS = 12
+"""Room is left for numbered rows that no task has come to yet, up to so many leads ahead of the clock."""
 LONGEST_SETTLING = 10.0
 """Seconds. Read delays are longer than writes take, and a queue may have one of hours."""
 
@@ -68,12 +68,12 @@ class ReservableRows(Protocol):
     """Rows of one chunk: messages that lack their ids; ``MessageBuilder`` makes them."""
 
     @property
-    def indexes(self) -> Sequence[int]:
-        """What is added to the base of the ids, of each row."""
+    def indexes(self) -> Integers:
+        """Which row of its chunk each row is: no two have the same."""
 
     @property
-    def count(self) -> int:
-        """All indexes of the chunk are below, also those of rows that are not here."""
+    def span(self) -> int:
+        """Ticks that the ids of the chunk take, those of rows that are not here included: see ``ChunkEntry``."""
 
     @property
     def order(self) -> bytes:
@@ -83,8 +83,8 @@ class ReservableRows(Protocol):
     def content(self) -> bytes:
         """Equal for the same rows in any order only; empty likewise."""
 
-    def messages(self, base: int, low: int) -> list[Message]:
-        """Returns the messages, in the order of ``indexes``, with the ids ``(base + index, low)``."""
+    def messages(self, base: int, low: int) -> MessageColumns:
+        """Returns the messages, in the order of ``indexes``, with the ids ``(base + index % span, low)``."""
 
 
 class WriteCounts(msgspec.Struct, frozen=True):
@@ -183,14 +183,17 @@ class Reserver:
         work: Names the work in the ledger: the same at each attempt and of nothing else.
         lead: Seconds by which ids are reserved ahead of the clock.
         batch: Of a stream: the micro-batch, which is begun when all before it are done.
+        numbered: Chunks are pieces of the numbers of rows, which several tasks come to, each at its time: ids are in
+            the order of pieces nevertheless. All have one span.
     """
 
-    def __init__(self, target: TargetQueue, work: str, *, lead: float, batch: int = 0) -> None:
+    def __init__(self, target: TargetQueue, work: str, *, lead: float, batch: int = 0, numbered: bool = False) -> None:
         self._target = target
         self._store = target.store
         self._work = work
         self._lead = lead
         self._batch = batch
+        self._numbered = numbered
         self._last: tuple[int, int] = (-1, 0)
         """The piece that was entered last, and the lowest base above its ids."""
 
@@ -198,10 +201,10 @@ class Reserver:
         """Returns whether an attempt has come to a chunk before."""
         return self._found(piece) is not None
 
-    def left(self, piece: int, indexes: Sequence[int]) -> int:
+    def left(self, piece: int, indexes: Integers) -> int:
         """Returns how many of some rows of a chunk are not noted as done."""
         entry = self._found(piece)
-        return len(indexes) if entry is None else len(lacking(entry.done, indexes))
+        return len(indexes) if entry is None else int((~members(entry.done, indexes)).sum())
 
     def _found(self, piece: int) -> ChunkEntry | None:
         raw = self._target.patiently(lambda: self._store.entry(self._work, piece))
@@ -220,46 +223,77 @@ class Reserver:
             QueueChanged, StoreUnavailable: Some may be written; doing it again is safe.
         """
         raw, entry = self._entered(piece, rows)
-        skipped = len(members(entry.done, rows.indexes))
-        if not (skipped == len(rows.indexes) and entry.content == rows.content and entry.count == rows.count):
+        done = members(entry.done, rows.indexes)
+        skipped = int(done.sum())
+        if not (done.all() and entry.content == rows.content and entry.span == rows.span):
             self._compare(piece, entry, rows)
         written = expired = 0
-        while left := lacking(entry.done, rows.indexes):
-            if entry.moves(left) >= MOST_MOVES:
+        while not (done := members(entry.done, rows.indexes)).all():
+            if entry.moves(rows.indexes[~done]) >= MOST_MOVES:
                 raise StoreUnavailable(
                     "rows cannot be written before readers may have passed their ids, however far ahead these are"
                 )
             attempt = _ChunkAttempt(self._target, entry, rows)
-            attempt.write(left)
+            attempt.write(~done)
             raw, entry = self._set(piece, raw, self._next(entry, attempt))
             written, expired = written + attempt.written, expired + attempt.expired
-            if attempt.late and not lacking(entry.done, sorted(attempt.late)):
+            if attempt.late.any() and members(entry.done, rows.indexes[attempt.late]).all():
                 log.warning(
                     "%d messages of queue %s were acknowledged late, while another attempt counted them as written: a "
-                    "reader may have passed them.", len(attempt.late), self._target.queue.name,
+                    "reader may have passed them.", attempt.late.sum(), self._target.queue.name,
                 )  # fmt: skip
-        newest = entry.newest(rows.indexes)
         return WriteCounts(
             rows=len(rows.indexes),
             written=written,
             skipped=skipped,
-            moved=sum(generation > 0 for generation in newest.values()),
-            kept=len(members(entry.kept, rows.indexes)),
+            moved=int((entry.newest(rows.indexes) > 0).sum()),
+            kept=int(members(entry.kept, rows.indexes).sum()),
             expired=expired,
         )
 
     def _entered(self, piece: int, rows: ReservableRows) -> tuple[bytes, ChunkEntry]:
         """Reserves ids for a chunk, or finds those that were."""
         raw: bytes | None = None
-        lowest_base = self._lowest_base(piece)
+        lowest_base, lead = 0, self._lead
+        if self._numbered:
+            raw = self._target.patiently(lambda: self._store.entry(self._work, piece))
+            if raw is not None:
+                entry = decode(raw)
+                if entry.batch == self._batch:
+                    return raw, entry
+                lowest_base = entry.end
+            lowest_base, lead = max(lowest_base, self._in_order(piece, rows.span)), 0.0
+        else:
+            lowest_base = self._lowest_base(piece)
         while True:
-            first = ReservedIds(self._base(lowest_base, self._lead), ids.random_low(), ((0, rows.count),))
-            mine = ChunkEntry(FORMAT, self._batch, rows.count, rows.order, rows.content, (first,))
+            first = ReservedIds(self._base(lowest_base, lead), ids.random_low())
+            mine = ChunkEntry(FORMAT, self._batch, rows.span, rows.order, rows.content, (first,))
             raw, entry = self._set(piece, raw, mine)
             if entry.batch == self._batch:
                 self._last = piece, entry.end
                 return raw, entry
             lowest_base = max(lowest_base, entry.end)
+
+    def _in_order(self, piece: int, span: int) -> int:
+        """Reserves ids for rows that say themselves which they are, in the order of pieces; returns their base."""
+        work = f"{self._work}/order"
+        raw = self._target.patiently(lambda: self._store.entry(work, 0))
+        lead = round(self._lead * TICKS_PER_SECOND)
+        while True:
+            order = PieceOrder(self._batch) if raw is None else _decode_order(raw)
+            if order.batch > self._batch:
+                raise self._overtaken(order.batch)
+            if order.batch < self._batch:
+                order = order.following(self._batch, span)
+            now = self._target.patiently(self._store.now)
+            timing = Timing(now + lead, now + lead // 2, span, lead // PIECES_PER_LEAD, lead * MOST_LEADS)
+            changed, base = piece_order.reserved(order, piece, timing)
+            if changed == order:
+                return base
+            value = msgspec.msgpack.encode(changed)
+            raw = self._target.patiently(partial(self._store.enter, work, 0, value, expected=raw))
+            if raw == value:
+                return base
 
     def _lowest_base(self, piece: int) -> int:
         """Returns the lowest base of a chunk that keeps it above the one before, if that is in the ledger."""
@@ -277,104 +311,103 @@ class Reserver:
         found = self._target.patiently(lambda: self._store.enter(self._work, piece, value, expected=raw))
         standing = entry if found == value else decode(found)
         if standing.batch > self._batch:
-            raise NotRepeatable(
-                f"Micro-batch {self._batch} is done again, but micro-batch {standing.batch} of the same query has "
-                "begun to write: the checkpoint is an old copy, or this attempt is. Nothing more is written."
-            )
+            raise self._overtaken(standing.batch)
         return found, standing
+
+    def _overtaken(self, batch: int) -> NotRepeatable:
+        return NotRepeatable(
+            f"Micro-batch {self._batch} is done again, but micro-batch {batch} of the same query has "
+            "begun to write: the checkpoint is an old copy, or this attempt is. Nothing more is written."
+        )
 
     def _compare(self, piece: int, entry: ChunkEntry, rows: ReservableRows) -> None:
         """Makes sure that an attempt brings the rows that the ids were reserved for."""
-        if entry.count == rows.count and entry.order == rows.order:
+        if entry.span == rows.span and entry.order == rows.order:
             return
         raise NotRepeatable(
             f"An earlier attempt of this write had other rows, or rows in another order, in chunk {piece} of this task "
-            f"({entry.count} then, {rows.count} now), so it is not known which are written: nothing more is. Sort the "
+            f"({entry.span} then, {rows.span} now), so it is not known which are written: nothing more is. Sort the "
             "rows within their partitions, or give each a number in a column sequence, and write under another name."
         )
 
     def _next(self, entry: ChunkEntry, attempt: _ChunkAttempt) -> ChunkEntry:
         """Returns the entry after an attempt."""
-        generations = entry.generations
-        if attempt.moving:
-            lead = min(MOST_LEAD, self._lead * 2 ** (entry.moves(attempt.moving) + 1))
+        generations, indexes = entry.generations, attempt.rows.indexes
+        if attempt.moving.any():
+            moving = indexes[attempt.moving]
+            lead = min(MOST_LEAD, self._lead * 2 ** (entry.moves(moving) + 1))
             base = self._base(entry.end, lead)
-            generations = (*generations, ReservedIds(base, ids.random_low(), ranges(attempt.moving)))
+            generations = (*generations, ReservedIds(base, ids.random_low(), index_set(moving)))
         return msgspec.structs.replace(
             entry,
             generations=generations,
-            done=union(entry.done, ranges(attempt.done)),
-            kept=union(entry.kept, ranges(attempt.kept)),
+            done=union(entry.done, indexes[attempt.done]),
+            kept=union(entry.kept, indexes[attempt.kept]),
         )
 
 
 class _ChunkAttempt:
-    """One attempt at what is left of a chunk, by its present entry.
+    """One attempt at what is left of a chunk, by its present entry. What it keeps of rows are masks of ``rows``.
 
     Attributes:
-        done: Indexes that need nothing more.
+        rows: All rows that it was given.
+        done: Those that need nothing more.
         kept: Those among them that were found.
-        late: Indexes that were written and acknowledged too late.
-        moving: Indexes that need other ids.
+        late: Those that were written and acknowledged too late.
+        moving: Those that need other ids.
     """
 
     def __init__(self, target: TargetQueue, entry: ChunkEntry, rows: ReservableRows) -> None:
         self._target = target
         self._store = target.store
         self._entry = entry
-        self._rows = rows
-        self.done: set[int] = set()
-        self.kept: set[int] = set()
-        self.late: set[int] = set()
-        self.moving: set[int] = set()
+        self.rows = rows
+        self.done, self.kept, self.late, self.moving = np.zeros((4, len(rows.indexes)), bool)
         self.written = 0
         self.expired = 0
 
-    def write(self, indexes: Sequence[int]) -> None:
+    def write(self, wanted: Mask) -> None:
         """Writes rows at the ids that count for them."""
-        newest = self._entry.newest(indexes)
-        for number in sorted(set(newest.values())):
-            of_it = {index for index in indexes if newest[index] == number}
-            for older in self._entry.generations[:number]:
-                places = self._places(self._chosen(older, set(members(older.rows, of_it))))
+        newest = self._entry.newest(self.rows.indexes)
+        for number in np.unique(newest[wanted]).tolist():
+            of_it = wanted & (newest == number)
+            for place, older in enumerate(self._entry.generations[:number]):
+                was_there = members(older.rows, self.rows.indexes) if place else True
+                places = self._messages(older, of_it & was_there).places
                 self._target.use(lambda queue, places=places: self._store.delete(queue, places))  # type: ignore[misc]
             self._write(self._entry.generations[number], of_it)
 
-    def _write(self, generation: ReservedIds, indexes: set[int]) -> None:
-        messages = self._chosen(generation, indexes)
+    def _write(self, generation: ReservedIds, chosen: Mask) -> None:
+        messages = self._messages(generation, chosen)
         # A message that expires before the instant of its id would never be visible.
-        lasting = [message for message in messages if message.expires > message.ticks]
+        lasting = messages.where(messages.expires > messages.ticks)
         try:
             written = self._target.use(lambda queue: self._store.load_unread(queue, lasting))
         except TooLate as error:
             if error.written:
-                self.late |= indexes
-                self.moving |= indexes
+                self.late |= chosen
+                self.moving |= chosen
             else:
-                self._settle(messages, generation, indexes)
+                self._settle(messages.places, chosen)
             return
-        self.done |= indexes
+        self.done |= chosen
         self.written += written
         self.expired += len(messages) - written
 
-    def _settle(self, messages: Sequence[Message], generation: ReservedIds, indexes: set[int]) -> None:
+    def _settle(self, places: list[Location], chosen: Mask) -> None:
         """Finds out which rows another attempt, that was killed perhaps, has written before it was too late.
 
         What it may still have on its way is waited for, so that it is found or never written.
         """
         self._target.settle()
-        found = self._target.use(lambda queue: self._store.fetch(queue, self._places(messages)))
-        there = {message.ticks - generation.base for message in found}
-        self.kept |= there
-        self.done |= there
-        self.moving |= indexes - there
+        there = {
+            (one.partition, one.position) for one in self._target.use(lambda queue: self._store.fetch(queue, places))
+        }
+        found = chosen.copy()
+        found[chosen] = [place in there for place in places]
+        self.kept |= found
+        self.done |= found
+        self.moving |= chosen & ~found
 
-    def _chosen(self, generation: ReservedIds, indexes: set[int]) -> list[Message]:
-        messages = self._rows.messages(generation.base, generation.low)
-        if len(indexes) == len(messages):
-            return messages
-        return [one for one, index in zip(messages, self._rows.indexes, strict=True) if index in indexes]
-
-    @staticmethod
-    def _places(messages: Sequence[Message]) -> list[tuple[int, Position]]:
-        return [(message.partition, message.position) for message in messages]
+    def _messages(self, generation: ReservedIds, chosen: Mask) -> MessageColumns:
+        return self.rows.messages(generation.base, generation.low).where(chosen)

@@ -6,30 +6,34 @@ to move, and indexes become done.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import zlib
 
 import msgspec
+import numpy as np
 
 from queuey.errors import StoreIncompatible
+from queuey.storage.columns import Integers, Mask
 
 FORMAT = 1
+MOST_RANGES = 200
+"""Sets of more ranges are entered as bits."""
 
-Ranges = tuple[tuple[int, int], ...]
-"""Sets of integers: pairs of first and end (exclusive), ascending, with gaps between them."""
+IndexSet = tuple[tuple[int, int], ...] | bytes
+"""A set of integers from 0 on: pairs of first and end (exclusive), ascending, with gaps between; or compressed bits."""
 
 
 class ReservedIds(msgspec.Struct, frozen=True, array_like=True):
-    """Ids that were reserved: of index n it is ``(base + n, low)``.
+    """Ids that were reserved: see ``ChunkEntry.span`` for which index gets which.
 
     Attributes:
         base: Ticks.
         low: Of all of them, and of no other id.
-        rows: The indexes that moved here from the generation before; of the first one all.
+        rows: The indexes that moved here from the generation before; of the first one all, whatever it says.
     """
 
     base: int
     low: int
-    rows: Ranges
+    rows: IndexSet = ()
 
 
 class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +42,8 @@ class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         batch: Of a stream: the micro-batch. A later one takes the entry over, so that a stream needs no more of them
             the longer it runs.
-        count: All indexes are below.
+        span: Ticks that a generation's ids take: index n has ``base + n % span``. Rows whose indexes share a tick are
+            of different partitions.
         order: Equal for equal rows in equal order only; empty: each row says itself which index it has.
         content: Equal for the same rows in any order only; empty likewise.
         generations: The newest last.
@@ -49,33 +54,31 @@ class ChunkEntry(msgspec.Struct, frozen=True, array_like=True):
 
     format: int
     batch: int
-    count: int
+    span: int
     order: bytes
     content: bytes
     generations: tuple[ReservedIds, ...]
-    done: Ranges = ()
-    kept: Ranges = ()
+    done: IndexSet = ()
+    kept: IndexSet = ()
 
     @property
     def end(self) -> int:
         """The lowest base of ids that lie above all of these (ticks)."""
-        return max(one.base for one in self.generations) + self.count
+        return max(one.base for one in self.generations) + self.span
 
-    def newest(self, indexes: Iterable[int]) -> dict[int, int]:
+    def newest(self, indexes: Integers) -> Integers:
         """Returns of each index which generation counts."""
-        found = dict.fromkeys(indexes, 0)
+        found = np.zeros(len(indexes), np.int64)
         for number, one in enumerate(self.generations[1:], 1):
-            for index in members(one.rows, found):
-                found[index] = number
+            found[members(one.rows, indexes)] = number
         return found
 
-    def moves(self, indexes: Iterable[int]) -> int:
+    def moves(self, indexes: Integers) -> int:
         """Returns how often that one of some rows has moved that moved most often."""
-        counts = dict.fromkeys(indexes, 0)
-        for one in self.generations[1:]:
-            for index in members(one.rows, counts):
-                counts[index] += 1
-        return max(counts.values(), default=0)
+        counts = sum(
+            (members(one.rows, indexes).astype(int) for one in self.generations[1:]), np.zeros(len(indexes), int)
+        )
+        return int(counts.max(initial=0))
 
 
 def encode(entry: ChunkEntry) -> bytes:
@@ -90,7 +93,7 @@ def decode(raw: bytes) -> ChunkEntry:
         StoreIncompatible: It is of a newer version of this program, or of another one.
     """
     try:
-        entry = msgspec.msgpack.decode(raw, type=ChunkEntry)
+        entry = _decode(raw)
     except msgspec.MsgspecError as error:
         raise StoreIncompatible(f"the ledger has an entry that this version cannot read: {error}") from error
     if entry.format != FORMAT:
@@ -98,42 +101,42 @@ def decode(raw: bytes) -> ChunkEntry:
     return entry
 
 
-def ranges(indexes: Iterable[int]) -> Ranges:
-    """Returns a set of integers as ranges."""
-    found: list[tuple[int, int]] = []
-    for index in sorted(indexes):
-        if found and index < found[-1][1]:
-            continue
-        if found and index == found[-1][1]:
-            found[-1] = found[-1][0], index + 1
-        else:
-            found.append((index, index + 1))
-    return tuple(found)
+_decode = msgspec.msgpack.Decoder(ChunkEntry).decode
 
 
-def union(one: Ranges, other: Ranges) -> Ranges:
-    """Returns what is in either."""
-    found: list[tuple[int, int]] = []
-    for first, end in sorted((*one, *other)):
-        if found and first <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((first, end))
-    return tuple(found)
+def index_set(indexes: Integers) -> IndexSet:
+    """Returns a set of integers as the ledger keeps it."""
+    numbers = np.unique(indexes)
+    if not len(numbers):
+        return ()
+    gaps = np.flatnonzero(np.diff(numbers) > 1)
+    if len(gaps) < MOST_RANGES:
+        firsts, ends = numbers[[0, *gaps + 1]], numbers[[*gaps, -1]] + 1
+        return tuple(zip(firsts.tolist(), ends.tolist(), strict=True))
+    bits = np.zeros(int(numbers[-1]) + 1, bool)
+    bits[numbers] = True
+    return zlib.compress(np.packbits(bits).tobytes())
 
 
-def members(some: Ranges, indexes: Iterable[int]) -> list[int]:
-    """Returns those of the indexes that are in a set, in the order given."""
-    if not some:
-        return []
-    if len(some) == 1:
-        first, end = some[0]
-        return [index for index in indexes if first <= index < end]
-    inside = {index for first, end in some for index in range(first, end)}
-    return [index for index in indexes if index in inside]
+def numbers_in(some: IndexSet) -> Integers:
+    """Returns what is in a set, ascending."""
+    if isinstance(some, bytes):
+        return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(some), np.uint8)))
+    return np.concatenate([np.arange(0), *(np.arange(first, end) for first, end in some)])
 
 
-def lacking(some: Ranges, indexes: Sequence[int]) -> list[int]:
-    """Returns those of the indexes that are not in a set, in the order given."""
-    inside = set(members(some, indexes))
-    return [index for index in indexes if index not in inside] if inside else list(indexes)
+def union(one: IndexSet, more: Integers) -> IndexSet:
+    """Returns what is in a set, and more."""
+    if not len(more):
+        return one
+    return index_set(np.concatenate([numbers_in(one), more]))
+
+
+def members(some: IndexSet, indexes: Integers) -> Mask:
+    """Returns which of the indexes are in a set."""
+    if isinstance(some, bytes):
+        return np.isin(indexes, numbers_in(some))
+    found = np.zeros(len(indexes), bool)
+    for first, end in some:
+        found |= (first <= indexes) & (indexes < end)
+    return found

@@ -7,18 +7,21 @@ with, so that another attempt writes the very same messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from hashlib import blake2b
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from queuey import ids
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
-from queuey.messages import MAX_TTL, Message, Meta
-from queuey.partitions import by_key, spread
+from queuey.messages import MAX_TTL, Meta
+from queuey.partitions import MOST_RUNS, by_key
 from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, refuse
+from queuey.storage.columns import SCHEMA, Integers, Mask, MessageColumns, bytes_of, meta_of
 
 T = TypeVar("T")
 
@@ -52,69 +55,68 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class MessageBuilder(msgspec.Struct):
-    """Messages of one queue that lack their ids. All lists have one item for each row.
+    """Messages of one queue that lack their ids, as columns: each has one item for each row.
 
     Attributes:
-        indexes: What is added to the base of the ids that are reserved: the row's number in its chunk.
-        count: All indexes are below.
+        indexes: Which row of its chunk each row is.
+        span: Index n has the id ``base + n % span``, where ``base`` is reserved.
         order: Equal for equal rows in equal order only; empty where each row says itself which it is.
         content: Equal for the same rows in any order only; empty likewise.
         partitions: 1 to the queue's.
-        bodies: As messages have them.
-        metas: As messages have them.
-        lifetimes: Ticks from the id on; None: ``ends`` counts.
+        bodies: Binary.
+        metas: As ``queuey.storage.columns`` has them.
         ends: Ticks.
-        positions: Of rows that have ids already.
+        relative: Ends count from the id on.
+        positions: Of rows that have ids already: ticks and low halves.
     """
 
-    indexes: Sequence[int]
-    count: int
+    indexes: Integers
+    span: int
     order: bytes
     content: bytes
-    partitions: list[int]
-    bodies: list[str | bytes]
-    metas: list[Meta | None]
-    lifetimes: list[int] | None
-    ends: list[int] | None
-    positions: list[Position] | None = None
+    partitions: Integers
+    bodies: pa.Array
+    metas: pa.Array
+    ends: Integers
+    relative: bool
+    positions: tuple[Integers, Integers] | None = None
 
     def __len__(self) -> int:
-        return len(self.bodies)
+        return len(self.indexes)
 
-    def messages(self, base: int, low: int) -> list[Message]:
+    def messages(self, base: int, low: int) -> MessageColumns:
         """Returns the messages with ids from ``base`` (ticks) on, all with this ``low``."""
-        ticks = [base + index for index in self.indexes]
-        ends = self.ends
-        if ends is None:
-            ends = [at + lives for at, lives in zip(ticks, self.lifetimes or (), strict=True)]
-        return list(map(Message, ticks, repeat(low), self.partitions, ends, self.bodies, self.metas))
+        ticks = self.indexes % self.span + base
+        return self._messages(ticks, np.full(len(ticks), low), ticks)
 
-    def own(self, now: int) -> list[Message]:
+    def own(self, now: int) -> MessageColumns:
         """Returns the messages with the ids that their rows give; a TTL counts from now or, if later, from the id."""
-        positions = self.positions or []
-        ends = self.ends
-        if ends is None:
-            ends = [max(now, at) + lives for (at, _), lives in zip(positions, self.lifetimes or (), strict=True)]
-        ticks, lows = [at for at, _ in positions], [low for _, low in positions]
-        return list(map(Message, ticks, lows, self.partitions, ends, self.bodies, self.metas))
+        ticks, low = self.positions or (self.indexes, self.indexes)
+        return self._messages(ticks, low, np.maximum(ticks, now))
 
-    def part(self, chosen: Sequence[int], indexes: Sequence[int], count: int) -> MessageBuilder:
-        """Returns some of the rows, by place in the lists, under other indexes; they say themselves which they are."""
+    def _messages(self, ticks: Integers, low: Integers, since: Integers) -> MessageColumns:
+        ends = since + self.ends if self.relative else self.ends
+        columns = [pa.array(ticks), pa.array(low), pa.array(ends), self.bodies, self.metas]
+        return MessageColumns(self.partitions, pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+
+    def part(self, chosen: Integers, indexes: Integers, span: int) -> MessageBuilder:
+        """Returns some of the rows, by place, under other indexes; they say themselves which they are."""
+        places = pa.array(chosen)
         return MessageBuilder(
             indexes=indexes,
-            count=count,
+            span=span,
             order=b"",
             content=b"",
-            partitions=[self.partitions[one] for one in chosen],
-            bodies=[self.bodies[one] for one in chosen],
-            metas=[self.metas[one] for one in chosen],
-            lifetimes=None if self.lifetimes is None else [self.lifetimes[one] for one in chosen],
-            ends=None if self.ends is None else [self.ends[one] for one in chosen],
+            partitions=self.partitions[chosen],
+            bodies=self.bodies.take(places),
+            metas=self.metas.take(places),
+            ends=self.ends[chosen],
+            relative=self.relative,
         )
 
 
-def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[str, Sequence[int]]:
-    """Divides the rows of a chunk among queues; returns their numbers in the chunk by the queue's name.
+def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[str, Integers]:
+    """Divides the rows of a chunk among queues; returns their numbers in the chunk, ascending, by the queue's name.
 
     Args:
         chunk: The rows.
@@ -125,16 +127,18 @@ def by_queue(chunk: RowChunk, layout: ColumnLayout, queue: str | None) -> dict[s
         OptionError: A row says nothing.
     """
     if "queue" not in layout:
-        return {queue or "": range(chunk.count)}
-    found: dict[str, list[int]] = {}
-    for index, name in enumerate(chunk.columns["queue"]):
-        if not name:
+        return {queue or "": np.arange(chunk.count)}
+    names, codes = _coded(chunk.columns["queue"])
+    for code, name in enumerate(names):
+        if not name and (codes == code).any():
+            index = int(np.argmax(codes == code))
             raise refuse(chunk, index, "queue", "no queue is named, neither here nor by the option queue")
-        found.setdefault(name, []).append(index)
-    return dict(found)
+    ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+    parts = np.split(np.argsort(codes, kind="stable"), ends[:-1])
+    return {name: part for name, part in zip(names, parts, strict=True) if len(part)}
 
 
-def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Sequence[int], rules: Rules) -> MessageBuilder:
+def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rules) -> MessageBuilder:
     """Makes messages of some rows of a chunk.
 
     Args:
@@ -147,170 +151,231 @@ def drafts_of(chunk: RowChunk, layout: ColumnLayout, which: Sequence[int], rules
         OptionError: Names the row, its column and what is wrong with it; no other row may be written then.
     """
     work = _Work(chunk, layout, which, rules)
-    bodies, kinds = work.bodies()
-    own = work.column("id")
-    order, content = (b"", b"") if own or "sequence" in layout else _digests(chunk, which)
+    named = "id" in layout or "sequence" in layout
+    order, content = (b"", b"") if named else _digests(chunk, layout, which)
     return MessageBuilder(
         indexes=which,
-        count=chunk.count,
+        span=chunk.count,
         order=order,
         content=content,
+        bodies=work.bodies(),
+        metas=work.metas(),
         partitions=work.partitions(),
-        bodies=bodies,
-        metas=work.metas(kinds),
-        lifetimes=work.lifetimes() if "expires" not in layout else None,
-        ends=work.ends() if "expires" in layout else None,
-        positions=None if own is None else [work.read(index, "id", _id, id_) for index, id_ in own],
+        ends=work.ends() if "expires" in layout else work.lifetimes(),
+        relative="expires" not in layout,
+        positions=work.positions() if "id" in layout else None,
     )
 
 
-def sequences(chunk: RowChunk, which: Sequence[int]) -> list[int]:
+def sequences(chunk: RowChunk, which: Integers) -> Integers:
     """Returns the column ``sequence`` of some rows.
 
     Raises:
         OptionError: A row has none, or a negative one.
     """
-    found = []
-    for index in which:
-        number = chunk.columns["sequence"][index]
-        if number is None or number < 0:
-            raise refuse(chunk, index, "sequence", "every row needs a number from 0 on")
-        found.append(number)
-    return found
+    numbers = _integers(chunk.values("sequence", which), -1)
+    if len(bad := np.flatnonzero(numbers < 0)):
+        raise refuse(chunk, int(which[bad[0]]), "sequence", "every row needs a number from 0 on")
+    return numbers
 
 
-def _digests(chunk: RowChunk, which: Sequence[int]) -> tuple[bytes, bytes]:
+def _digests(chunk: RowChunk, layout: ColumnLayout, which: Integers) -> tuple[bytes, bytes]:
     rows = chunk.encoded(which)
-    order = blake2b(b"".join(rows), digest_size=16).digest()
-    return order, blake2b(b"".join(sorted(rows)), digest_size=16).digest()
+    digest = sha256(repr((sorted(chunk.columns), layout.text)).encode())
+    order, content = digest.copy(), digest
+    order.update(rows.buffers()[2].slice(0, pc.sum(pc.binary_length(rows)).as_py()))
+    content.update(b"".join(sorted(bytes_of(rows))))
+    return order.digest()[:16], content.digest()[:16]
+
+
+def _coded(column: pa.Array) -> tuple[list[Any], Integers]:
+    """Returns the distinct values of a column, None as the last one, and for each row the place of its value there."""
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    return [*values, None], _integers(encoded.indices, len(values))
+
+
+def _integers(column: pa.Array, null: int) -> Integers:
+    """Returns the values of a column of integers, with something in the place of nulls."""
+    found: Integers = column.cast(pa.int64()).fill_null(null).to_numpy()
+    return found
 
 
 class _Work:
     """The columns of some rows of a chunk, read one after the other."""
 
-    def __init__(self, chunk: RowChunk, layout: ColumnLayout, which: Sequence[int], rules: Rules) -> None:
+    def __init__(self, chunk: RowChunk, layout: ColumnLayout, which: Integers, rules: Rules) -> None:
         self._chunk = chunk
         self._layout = layout
         self._which = which
         self._rules = rules
+        self._bodies = chunk.values("value", which)
 
-    def column(self, name: str) -> Iterator[tuple[int, Any]] | None:
-        """Returns numbers of rows and their values in a column; None if there is no such column."""
-        if name not in self._layout:
-            return None
-        return zip(self._which, self._chunk.values(name, self._which), strict=True)
+    def _column(self, name: str) -> pa.Array | None:
+        return self._chunk.values(name, self._which) if name in self._layout else None
 
-    def read(self, index: int, name: str, reader: Callable[[Any], T], value: object) -> T:
+    def _refuse(self, wrong: Mask, name: str, say: Callable[[int], str]) -> None:
+        """Refuses the first of some rows.
+
+        Args:
+            wrong: Which they are.
+            name: The column.
+            say: Says what is wrong with a row, given its place.
+        """
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            raise refuse(self._chunk, int(self._which[place]), name, say(place))
+
+    def _read(self, place: int, name: str, reader: Callable[[Any], T], value: object) -> T:
         """Reads one value; an error names its row."""
         try:
             return reader(value)
         except (ValueError, TypeError) as error:
-            raise refuse(self._chunk, index, name, str(error)) from error
+            raise refuse(self._chunk, int(self._which[place]), name, str(error)) from error
 
-    def bodies(self) -> tuple[list[str | bytes], list[str | None] | None]:
-        """Returns the bodies and what they are: text, bytes or json; None: all are what the column's type says."""
-        values: list[str | bytes] = self._chunk.values("value", self._which)
-        kinds = self.column("valueType")
-        self._check_bodies(values)
-        if kinds is None:
-            return values, None
-        bodies: list[str | bytes] = []
-        found: list[str | None] = []
-        for value, (index, kind) in zip(values, kinds, strict=True):
-            bodies.append(value if kind is None else self._body(index, kind, value))
-            found.append(kind)
-        return bodies, found
-
-    def _body(self, index: int, kind: str, value: str | bytes) -> str | bytes:
-        if kind not in _KINDS:
-            raise refuse(self._chunk, index, "valueType", f"{kind!r} is none of {', '.join(_KINDS)}")
-        if kind == "bytes":
-            return self.read(index, "value", _as_bytes, value)
-        text = self.read(index, "value", _as_text, value)
-        if kind == "json":
-            self.read(index, "value", _check_json, text)
-        return text
-
-    def _check_bodies(self, bodies: Sequence[str | bytes | None]) -> None:
+    def bodies(self) -> pa.Array:
+        """Returns the bodies, checked."""
         most = self._rules.most
-        for index, body in zip(self._which, bodies, strict=True):
-            if not body:
-                raise refuse(self._chunk, index, "value", "null" if body is None else "a message cannot be empty")
-            if len(body) * 4 > most and len(body.encode() if isinstance(body, str) else body) > most:
-                raise refuse(self._chunk, index, "value", f"longer than the {most} bytes of max_body")
+        sizes = _integers(pc.binary_length(self._bodies), -1)
+        self._refuse(
+            (sizes < 1) | (sizes > most),
+            "value",
+            lambda place: (
+                "null"
+                if sizes[place] < 0
+                else f"longer than the {most} bytes of max_body"
+                if sizes[place]
+                else "a message cannot be empty"
+            ),
+        )
+        return self._bodies
 
-    def metas(self, kinds: list[str | None] | None) -> list[Meta | None]:
-        """Returns what travels with the bodies."""
-        if kinds is None and "contentType" not in self._layout and "headers" not in self._layout:
-            return [None] * len(self._which)
-        types, headers = self.column("contentType"), self.column("headers")
-        found: list[Meta | None] = []
-        for place, index in enumerate(self._which):
-            kind = self.read(index, "contentType", _content_type, next(types)[1]) if types else None
-            pairs = self.read(index, "headers", _headers, next(headers)[1]) if headers else ()
-            json = kinds is not None and kinds[place] == "json"
-            found.append(Meta(kind, pairs, json) if kind or pairs or json else None)
-        return found
+    def metas(self) -> pa.Array:
+        """Returns what travels with the bodies; bodies that their rows call text or JSON are checked to be so."""
+        text, json = self._kinds()
+        types, type_codes = self._types()
+        headers, header_codes = self._headers()
+        codes = ((header_codes * len(types) + type_codes) << 2) | text << 1 | json
+        distinct, places = np.unique(codes, return_inverse=True)
+        metas = []
+        for code in distinct.tolist():
+            of_headers, of_types = divmod(code >> 2, len(types))
+            meta = Meta(types[of_types], headers[of_headers], bool(code & 1))
+            metas.append(meta_of(meta, text=bool(code & 2)))
+        return pa.array(metas, pa.binary()).take(pa.array(places))
 
-    def partitions(self) -> list[int]:
-        """Returns a partition for each row: its own, its key's, or one that its place gives."""
-        none: list[int | None] = [None] * len(self._which)
-        numbers = self._given() if "partition" in self._layout else none
-        keys = self.column("key")
-        if keys is not None:
-            numbers = [
-                by_key(key if isinstance(key, str) else self.read(index, "key", _as_text, key), self._rules.partitions)
-                if number is None and key is not None
-                else number
-                for number, (index, key) in zip(numbers, keys, strict=True)
-            ]
-        return self._spread(numbers)
-
-    def _given(self) -> list[int | None]:
-        numbers: list[int | None] = self._chunk.values("partition", self._which)
-        most = self._rules.highest
-        for index, number in zip(self._which, numbers, strict=True):
-            if number is not None and not 0 < number <= most:
-                raise refuse(self._chunk, index, "partition", f"{number} is not one of the queue's (1 to {most})")
-        return numbers
-
-    def _spread(self, numbers: list[int | None]) -> list[int]:
-        found = [number for number in numbers if number is not None]
-        if len(found) == len(numbers):
-            return found
-        rules = self._rules
-        choices: Iterator[int]
-        if (own := self.column("id")) is not None:
-            choices = (by_key(str(value), rules.partitions) for _, value in own)
-        elif (sequence := self.column("sequence")) is not None:
-            choices = ((value or 0) % rules.partitions + 1 for _, value in sequence)
-        else:
-            choices = (spread(one, len(numbers), rules.first, rules.partitions) for one in range(len(numbers)))
-        return [choice if number is None else number for number, choice in zip(numbers, choices, strict=True)]
-
-    def lifetimes(self) -> list[int]:
-        """Returns how long each message lives (ticks)."""
-        usual = self._rules.ttl * TICKS_PER_SECOND
-        column = self.column("ttl")
+    def _kinds(self) -> tuple[Mask, Mask]:
+        """Returns which bodies are text, JSON included, and which are JSON."""
+        column = self._column("valueType")
+        count = len(self._which)
         if column is None:
-            return [usual] * len(self._which)
-        found = []
-        for index, ttl in column:
-            if ttl is not None and not 0 < ttl <= MAX_TTL:
-                raise refuse(self._chunk, index, "ttl", f"{ttl} is not between 1 and {MAX_TTL} seconds")
-            found.append(usual if ttl is None else ttl * TICKS_PER_SECOND)
+            return np.full(count, self._layout.text), np.zeros(count, bool)
+        kinds, codes = _coded(column)
+        known = np.array([kind is None or kind in _KINDS for kind in kinds])
+        self._refuse(
+            ~known[codes], "valueType", lambda place: f"{kinds[codes[place]]!r} is none of {', '.join(_KINDS)}"
+        )
+        text = np.array([self._layout.text if kind is None else kind != "bytes" for kind in kinds])[codes]
+        json = np.array([kind == "json" for kind in kinds])[codes]
+        self._check_texts(np.flatnonzero(text), np.flatnonzero(json))
+        return text, json
+
+    def _check_texts(self, texts: Integers, jsons: Integers) -> None:
+        try:
+            self._bodies.take(pa.array(texts)).cast(pa.string())
+        except pa.ArrowInvalid:  # Which one it is says Python.
+            for place in texts.tolist():
+                self._read(place, "value", _as_text, self._bodies[place].as_py())
+        for place, body in zip(jsons.tolist(), bytes_of(self._bodies.take(pa.array(jsons))), strict=True):
+            self._read(place, "value", _check_json, body.decode())
+
+    def _types(self) -> tuple[list[str | None], Integers]:
+        """Returns distinct content types, and which of them each row has."""
+        column = self._column("contentType")
+        if column is None:
+            return [None], np.zeros(len(self._which), np.int64)
+        types, codes = _coded(column)
+        bad = np.array([bool(kind and _CONTROL.search(kind)) for kind in types])
+        self._refuse(bad[codes], "contentType", lambda _: "a content type has no control characters")
+        return [kind or None for kind in types], codes
+
+    def _headers(self) -> tuple[list[tuple[tuple[str, str], ...]], Integers]:
+        """Returns distinct headers, and which of them each row has."""
+        column = self._column("headers")
+        codes = np.zeros(len(self._which), np.int64)
+        found: dict[tuple[tuple[str, str], ...], int] = {(): 0}
+        if column is not None:
+            for place in np.flatnonzero(_integers(pc.list_value_length(column), 0)).tolist():
+                pairs = self._read(place, "headers", _headers, column[place].as_py())
+                codes[place] = found.setdefault(pairs, len(found))
+        return list(found), codes
+
+    def partitions(self) -> Integers:
+        """Returns a partition for each row: its own, its key's, or one that its place gives."""
+        count, most = len(self._which), self._rules.highest
+        column, keys = self._column("partition"), self._column("key")
+        found, known = np.zeros(count, np.int64), np.zeros(count, bool)
+        if column is not None:
+            found, known = _integers(column, 0).copy(), column.is_valid().to_numpy(zero_copy_only=False)
+            self._refuse(
+                known & ((found < 1) | (found > most)),
+                "partition",
+                lambda place: f"{found[place]} is not one of the queue's (1 to {most})",
+            )
+        if keys is not None:
+            left = np.flatnonzero(~known & keys.is_valid().to_numpy(zero_copy_only=False))
+            found[left] = self._by_keys(keys, left)
+            known = known | keys.is_valid().to_numpy(zero_copy_only=False)
+        if not known.all():
+            found[~known] = self._chosen()[~known]
         return found
 
-    def ends(self) -> list[int]:
+    def _by_keys(self, keys: pa.Array, places: Integers) -> Integers:
+        values, codes = _coded(keys.take(pa.array(places)))
+        firsts = places[np.unique(codes, return_index=True)[1]].tolist()
+        found = [
+            by_key(self._read(first, "key", _as_text, key), self._rules.partitions)
+            for first, key in zip(firsts, values[:-1], strict=True)
+        ]
+        return np.array(found, np.int64)[codes]
+
+    def _chosen(self) -> Integers:
+        """Returns the partitions of rows that leave the choice."""
+        rules, count = self._rules, len(self._which)
+        if (own := self._column("id")) is not None:
+            return np.array([by_key(str(value), rules.partitions) for value in own.to_pylist()])
+        if (numbers := self._column("sequence")) is not None:
+            return _integers(numbers, 0) % rules.partitions + 1
+        # As ``queuey.partitions.spread`` does it.
+        runs = min(MOST_RUNS, rules.partitions, count)
+        return (rules.first - 1 + np.arange(count) * runs // count) % rules.partitions + 1
+
+    def lifetimes(self) -> Integers:
+        """Returns how long each message lives (ticks)."""
+        column = self._column("ttl")
+        if column is None:
+            return np.full(len(self._which), self._rules.ttl * TICKS_PER_SECOND)
+        found = _integers(column, self._rules.ttl)
+        self._refuse(
+            (found < 1) | (found > MAX_TTL),
+            "ttl",
+            lambda place: f"{found[place]} is not between 1 and {MAX_TTL} seconds",
+        )
+        return found * TICKS_PER_SECOND
+
+    def ends(self) -> Integers:
         """Returns when each message ends (ticks)."""
-        latest = self._rules.now + MAX_TTL * TICKS_PER_SECOND
-        found = []
-        for index, micros in self.column("expires") or ():
-            ends = None if micros is None else micros * _TICKS_PER_MICROSECOND + EPOCH_TICKS
-            if ends is None or ends > latest:
-                raise refuse(self._chunk, index, "expires", f"null, or more than {MAX_TTL} seconds ahead")
-            found.append(ends)
-        return found
+        latest = (self._rules.now - EPOCH_TICKS) // _TICKS_PER_MICROSECOND + MAX_TTL * 1_000_000
+        found = _integers(self._chunk.values("expires", self._which), latest + 1)
+        self._refuse(found > latest, "expires", lambda _: f"null, or more than {MAX_TTL} seconds ahead")
+        return found * _TICKS_PER_MICROSECOND + EPOCH_TICKS
+
+    def positions(self) -> tuple[Integers, Integers]:
+        """Returns the ids that rows have: ticks and low halves."""
+        texts = self._chunk.values("id", self._which).to_pylist()
+        found = [self._read(place, "id", _id, text) for place, text in enumerate(texts)]
+        ticks, low = np.array(found, np.int64).reshape(-1, 2).T
+        return np.ascontiguousarray(ticks), np.ascontiguousarray(low)
 
 
 def _id(text: str | None) -> Position:
@@ -321,16 +386,6 @@ def _id(text: str | None) -> Position:
 
 def _as_text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
-
-
-def _as_bytes(value: str | bytes) -> bytes:
-    return value if isinstance(value, bytes) else value.encode()
-
-
-def _content_type(value: str | None) -> str | None:
-    if value and _CONTROL.search(value):
-        raise ValueError("a content type has no control characters")
-    return value or None
 
 
 def _headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) -> tuple[tuple[str, str], ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
-from itertools import chain, groupby, pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
+import numpy as np
 
 from queuey.errors import QueueNotFound
 from queuey.messages import Queue, QueueSpec
@@ -21,6 +22,7 @@ from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue,
 from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, by_queue, drafts_of, sequences
 from queuey.spark.sink.rate_limit import RateLimit
 from queuey.storage import Store
+from queuey.storage.columns import Integers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,7 +176,7 @@ class TaskWriter:
             raise NotRepeatable(f"Micro-batch {batch} is done again, but micro-batch {standing} has begun to write.")
         return agreed
 
-    def _divided(self, chunk: RowChunk) -> list[tuple[TargetQueue, Sequence[int]]]:
+    def _divided(self, chunk: RowChunk) -> list[tuple[TargetQueue, Integers]]:
         """Returns the queues that a chunk goes to and its rows for each, having found all of them."""
         found = by_queue(chunk, self._layout, self._options.queue)
         return [(self._target(name), which) for name, which in found.items()]
@@ -197,7 +199,7 @@ class TaskWriter:
             raise OptionError(f"Queue {name!r} is a dedup queue: Spark cannot write to it. POST the messages instead.")
         return queue
 
-    def _drafts(self, chunk: RowChunk, queue: Queue, which: Sequence[int]) -> MessageBuilder:
+    def _drafts(self, chunk: RowChunk, queue: Queue, which: Integers) -> MessageBuilder:
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._divided_among(chunk, queue)
         first = (crc32(self._identity.own().encode()) + chunk.number) % partitions + 1
@@ -206,7 +208,7 @@ class TaskWriter:
 
     def _divided_among(self, chunk: RowChunk, queue: Queue) -> int:
         """Returns how many partitions rows are divided among that name none: as many as at the first attempt."""
-        if "partition" in self._layout and None not in chunk.columns["partition"]:
+        if "partition" in self._layout and not chunk.columns["partition"].null_count:
             return queue.partitions
         if queue.uid not in self._partitions:
             shared = "sequence" in self._layout
@@ -222,15 +224,19 @@ class TaskWriter:
         if "sequence" not in self._layout:
             return self._reserve(self._identity.own(uid), chunk.number, target, drafts)
         total = WriteCounts()
-        for partition, piece, part in _by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
-            total += self._reserve(self._identity.work(uid, f"p{partition}"), piece, target, part)
+        for piece, part in _by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
+            total += self._reserve(self._identity.work(uid), piece, target, part)
         return total
 
     def _reserve(self, work: str, piece: int, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
         reserver = self._reservers.get(work)
         if reserver is None:
             reserver = self._reservers[work] = Reserver(
-                target, work, lead=self._options.lead, batch=self._identity.batch
+                target,
+                work,
+                lead=self._options.lead,
+                batch=self._identity.batch,
+                numbered="sequence" in self._layout,
             )
         if self._is_finished(target.queue.uid) and not reserver.begun(piece):
             raise NotRepeatable(
@@ -258,19 +264,24 @@ class TaskWriter:
         return WriteCounts(rows=len(messages), written=written, expired=len(messages) - written)
 
 
-def _by_sequence(
-    drafts: MessageBuilder, numbers: Sequence[int], size: int
-) -> Iterable[tuple[int, int, MessageBuilder]]:
-    """Divides rows by partition and by the piece, of this size, that their sequence lies in; yields these and them."""
-    places = sorted(range(len(numbers)), key=lambda place: (drafts.partitions[place], numbers[place]))
+def _by_sequence(drafts: MessageBuilder, numbers: Integers, size: int) -> Iterator[tuple[int, MessageBuilder]]:
+    """Divides rows by the piece, of this size, that their number lies in; yields pieces, ascending, and their rows.
 
-    def key(place: int) -> tuple[int, int]:
-        return drafts.partitions[place], numbers[place] // size
-
-    for (partition, piece), group in groupby(places, key):
-        chosen = list(group)
-        if twice := [one for one, other in pairwise(numbers[place] for place in chosen) if one == other]:
-            raise OptionError(
-                f"Several rows for partition {partition} have the sequence {twice[0]}: they would be one message."
-            )
-        yield partition, piece, drafts.part(chosen, [numbers[one] % size for one in chosen], size)
+    Raises:
+        OptionError: Two rows of one partition have one number.
+    """
+    order = np.lexsort((numbers, drafts.partitions))
+    again = (np.diff(numbers[order]) == 0) & (np.diff(drafts.partitions[order]) == 0)
+    if again.any():
+        place = order[np.argmax(again)]
+        raise OptionError(
+            f"Several rows for partition {drafts.partitions[place]} have the sequence {numbers[place]}: they would be "
+            "one message."
+        )
+    pieces = numbers // size
+    indexes = (drafts.partitions - 1) * size + numbers % size
+    order = np.argsort(pieces, kind="stable")
+    firsts = [0, *(np.flatnonzero(np.diff(pieces[order])) + 1).tolist(), len(order)]
+    for first, end in pairwise(firsts):
+        chosen = order[first:end]
+        yield int(pieces[chosen[0]]), drafts.part(chosen, indexes[chosen], size)

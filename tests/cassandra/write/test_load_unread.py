@@ -17,9 +17,8 @@ from queuey.messages import Message, Queue
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.ids.clock import ClockWatch
-from queuey.storage.cassandra.ids.id_generator import Stamps, stamp_of
 from queuey.storage.cassandra.read.bulk import Window, window
-from queuey.storage.cassandra.write.bulk_load import Loader
+from queuey.storage.cassandra.write.bulk_load import Loader, stamps_at
 from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
 from tests.cassandra.scene import TTL, C, D, Mechanism, Process, Reader, S, Scene, W, mechanisms, played_without
 from tests.replacing import replace
@@ -145,7 +144,8 @@ def window_without_bounds(removed: ExitStack) -> None:
 
 def stamped_when_sent(removed: ExitStack) -> None:
     """Stamps rows with the time at which they are sent."""
-    removed.enter_context(replace(Stamps.at, lambda self, _, ticks: stamp_of(max(self._clock.now(), ticks))))
+    later = round((0.5 + SPARE + D) * SECOND)
+    removed.enter_context(replace(stamps_at, lambda now, *given: stamps_at(now + later, *given)))
 
 
 LOADING = (

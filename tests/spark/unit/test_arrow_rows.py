@@ -95,14 +95,14 @@ def test_chunks_do_not_depend_on_how_rows_arrive(lengths: list[list[int]], rows:
     assert [text for some in found_texts(found) for text in some] == flat
     assert [chunk.number for chunk in found] == list(range(len(found)))
     for chunk in found:
-        values = chunk.columns["value"]
+        values = chunk.columns["value"].to_pylist()
         assert 0 < chunk.count == len(values) <= rows
         assert sum(map(len, values[:-1])) < size
 
 
 def found_texts(found: Sequence[RowChunk]) -> list[list[str]]:
     """The values of chunks."""
-    return [chunk.columns["value"] for chunk in found]
+    return [[body.decode() for body in chunk.columns["value"].to_pylist()] for chunk in found]
 
 
 def _batch(texts: list[str]) -> pa.RecordBatch:

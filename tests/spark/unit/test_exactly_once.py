@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 from queuey.errors import QueueChanged, StoreUnavailable, TooLate
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
-from queuey.spark.sink.ledger_entry import ChunkEntry, decode, encode, lacking, members, ranges, union
+from queuey.spark.sink.ledger_entry import ChunkEntry, decode, encode, index_set, members, numbers_in, union
 from queuey.storage import Store
+from queuey.storage.columns import MessageColumns, columns_of
 from tests.backends import APP, Clock, SqliteSite
 from tests.spark.attempts import Killed, Mortal, Reader, Texts
 
@@ -366,23 +368,23 @@ def test_messages_without_a_future_are_counted(scene: Scene) -> None:
     """Rows whose end has passed are written by nobody, and are no reason to do anything again."""
 
     class Ended(Texts):
-        def messages(self, base: int, low: int) -> list[Message]:
+        def messages(self, base: int, low: int) -> MessageColumns:
             first, *others = super().messages(base, low)
-            return [msgspec.structs.replace(first, expires=1), *others]
+            return columns_of([msgspec.structs.replace(first, expires=1), *others])
 
     assert scene.attempt().write(0, Ended(["a", "b"], [0, 1], 2)) == WriteCounts(2, 1, expired=1)
     assert sorted(scene.stored()) == ["b"]
 
 
-@given(
-    st.sets(st.integers(0, 60)),
-    st.sets(st.integers(0, 60)),
-)
-def test_ranges_are_sets(one: set[int], other: set[int]) -> None:
-    """Ranges hold what was put into them, and what is in either of two is in their union."""
-    both = union(ranges(one), ranges(other))
-    assert both == ranges(one | other)
-    assert members(both, list(range(61))) == sorted(one | other)
-    assert lacking(both, list(range(61))) == [index for index in range(61) if index not in one | other]
-    entry = ChunkEntry(1, 7, 61, b"o", b"c", (), done=both)
-    assert decode(encode(entry)) == entry
+@given(st.sets(st.integers(0, 3000)), st.sets(st.integers(0, 3000)), st.integers(1, 3))
+def test_sets_of_indexes_are_sets(one: set[int], other: set[int], step: int) -> None:
+    """A set holds what was put into it, as ranges or as bits; what is in either of two is in their union."""
+    some, more = (np.array(sorted(number * step for number in numbers), np.int64) for numbers in (one, other))
+    scattered = np.arange(0, 6000, 7)
+    for most in (some, scattered):
+        both = union(index_set(most), more)
+        expected = sorted({*most.tolist(), *more.tolist()})
+        assert numbers_in(both).tolist() == expected
+        assert np.flatnonzero(members(both, np.arange(9001))).tolist() == expected
+        entry = ChunkEntry(1, 7, 9001, b"o", b"c", (), done=both)
+        assert decode(encode(entry)) == entry

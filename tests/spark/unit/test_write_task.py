@@ -125,6 +125,21 @@ def test_numbered_rows_may_come_in_any_number_of_tasks_and_as_late_as_they_like(
     assert sorted(int(message.body) for message in desk.all()) == list(range(90))
 
 
+def test_numbered_rows_keep_their_order_over_tasks(desk: Desk) -> None:
+    """Tasks that go on side by side, each with numbers of its own, write in the order of numbers, and nothing moves."""
+    schema = "value string, sequence long"
+    rows = [(str(number), number) for number in range(600)]
+    for first in range(0, 200, 25):
+        for task in range(3):
+            some = rows[200 * task + first :][:25]
+            assert desk.write(schema, some, task=task, rate=50.0, lead=60.0).moved == 0
+    desk.clock.advance(300)
+    found = desk.all()
+    for partition in range(1, 5):
+        numbers = [int(message.body) for message in found if message.partition == partition]
+        assert numbers == list(range(partition - 1, 600, 4))
+
+
 def test_rows_with_one_number_are_refused(desk: Desk) -> None:
     """Two rows of one partition with one number would be one message, so one of them would be lost."""
     schema = "value string, sequence long, partition int"

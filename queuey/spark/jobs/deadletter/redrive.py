@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import msgspec
+import numpy as np
 
 from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven, by_origin
 from queuey.errors import QueueNotFound, StoreIncompatible
@@ -31,6 +32,7 @@ from queuey.spark.jobs.deadletter.selection import DeadLetterUnit, FoundDeadLett
 from queuey.spark.options import LEAD
 from queuey.spark.sink.exactly_once import Reserver, TargetQueue
 from queuey.storage import Store
+from queuey.storage.columns import Integers, MessageColumns, columns_of
 
 CHUNK = 500
 """Dead letters."""
@@ -95,20 +97,20 @@ class RedriveChunk(msgspec.Struct, frozen=True, array_like=True):
 class Returning(msgspec.Struct):
     """Dead letters of a chunk on their way to one queue; see :class:`queuey.spark.sink.exactly_once.ReservableRows`."""
 
-    indexes: Sequence[int]
-    count: int
+    indexes: Integers
+    span: int
     dead_letters: Sequence[DeadLetter]
     ttl: int
     order: bytes = b""
     content: bytes = b""
 
-    def messages(self, base: int, low: int) -> list[Message]:
+    def messages(self, base: int, low: int) -> MessageColumns:
         """Returns them as the messages that they were, with new ids."""
         lives = self.ttl * TICKS_PER_SECOND
-        return [
+        return columns_of(
             Message(base + index, low, one.partition, base + index + lives, one.body, _meta(one))
-            for index, one in zip(self.indexes, self.dead_letters, strict=True)
-        ]
+            for index, one in zip(self.indexes.tolist(), self.dead_letters, strict=True)
+        )
 
 
 class Redrive:
@@ -181,7 +183,7 @@ class Redrive:
             mine = [there[location] for location in locations]
             queue = targets[name]
             rows = Returning(
-                [index for index, _ in mine],
+                np.array([index for index, _ in mine], np.int64),
                 chunk.count,
                 [one.dead_letter for _, one in mine],
                 self._order.ttl or queue.ttl or self._usual_ttl,

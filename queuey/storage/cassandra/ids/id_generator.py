@@ -107,11 +107,12 @@ class Stamps:
     ``difference`` ahead of this one.
     """
 
-    __slots__ = ("_ahead", "_clock", "_last", "_lock")
+    __slots__ = ("_clock", "_last", "_lock", "ahead")
 
     def __init__(self, clock: Clock, difference: float) -> None:
         self._clock = clock
-        self._ahead = AHEAD + round(2 * difference * TICKS_PER_SECOND)
+        self.ahead = AHEAD + round(2 * difference * TICKS_PER_SECOND)
+        """Ticks by which the time of an id may be ahead of this clock and still be its timestamp."""
         self._last = 0
         self._lock = threading.Lock()
 
@@ -128,7 +129,7 @@ class Stamps:
         It does not depend on the process's other writes, so its upper bound follows from the time until which it was
         given.
         """
-        return stamp_of(max(now, min(ticks, now + self._ahead)))
+        return stamp_of(max(now, min(ticks, now + self.ahead)))
 
 
 def stamp_of(ticks: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -24,13 +24,16 @@ from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.read import bucket_index, counting, named_values, statistics
 from queuey.storage.cassandra.read.bucket_index import Known
 from queuey.storage.cassandra.read.reading import Gathered
-from queuey.storage.cassandra.write.bulk_load import LOADED_AT_ONCE, Loader
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from queuey.storage.cassandra.read.arrow_scan import Columns
+    from queuey.storage.cassandra.write.bulk_load import Loader
+    from queuey.storage.columns import MessageColumns
 
+LOADED_AT_ONCE = 5000
+"""Messages that are divided among buckets together."""
 LOOKS = 64
 """Partitions of one queue whose buckets are looked up together to be measured."""
 SAMPLE = 100
@@ -177,12 +180,13 @@ class CassandraBulk(CassandraMessages):
         return arrow_scan.unnamed(found, named, rows)
 
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """See the contract. They go to separate buckets, as messages that are put (see :mod:`loading`)."""
+        """See the contract. They go to separate buckets, as messages that are put (see :mod:`.bulk_load`)."""
+        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
+
         self._watch.require()
         loader = self._loader(self._rows.current(queue))
         written = 0
-        left = iter(messages)
-        while some := list(islice(left, LOADED_AT_ONCE)):
+        for some in columns.in_pieces(messages, LOADED_AT_ONCE):
             self._check(self._rows.current(queue).queue, some)
             written += loader.write(some)
         return written
@@ -192,13 +196,17 @@ class CassandraBulk(CassandraMessages):
 
         After any other error some of the messages may be written.
         """
+        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
+        from queuey.storage.cassandra.write.bulk_load import stamps_at  # noqa: PLC0415 - likewise
+
         self._watch.require()
         row = self._rows.current(queue)
-        self._check(row.queue, messages)
-        if not messages:
+        loaded = columns.columns_of(messages)
+        self._check(row.queue, loaded)
+        if not loaded:
             return 0
         within = window(
-            min(message.ticks for message in messages),
+            int(loaded.ticks.min()),
             self._levels.of(queue),
             self._levels.delay(queue),
             difference=self._options.clock_difference,
@@ -208,14 +216,15 @@ class CassandraBulk(CassandraMessages):
         if now >= within.begin:
             raise TooLate(written=False)
         loader = self._loader(row)
-        placed = loader.placed(messages, now)
+        placed = loader.placed(loaded, now)
         loader.record(placed)
         self._rows.current(queue)
         if self._clock.now() >= within.begin:
             raise TooLate(written=False)
+
         # The timestamps are older than this check. So if the check fails for a later call, its deletes win against rows
         # of this call that are still in flight, wherever this process is stopped.
-        written = loader.send(placed, now, lambda at: self._stamps.at(now, at))
+        written = loader.send(placed, now, partial(stamps_at, now, self._stamps.ahead))
         ended, arrived = self._clock.both()
         try:
             self._watch.confirm(arrived)
@@ -226,15 +235,16 @@ class CassandraBulk(CassandraMessages):
         return written
 
     def _loader(self, row: Row) -> Loader:
+        from queuey.storage.cassandra.write.bulk_load import Loader  # noqa: PLC0415 - needs Arrow
+
         return Loader(self._driver, self._bucket_index, row, self._levels.of(row.queue), self._clock, self._stamps)
 
-    def _check(self, queue: Queue, messages: Sequence[Message]) -> None:
+    def _check(self, queue: Queue, messages: MessageColumns) -> None:
         """Refuses messages that cannot be loaded, and makes sure that this process makes none of their ids."""
-        for message in messages:
-            items_of.check_partition(queue, message.partition)
-            items_of.check_text(message.body)
+        for partition in set(messages.partitions.tolist()):
+            items_of.check_partition(queue, partition)
         mine = self._generator.low
-        if mine in {message.low for message in messages}:
+        if (messages.low == mine).any():
             self._generator.avoid(mine)
 
 

@@ -1,25 +1,32 @@
-"""Bulk loads: many messages with given ids, in batches of one Cassandra partition each, some on the way at a time."""
+"""Bulk loads: many messages with given ids, in batches of one Cassandra partition each, some on the way at a time.
+
+Messages come as columns and stay so up to the bytes of their statements.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
 
 from queuey.errors import StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Message
+from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Rows
 from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.id_generator import Stamps
+from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, Stamps
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
+from queuey.storage.cassandra.write.insert_columns import encoded_inserts
+from queuey.storage.columns import Integers, MessageColumns
 
-LOADED_AT_ONCE = 5000
-"""Messages that are divided among buckets together."""
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
 """What a wide bucket of loaded messages may hold: more than others, because the next narrower ones are so much
@@ -29,10 +36,20 @@ BATCH_BYTES = 128 << 10
 FLYING = 8
 """Batches on the way; one with a long body counts as several, by its length. The driver refuses requests for a
 connection while one that does not fit in the socket's buffer is on its way."""
-_NO_META = b"\0"
 
-Placed = dict[tuple[int, Bucket], list[Message]]
-"""Messages by partition and bucket."""
+
+class Placed(NamedTuple):
+    """Messages by partition and bucket.
+
+    Attributes:
+        messages: Those of one bucket follow each other.
+        buckets: The bucket of each message.
+        runs: The partition and bucket of those that follow each other, and the place of the first of them.
+    """
+
+    messages: MessageColumns
+    buckets: Integers
+    runs: list[tuple[int, Bucket, int]]
 
 
 class Loader:
@@ -57,7 +74,7 @@ class Loader:
         self._clock = clock
         self._stamps = stamps
 
-    def write(self, messages: Sequence[Message]) -> int:
+    def write(self, messages: MessageColumns) -> int:
         """Writes messages; returns how many, without those that have expired.
 
         Raises:
@@ -66,39 +83,56 @@ class Loader:
         now = self._clock.now()
         placed = self.placed(messages, now)
         self.record(placed)
-        return self.send(placed, now, self._stamps.above)
+        return self.send(placed, now, self._above)
 
-    def placed(self, messages: Sequence[Message], now: int) -> Placed:
-        """Returns where messages go, by partition and bucket, without those that have expired by ``now`` (ticks)."""
-        alive = [message for message in messages if message.expires > now]
-        found: Placed = {}
-        level = _width_for(alive)
-        for message in alive:
-            lifetime = (message.expires - min(now, message.ticks)) / TICKS_PER_SECOND
-            kind = max(self._row.home_class, bucketing.class_of(lifetime))
-            time_bucket = bucketing.bucket_of(message.ticks, kind, level)
-            found.setdefault((message.partition, time_bucket), []).append(message)
-        return found
+    def _above(self, ticks: Integers) -> Integers:
+        return np.fromiter(map(self._stamps.above, ticks.tolist()), np.int64, len(ticks))
+
+    def placed(self, messages: MessageColumns, now: int) -> Placed:
+        """Returns where messages go, without those that have expired by ``now`` (ticks)."""
+        alive = messages.where(messages.expires > now)
+        width_index = _width_for(alive)
+        lifetimes = (alive.expires - np.minimum(alive.ticks, now)) / TICKS_PER_SECOND
+        kinds = np.searchsorted(bucketing.CLASSES[:-1], lifetimes).clip(min=self._row.home_class)
+        widths = np.array([bucketing.width(kind, width_index) for kind in range(len(bucketing.CLASSES))])
+        buckets = (alive.ticks // widths[kinds]) << 3 | width_index
+        keys = np.stack([alive.partitions, kinds, buckets])
+        order = np.lexsort(keys[::-1])
+        if (np.diff(order) != 1).any():
+            alive, keys = alive.taken(order), keys[:, order]
+        new = np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(axis=0)) + 1
+        firsts = [0, *new.tolist()] if len(alive) else []
+        runs = [(int(keys[0, at]), Bucket(int(keys[1, at]), int(keys[2, at])), at) for at in firsts]
+        return Placed(alive, keys[2], runs)
 
     def record(self, placed: Placed) -> None:
         """Records the buckets, so that readers find them."""
         by_partition: dict[int, list[Bucket]] = {}
-        for partition, time_bucket in placed:
+        for partition, time_bucket, _ in placed.runs:
             by_partition.setdefault(partition, []).append(time_bucket)
         for partition, time_buckets in by_partition.items():
             self._bucket_index.record(self._row.queue.qid, partition, time_buckets, consistency=self._level.writes)
 
-    def send(self, placed: Placed, now: int, stamp: Callable[[int], int]) -> int:
+    def send(self, placed: Placed, now: int, stamps: Callable[[Integers], Integers]) -> int:
         """Writes messages to their buckets, which are recorded; returns how many.
 
         Args:
             placed: The messages.
             now: Ticks; TTLs are counted from it.
-            stamp: Gives the timestamp for writing the id with these ticks.
+            stamps: Gives the timestamps for writing ids with these ticks.
 
         Raises:
             StoreUnavailable: Some may be written and some not.
         """
+        messages = placed.messages
+        if not messages:
+            return 0
+        qid = self._row.queue.qid
+        lives = (messages.expires - now + TICKS_PER_SECOND - 1) // TICKS_PER_SECOND + 1
+        ttls = lives.clip(1, bucketing.longest_ttl(now))
+        encoded = encoded_inserts(
+            qid, messages.partitions, placed.buckets, messages.batch, stamps(messages.ticks), ttls
+        )
         room = threading.Semaphore(FLYING)
         errors: list[StoreUnavailable] = []
 
@@ -107,11 +141,10 @@ class Loader:
                 errors.append(error)
             room.release(weight)
 
-        for (partition, time_bucket), messages in placed.items():
-            where = (self._row.queue.qid, partition, time_bucket.bucket)
-            key = message_codec.key_of(*where)
-            for batch in _batches(messages):
-                weight = _weight(batch)
+        sizes = _sizes(messages)
+        ends = [*(first for _, _, first in placed.runs[1:]), len(messages)]
+        for (partition, time_bucket, first), end in zip(placed.runs, ends, strict=True):
+            for start, stop, weight in _batches(sizes[first:end]):
                 for _ in range(weight):
                     room.acquire()
                 if errors:
@@ -119,9 +152,9 @@ class Loader:
                     break
                 self._driver.begin_rows(
                     message_codec.INSERT[time_bucket.kind],
-                    [_encoded(key, message, now, stamp(message.ticks)) for message in batch],
+                    encoded[first + start : first + stop],
                     message_codec.INSERTED,
-                    routing_key=message_codec.routing_of(*where),
+                    routing_key=message_codec.routing_of(qid, partition, time_bucket.bucket),
                     consistency=self._level.writes,
                     timeout=self._level.deadline,
                     done=partial(done, weight),
@@ -130,41 +163,50 @@ class Loader:
             room.acquire()
         if errors:
             raise errors[0]
-        return sum(map(len, placed.values()))
+        return len(messages)
 
 
-def _encoded(key: bytes, message: Message, now: int, stamp: int) -> bytes:
-    body, meta = message_codec.encode(message.body, message.meta)
-    kept = meta if isinstance(meta, bytes) else _NO_META  # Nothing must be left of a message that was there.
-    lives = -((now - message.expires) // TICKS_PER_SECOND) + 1
-    ttl = max(1, min(lives, bucketing.longest_ttl(now)))
-    return message_codec.encoded_insert(key, message.position, body, message.expires, kept, stamp, ttl)
+def stamps_at(now: int, ahead: int, ticks: Integers) -> Integers:
+    """Returns what ``Stamps.at`` gives for each id.
+
+    Args:
+        now: When they are written (ticks).
+        ahead: Of the :class:`Stamps`.
+        ticks: Of the ids.
+    """
+    return (ticks.clip(now, now + ahead) - EPOCH_TICKS) // TICKS_PER_MICROSECOND
 
 
-def _width_for(messages: Sequence[Message]) -> int:
+def _sizes(messages: MessageColumns) -> Integers:
+    """Returns the lengths of bodies (bytes)."""
+    sizes: Integers = pc.binary_length(messages.batch.column(3)).to_numpy().astype(np.int64)
+    return sizes
+
+
+def _width_for(messages: MessageColumns) -> int:
     """Returns narrow enough a level for messages that lie as densely, and are as long, as these."""
     if not messages:
         return bucketing.LOAD
-    times = [message.ticks for message in messages]
     # A job that loads a few messages with ids close together loads the next few soon after.
-    span = max(max(times) - min(times) + 1, bucketing.width(0, bucketing.DENSE_LOAD))
-    fill = max(len(messages) / WIDE_ROWS, sum(len(message.body) for message in messages) / WIDE_BYTES)
+    span = max(int(np.ptp(messages.ticks)) + 1, bucketing.width(0, bucketing.DENSE_LOAD))
+    fill = max(len(messages) / WIDE_ROWS, int(_sizes(messages).sum()) / WIDE_BYTES)
     full = fill * bucketing.width(0, bucketing.LOAD) / span > 1
     return bucketing.DENSE_LOAD if full else bucketing.LOAD
 
 
-def _weight(batch: Sequence[Message]) -> int:
-    """Returns how many batches of the usual size a batch counts for."""
-    return max(1, min(FLYING, sum(len(message.body) for message in batch) // BATCH_BYTES))
+def _batches(sizes: Integers) -> list[tuple[int, int, int]]:
+    """Divides rows into batches: of each its first row, the row after its last one, and for how many it counts.
 
-
-def _batches(messages: Sequence[Message]) -> list[list[Message]]:
-    batches: list[list[Message]] = []
-    size = BATCH_BYTES
-    for message in messages:
-        if size >= BATCH_BYTES or len(batches[-1]) >= BATCH_ROWS:
-            batches.append([])
-            size = 0
-        batches[-1].append(message)
-        size += len(message.body)
-    return batches
+    Args:
+        sizes: Bytes of each row.
+    """
+    ends = np.cumsum(sizes)
+    bounds = [0]
+    while bounds[-1] < len(sizes):
+        first = bounds[-1]
+        full = ends[first] - sizes[first] + BATCH_BYTES
+        bounds.append(int(min(np.searchsorted(ends, full) + 1, first + BATCH_ROWS, len(sizes))))
+    return [
+        (first, end, max(1, min(FLYING, int(ends[end - 1] - ends[first] + sizes[first]) // BATCH_BYTES)))
+        for first, end in pairwise(bounds)
+    ]

@@ -112,6 +112,7 @@ class SqliteBulk(SqliteMessages):
 
     def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
         """See the contract. One transaction, in which ``last`` is what any reader of any process may have passed."""
+        messages = list(messages)
         _check(queue, messages)
         lowest = min((message.ticks for message in messages), default=None)
 
