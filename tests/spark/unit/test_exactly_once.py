@@ -47,11 +47,11 @@ class Scene:
         self.work = f"work-{number}"
         self.reader = Reader(self.store, self.queue)
 
-    def attempt(self, mortal: Mortal | None = None, *, batch: int = 0) -> Reserver:
+    def attempt(self, mortal: Mortal | None = None, *, batch: int = 0, numbered: bool = False) -> Reserver:
         """One attempt of the task; waiting moves the clock."""
         store = self.store if mortal is None else cast("Store", mortal)
         target = TargetQueue(store, self.queue, sleep=self.clock.advance)
-        return Reserver(target, self.work, lead=LEAD, batch=batch)
+        return Reserver(target, self.work, lead=LEAD, batch=batch, numbered=numbered)
 
     def later(self, seconds: float) -> None:
         """Lets time pass; somebody else writes and the reader reads."""
@@ -260,6 +260,27 @@ def test_parts_of_a_chunk_are_done_by_different_tasks(scene: Scene) -> None:
     assert scene.attempt().write(5, other) == WriteCounts(2, 1, moved=1, kept=1)
     assert scene.attempt().write(5, one) == WriteCounts(2, skipped=2)
     exact(scene, "abcd")
+
+
+NUMBERED = [Texts(["a", "b", "c"], [0, 1, 2], 10), Texts(["d", "e", "f", "g"], [3, 1, 2, 0], 10), Texts(["h"], [5], 10)]
+
+
+@pytest.mark.parametrize("when", WAYS)
+@pytest.mark.parametrize("late", [0.0, 2 * LEAD])
+def test_numbered_rows_are_written_once_wherever_an_attempt_ends(scene: Scene, when: str, late: float) -> None:
+    """Also between the steps by which pieces get their place in the order."""
+    steps = Mortal(scene.store, None)
+    run(scene.attempt(steps, numbered=True), NUMBERED)
+    assert steps.steps == ["enter", "enter", "load_unread", "enter"] * 3
+    for at in range(len(steps.steps)):
+        scene.fresh()
+        with pytest.raises(Killed):
+            run(scene.attempt(Mortal(scene.store, at, when), numbered=True), NUMBERED)
+        scene.later(late)
+        again = scene.attempt(numbered=True)
+        for piece, rows in reversed(list(enumerate(NUMBERED))):
+            again.write(piece, rows)
+        exact(scene)
 
 
 def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(scene: Scene) -> None:
