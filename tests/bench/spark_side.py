@@ -173,7 +173,7 @@ def _write_queuey(spark: Any, options: Mapping[str, Any], numbers: Sequence[str]
 def _write_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
     def work(rows: str) -> int:
         frame = spark.read.parquet(rows).selectExpr(
-            "qid", "partition AS part", "bucket", "id", "value AS body", "expires", "CAST(NULL AS binary) AS meta"
+            "qid", "partition", "bucket", "id", "value AS body", "expires", "CAST(NULL AS binary) AS meta"
         )
         frame.write.format(CONNECTOR_FORMAT).options(**options).mode("append").save()
         return 0
