@@ -37,7 +37,7 @@ class Sample(NamedTuple):
 @measure("curator", "Messages put into Curator's queues and consumed, against Curator itself")
 def curator(bench: Bench) -> Report:
     """Each side puts messages and consumes them again, in a process that has done so before."""
-    count = bench.size(2_000, 100)
+    count = bench.size(1_000, 100)
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, SERVERS)).connect_string
         commands = {

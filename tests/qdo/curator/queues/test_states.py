@@ -147,6 +147,28 @@ def test_a_consumer_may_close_its_queue(place: Place, client: Any) -> None:  # n
     until(lambda: not client.get_children(place.lock_path))
 
 
+def test_closed_and_lost(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+    """A session that ends after the close: what is in hand stays in the queue for somebody else.
+
+    closed → closed
+    """
+    errors: list[QdoError] = []
+    heard.gate.clear()
+    put(client, place, "m0")
+    own = place.client()
+    queue = place.builder(own, heard, on_error=errors.append).build_queue()
+    with place.opened(queue):
+        heard.wait(1)
+        assert not queue.close(0.0)
+        expire(own)
+        heard.gate.set()
+        assert queue.close(PATIENCE)
+    assert queue.state == "closed"
+    assert [type(error) for error in errors] == [SessionLost]
+    assert client.get_children(place.path) == ["queue-0000000000"]
+    assert client.get_children(place.lock_path) == []
+
+
 def test_a_queue_that_is_closed_again_waits_again(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """What was not finished in the time of the first call is waited for by the next one."""
     heard.gate.clear()
