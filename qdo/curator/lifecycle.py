@@ -51,8 +51,8 @@ class Lifecycle:
                 the connection is back
                 within the session
     suspended   the connection breaks         no message is begun; messages in hand are finished, and their ends wait
-                                              for the connection; foreground puts wait for it, and background puts
-                                              that were not answered are reported
+                                              for the connection; foreground puts wait for it; background puts that
+                                              were sent and not answered are reported, others go later
     lost        the session has ended         final: nothing is taken or put any more, the ends of messages in hand are
                                               refused, and so they are taken again by somebody else
     closed      ``close()`` is called         final: puts are refused, no message is begun, those in hand are finished

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from qdo.coordination.zookeeper.transactions import Create, Rejection, RejectionReason
+from qdo.coordination.zookeeper.transactions import (
+    MOST_BYTES,
+    MOST_OPERATIONS,
+    Create,
+    Rejection,
+    RejectionReason,
+    size,
+)
+from qdo.curator.items import AROUND
 from qdo.curator.lifecycle import Lifecycle
 from qdo.curator.znodes import Answer, Znodes
-from qdo.errors import CoordinationError, CoordinationLost, PutFailed, QdoError
+from qdo.errors import CoordinationError, CoordinationLost, PutFailed, QdoError, SessionLost
 
 MOST_PENDING = 10_000
 """Background puts that are not answered yet."""
 MOST_PENDING_BYTES = 32 * 1024 * 1024
 """Of those."""
+AT_ONCE = 2
+"""Transactions under way. What is put meanwhile waits, and then goes together in the next one."""
 MOST_FAILURES = 100
 """Failed background puts whose messages are kept until they are asked for; further ones are counted."""
 TRUST = 10
 """A tenth of the room that a full queue was found to have is filled before the queue is looked at again."""
 LOOK_AGAIN = 0.1
 """Seconds between two looks at a full queue."""
+
+
+class Put(NamedTuple):
+    """A put in the background that is not answered yet."""
+
+    create: Create
+    messages: Sequence[Any]
 
 
 class Puts:
@@ -32,6 +51,7 @@ class Puts:
         path: Of the queue.
         background: Puts return before they are stored.
         most: Messages' nodes that the queue may have; None: any number.
+        limit: Bytes that the servers take in one request.
         patience: Seconds that a put in the foreground waits for its answer.
         report: Is called with every put in the background that failed.
     """
@@ -44,6 +64,7 @@ class Puts:
         *,
         background: bool,
         most: int | None,
+        limit: int,
         patience: float,
         report: Callable[[QdoError], None],
     ) -> None:
@@ -52,10 +73,14 @@ class Puts:
         self._path = path
         self._background = background
         self._most = most
+        self._at_once = min(MOST_BYTES, limit - AROUND)
         self._patience = patience
         self._report = report
         self._pending = 0
         self._pending_bytes = 0
+        self._waiting: deque[Put] = deque()
+        self._under_way = 0
+        self._sending = False
         self._failures: list[PutFailed] = []
         self._failed = 0
         self._room = 0
@@ -87,7 +112,9 @@ class Puts:
             return True
         if not self._reserved(len(data), until):
             return False
-        self._send(path, messages, data)
+        with self._lifecycle.changed:
+            self._waiting.append(Put(Create(path, data, sequence=True), messages))
+        self._send()
         return True
 
     def flush(self, timeout: float | None) -> bool:
@@ -151,38 +178,67 @@ class Puts:
         if isinstance(answer, Rejection):
             raise _refused(self._path, answer)
 
-    def _send(self, path: str, messages: Sequence[Any], data: bytes) -> None:
-        def answered(answer: Answer[list[str] | Rejection]) -> None:
-            error: QdoError | None = None
-            try:
-                got = answer.get(0)
-                if isinstance(got, Rejection):
-                    error = _refused(self._path, got)
-            except QdoError as failed:
-                error = failed
-            self._settle(len(data), messages, error)
-
-        try:
-            self._znodes.apply(Create(path, data, sequence=True)).then(answered)
-        except BaseException:
-            self._settle(len(data), messages, None)
-            raise
-
-    def _settle(self, size: int, messages: Sequence[Any], error: QdoError | None) -> None:
-        """Hears in kazoo's thread what became of a put."""
-        failure = None
+    def _send(self) -> None:
+        """Sends what waits, as far as it may go now, in order: one thread at a time does it for all."""
         with self._lifecycle.changed:
-            self._pending -= 1
-            self._pending_bytes -= size
+            if self._sending:
+                return  # it will be seen by whoever sends
+            self._sending = True
+        while batch := self._next():
+            if self._lifecycle.state == "lost":
+                self._settle(batch, SessionLost("the session has ended; it was not stored"))
+                continue
+            try:
+                answer = self._znodes.apply(*(put.create for put in batch))
+            except BaseException:
+                with self._lifecycle.changed:
+                    self._sending = False
+                self._settle(batch, CoordinationLost("the program was interrupted while it was sent"))
+                raise
+            answer.then(partial(self._answered, batch))
+
+    def _next(self) -> list[Put]:
+        """Returns the puts of the next transaction; none: nothing goes now, and nobody sends any more."""
+        batch: list[Put] = []
+        with self._lifecycle.changed:
+            room = self._at_once
+            while self._waiting and self._under_way < AT_ONCE and len(batch) < MOST_OPERATIONS:
+                room -= size((self._waiting[0].create,))
+                if batch and room < 0:
+                    break
+                batch.append(self._waiting.popleft())
+            self._sending = bool(batch)
+            self._under_way += self._sending
+        return batch
+
+    def _answered(self, batch: list[Put], answer: Answer[list[str] | Rejection]) -> None:
+        """Hears in kazoo's thread what became of a transaction."""
+        error: QdoError | None = None
+        try:
+            got = answer.get(0)
+            if isinstance(got, Rejection):
+                error = _refused(self._path, got)
+        except QdoError as failed:
+            error = failed
+        self._settle(batch, error)
+        self._send()
+
+    def _settle(self, batch: list[Put], error: QdoError | None) -> None:
+        failures: list[PutFailed] = []
+        with self._lifecycle.changed:
+            self._under_way -= 1
+            self._pending -= len(batch)
+            self._pending_bytes -= sum(len(put.create.data) for put in batch)
             if error is not None:
                 lost = " It may have been stored all the same." if isinstance(error, CoordinationLost) else ""
-                failure = PutFailed(f"a put into {self._path} failed: {error}.{lost}", list(messages))
-                failure.__cause__ = error
-                self._failed += 1
-                if len(self._failures) < MOST_FAILURES:
-                    self._failures.append(failure)
+                for put in batch:
+                    failure = PutFailed(f"a put into {self._path} failed: {error}.{lost}", list(put.messages))
+                    failure.__cause__ = error
+                    failures.append(failure)
+                self._failed += len(failures)
+                self._failures += failures[: MOST_FAILURES - len(self._failures)]
             self._lifecycle.changed.notify_all()
-        if failure is not None:
+        for failure in failures:
             self._report(failure)
 
 

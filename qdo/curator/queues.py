@@ -48,6 +48,7 @@ class CuratorQueue(Generic[T]):
             options.path,
             background=options.in_background,
             most=options.max_items,
+            limit=options.node_limit,
             patience=options.answer_timeout,
             report=self._report,
         )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from qdo.coordination.zookeeper.transactions import MOST_BYTES
 from qdo.curator.lifecycle import Lifecycle
-from qdo.curator.puts import MOST_FAILURES, MOST_PENDING, Puts
+from qdo.curator.options import NODE_LIMIT
+from qdo.curator.puts import AT_ONCE, MOST_FAILURES, MOST_PENDING, Puts
+from qdo.curator.znodes import Znodes
 from qdo.errors import CoordinationLost, InvalidArgument, PutFailed, QdoError
 from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, start, until
 from tests.qdo.zookeeper.proxy import Proxy
@@ -80,9 +83,11 @@ class Silent:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.changes: list[Any] = []
 
     def apply(self, *change: Any) -> Any:  # noqa: ANN401 - as the original
         """Asks."""
+        self.changes.append(change)
         self.asked.append(change)
         return self
 
@@ -95,6 +100,15 @@ class Silent:
         raise CoordinationLost("broken")
 
 
+def begun(silent: Silent, limit: int = NODE_LIMIT) -> tuple[Lifecycle, Puts]:
+    """Returns puts in the background of a queue that is started, and its state."""
+    lifecycle, servers = Lifecycle("/q"), cast("Znodes", silent)
+    lifecycle.happened("start")
+    return lifecycle, Puts(
+        lifecycle, servers, "/q", background=True, most=None, limit=limit, patience=1.0, report=lambda _: None
+    )
+
+
 @pytest.fixture
 def silent() -> Silent:
     """Servers that do not answer."""
@@ -104,9 +118,7 @@ def silent() -> Silent:
 @pytest.fixture
 def puts(silent: Silent) -> Puts:
     """Puts in the background to servers that do not answer."""
-    lifecycle = Lifecycle("/q")
-    lifecycle.happened("start")
-    return Puts(lifecycle, silent, "/q", background=True, most=None, patience=1.0, report=lambda _: None)  # type: ignore[arg-type]
+    return begun(silent)[1]
 
 
 def test_puts_under_way_are_bounded(puts: Puts, silent: Silent) -> None:
@@ -114,13 +126,52 @@ def test_puts_under_way_are_bounded(puts: Puts, silent: Silent) -> None:
     for number in range(MOST_PENDING):
         assert puts.put("queue-", [number], b"", 0.0)
     assert not puts.put("queue-", ["more"], b"", 0.0)
-    assert len(silent.asked) == MOST_PENDING
     waiting = threading.Thread(target=puts.put, args=("queue-", ["more"], b"", None))
     waiting.start()
     silent.asked[0](silent)
     waiting.join(PATIENCE)
     assert not waiting.is_alive()
-    assert len(silent.asked) == MOST_PENDING + 1
+    assert not puts.put("queue-", ["more"], b"", 0.0)
+
+
+def test_what_is_put_while_others_are_under_way_goes_together(puts: Puts, silent: Silent) -> None:
+    """Two transactions are sent at a time, each with what has come meanwhile, in order and within its bounds."""
+    for number in range(300):
+        puts.put("queue-", [number], b"%d" % number, 0.0)
+    puts.put("queue-", ["large"], bytes(MOST_BYTES), 0.0)
+    puts.put("queue-", ["last"], b"last", 0.0)
+    for number, call in enumerate(silent.asked):  # which grows
+        assert len(silent.asked) <= number + AT_ONCE
+        call(silent)
+    assert [len(change) for change in silent.changes] == [1, 1, 128, 128, 42, 1, 1]
+    sent = [create.data for change in silent.changes for create in change]
+    assert sent == [*(b"%d" % number for number in range(300)), bytes(MOST_BYTES), b"last"]
+    with pytest.raises(PutFailed, match="302 puts failed"):
+        puts.flush(0.0)
+
+
+def test_servers_with_a_lower_limit_get_smaller_transactions(silent: Silent) -> None:
+    """What goes together is no larger than they take."""
+    _, puts = begun(silent, 20_000)
+    for number in range(10):
+        puts.put("queue-", [number], bytes(5_000), 0.0)
+    for call in silent.asked:  # which grows
+        call(silent)
+    assert [len(change) for change in silent.changes] == [1, 1, 3, 3, 2]
+
+
+def test_what_waits_when_the_session_ends_is_not_sent(silent: Silent) -> None:
+    """The error says that it was not stored; a later session of the same client is not used."""
+    lifecycle, puts = begun(silent)
+    for number in range(5):
+        puts.put("queue-", [number], b"", 0.0)
+    lifecycle.happened("lost")
+    for call in list(silent.asked):
+        call(silent)
+    assert len(silent.asked) == AT_ONCE
+    with pytest.raises(PutFailed, match="5 puts failed") as caught:
+        puts.flush(0.0)
+    assert sorted(caught.value.messages) == [0, 1, 2, 3, 4]
 
 
 def test_bytes_under_way_are_bounded(puts: Puts) -> None:
@@ -133,7 +184,7 @@ def test_failures_are_kept_up_to_a_bound(puts: Puts, silent: Silent) -> None:
     """Of more failed puts than that only the number is kept."""
     for number in range(MOST_FAILURES + 5):
         puts.put("queue-", [number], b"", 0.0)
-    for call in list(silent.asked):
+    for call in silent.asked:  # which grows
         call(silent)
     with pytest.raises(PutFailed, match="105 puts failed") as caught:
         puts.flush(0.0)
