@@ -47,6 +47,9 @@ from queuey.storage import Store
 __all__ = ["ClaimCounts", "ClaimUseCases", "HandedOut", "Size"]
 
 T = TypeVar("T")
+ENOUGH = 100
+"""Ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and would
+leave the other partitions idle."""
 _PAGE = 1000
 
 
@@ -165,7 +168,7 @@ class ClaimUseCases:
             InvalidRequest: The queue has no such partition.
         """
         self.check(queue, partitions)
-        order = self._order(queue, partitions)
+        order = self._order(queue, partitions, limit)
         if waiter is not None and wait:
             waiter.expect([(queue, order, self._trigger)])
 
@@ -238,15 +241,20 @@ class ClaimUseCases:
                 text = f"{number} is not a partition of this queue (1 to {queue.partitions})"
                 raise InvalidRequest({"partitions": text})
 
-    def _order(self, queue: Queue, partitions: Sequence[int] | None) -> Sequence[int]:
-        """Returns partitions in the order in which they are asked."""
+    def _order(self, queue: Queue, partitions: Sequence[int] | None, limit: int) -> Sequence[int]:
+        """Returns partitions in the order in which they are asked. The next entry of the first has room for more."""
         if partitions is not None and len(partitions) == 1:
             return partitions
         order = self._turns.order(queue.qid, queue.partitions, lambda number: self._logs.refused((queue.qid, number)))
-        if partitions is None:
-            return order
-        wanted = set(partitions)
-        return [number for number in order if number in wanted]
+        if partitions is not None:
+            wanted = set(partitions)
+            order = [number for number in order if number in wanted]
+        keys = [(queue.qid, number) for number in order]
+        loads = (self._logs.load(key) for key in keys)
+        at = next((at for at, load in enumerate(loads) if not load or load + limit <= ENOUGH), None)
+        if at is None:
+            at = min(range(len(keys)), key=lambda at: self._logs.load(keys[at]))
+        return [*order[at:], *order[:at]] if at else order
 
     # Receipts
 

@@ -54,6 +54,11 @@ class LogCache:
         log = self._logs.get(key)
         return -1e9 if log is None else log.refused
 
+    def load(self, key: Key) -> int:
+        """Returns how many ids the requests to a log ask for at the moment."""
+        log = self._logs.get(key)
+        return 0 if log is None else log.load
+
     def measure(self) -> dict[str, float]:
         """Returns what all these logs remember, by the names that the metrics have."""
         with self._lock:

@@ -14,8 +14,6 @@ generator (:mod:`queuey.service.claims.steps`), so it holds no thread while it w
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -51,6 +49,7 @@ from queuey.messages import Location, LogEntry, LogPage, Message, Queue, Slice
 from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
+from queuey.service.claims.request_line import RequestLine
 from queuey.service.claims.requests import (
     LookRequest,
     PollRequest,
@@ -72,6 +71,8 @@ PATIENCE = 5.0
 """Seconds that a request waits for its entry to be applied."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to append an entry that is in doubt."""
+LONGEST_BACK_OFF = 0.02
+"""Seconds that a process waits at most which another one's entry has refused; else as long as its last append took."""
 WORTH = 500
 """Messages that the cursor must pass before an entry is written only for it."""
 LONG = 1 << 16
@@ -123,9 +124,8 @@ class PartitionLog:
         self._limits = limits
         self._totals = totals
         self._after = after
-        self._lock = threading.Lock()
-        self._waiting: deque[Request] = deque()
-        self._busy = False
+        self._line = RequestLine(runtime, self._begin)
+        self._took = 0.0
         self._scanner = Scanner(self._partition, runtime.boottime)
         self._current = -1e9
         self._length = LogLength(upkeep)
@@ -140,61 +140,32 @@ class PartitionLog:
     @property
     def idle(self) -> bool:
         """Whether no request waits for it."""
-        return not self._busy
+        return self._line.idle
+
+    @property
+    def load(self) -> int:
+        """How many ids its requests ask for."""
+        return self._line.load
 
     def add(self, *requests: Request) -> None:
         """Adds requests, which are answered later. Never blocks."""
-        now = self._runtime.boottime()
-        with self._lock:
-            for request in requests:
-                request.asked = now
-                self._waiting.append(request)
-            if self._busy:
-                return
-            self._busy = True
-        self._runtime.submit(self._begin)
+        self._line.add(*requests)
 
     def _begin(self) -> None:
         run(self._rounds(), self._runtime.submit)
 
     def _rounds(self) -> Steps:
-        while taken := self._take():
+        while taken := self._line.take():
             try:
                 yield from self._round(taken)
             except (QueueyError, UnknownFormat) as error:
                 self._fail(taken, error)
             except Exception as error:
                 self._fail(taken, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
-                self._is_loaded, self._busy = False, False
+                self._is_loaded = False
+                self._line.stop()
                 raise
             self._after(self)
-
-    def _take(self) -> list[Request]:
-        """Takes requests for one entry, in the order in which they came; none: the log rests."""
-        taken: list[Request] = []
-        weight = 0
-        with self._lock:
-            while self._waiting and (not taken or weight + self._waiting[0].weight <= MOST_IDS):
-                request = self._waiting.popleft()
-                if not request.answered:
-                    taken.append(request)
-                    weight += request.weight
-            if not taken:
-                self._busy = False
-        return taken
-
-    def _take_more(self, taken: list[Request], number: int) -> None:
-        """Takes receipts that came meanwhile into the same entry; they need no reads."""
-        weight = sum(request.weight for request in taken)
-        with self._lock:
-            while self._waiting:
-                request = self._waiting[0]
-                if not isinstance(request, SettleRequest) or request.newest() > number:
-                    return
-                weight += request.weight
-                if weight > MOST_IDS:
-                    return
-                taken.append(self._waiting.popleft())
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         if isinstance(error, UnknownFormat):
@@ -215,7 +186,7 @@ class PartitionLog:
         while True:
             # It is another object if a snapshot had to be read, because this process had fallen behind by very much.
             state = self.state
-            polls = [request for request in taken if isinstance(request, PollRequest) and not request.answered]
+            polls = _polls(taken)
             if polls and material is None:
                 yield from self._duplicates.write(queue, state)
                 material = yield from self._gather(queue, state, polls)
@@ -223,7 +194,7 @@ class PartitionLog:
                 yield from self._duplicates.write(queue, state)
                 calls = partial(self._fetch, queue), partial(self._read, queue), self._duplicates.sift(queue, state)
                 yield from taken[0].gather(state, self._timing.expired(self._runtime.now()), self._partition, *calls)
-            self._take_more(taken, state.number)
+            self._line.join(taken, state.number)
             chosen = self._runtime.boottime()
             draft, passed = self._decide(queue, taken, polls, material)
             if not draft.changes and passed < WORTH:
@@ -254,9 +225,10 @@ class PartitionLog:
                 yield from self._duplicates.forget(queue, self.state)
                 yield from self._snapshot(queue)
                 return
+            self._line.join(taken, self.state.number, polls=True)
             self._give_up_late(taken)
             stale = self.state is not state or self.state.withdrawn >= number
-            if polls and (stale or not self._is_of_use(self.state, material)):
+            if stale or not set(_polls(taken)) <= set(polls) or not self._is_of_use(self.state, material):
                 material = None
 
     def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
@@ -418,8 +390,7 @@ class PartitionLog:
 
     def _give_up_late(self, taken: Sequence[Request]) -> None:
         """Answers the requests that have waited for too long. Their work may be done all the same."""
-        with self._lock:
-            everybody = [*taken, *self._waiting]
+        everybody = [*taken, *self._line.waiting()]
         limit = self._runtime.boottime() - PATIENCE
         for request in everybody:
             if request.asked < limit and not request.answered:
@@ -517,12 +488,14 @@ class PartitionLog:
             yield partial(self._pause, pause * (0.5 + self._runtime.jitter()))
             pause = min(2 * pause, LONGEST_PAUSE)
         if applied:
+            self._took = self._runtime.boottime() - began
             state.apply(one.number, entry)
             self._length.entered(one.number, len(one.body), began)
             self._current = began
             return True
         self.refused = self._runtime.boottime()
         self._totals.refused()
+        yield partial(self._pause, min(LONGEST_BACK_OFF, self._took) * self._runtime.jitter())
         tokens = yield from self._read_from(queue, state)
         if one.number not in tokens and doubted:
             raise StoreUnavailable("It cannot be found out whether the claim log was written.", outcome="unknown")
@@ -592,6 +565,11 @@ class PartitionLog:
         except QueueyError:
             return
         self._length.written(state.number, length)
+
+
+def _polls(requests: Sequence[Request]) -> list[PollRequest]:
+    """Returns the requests for messages that wait for an answer."""
+    return [request for request in requests if isinstance(request, PollRequest) and not request.answered]
 
 
 def _is_long(page: LogPage) -> bool:

@@ -1,0 +1,138 @@
+"""Which requests share an entry of a claim log, and which go to different partitions, in simulated time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from queuey.claims import Settlement, decode_entry
+from queuey.messages import LogEntry, Queue
+from queuey.metrics import Metrics
+from queuey.service import ClaimUseCases, HandedOut, Limits, Watchers
+from queuey.storage.contracts.claim_logs import Appended
+from tests.sim.replicas import Faults, ModelStore, Replicas
+from tests.sim.world import Process, SimulatedRuntime, World
+
+QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
+SOON = 1.0
+"""Seconds in which everything is done that is not held up."""
+
+
+class Held(ModelStore):
+    """A store whose appends end only when the test says so."""
+
+    appends: list[tuple[LogEntry, Appended]]
+
+    def begin_append_entry(
+        self, queue: Queue, partition: int, entry: LogEntry, done: Appended, **_options: int | None
+    ) -> None:
+        """See the contract."""
+        self.appends.append((entry, done))
+
+
+@dataclass
+class Scene:
+    """Processes that share one store, and what their clients got."""
+
+    world: World = field(default_factory=lambda: World(1))
+    found: list[HandedOut] = field(default_factory=list)
+    settled: list[Settlement] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.replicas = Replicas(self.world, Faults())
+
+    def start(self, kind: type[ModelStore]) -> tuple[ModelStore, ClaimUseCases]:
+        """Starts a process with a store of this kind."""
+        process = Process(self.world, 0.0)
+        store, runtime = kind(self.replicas, process), SimulatedRuntime(process, 0.001)
+        watchers, stopping = Watchers(), threading.Event()
+        return store, ClaimUseCases(store.store, Limits(), Metrics(), stopping, watchers=watchers, runtime=runtime)
+
+    def fill(self, partitions: int, each: int) -> None:
+        """Posts messages, which everybody can see afterwards."""
+        process = Process(self.world, 0.0)
+        for number in range(partitions * each):
+            self.replicas.write(process, 1 + number % partitions, "x", lambda _position: None)
+            self.let(0.0001)
+        self.let(SOON)
+
+    def let(self, seconds: float) -> None:
+        """Lets time pass."""
+        self.world.run(self.world.now + seconds)
+
+    def claim(self, claims: ClaimUseCases, queue: Queue, limit: int) -> None:
+        """Begins a claim."""
+        claims.begin_claim(queue, partial(self._told, self.found), limit=limit, ttl=60)
+
+    def acknowledge(self, claims: ClaimUseCases, one: HandedOut) -> None:
+        """Begins an acknowledgement."""
+        claims.begin_acknowledge(QUEUE, [one.receipt], partial(self._told, self.settled))
+
+    def _told(self, where: list[Any], got: list[Any] | None, error: Exception | None) -> None:
+        assert error is None
+        where += got or ()
+
+
+def claimed_from(clients: int, limit: int) -> Counter[int]:
+    """Lets clients of one process claim at the same moment; returns how many messages they got from each partition."""
+    scene, queue = Scene(), replace(QUEUE, partitions=8)
+    _, claims = scene.start(ModelStore)
+    scene.fill(8, 250)
+    for _ in range(clients):
+        scene.claim(claims, queue, limit)
+    scene.let(SOON)
+    return Counter(one.receipt.partition for one in scene.found)
+
+
+def test_small_claims_share_an_entry() -> None:
+    """Claims of one message that come together begin at the same partition."""
+    assert list(claimed_from(32, 1).values()) == [32]
+
+
+def test_large_claims_use_several_partitions() -> None:
+    """Claims that fill an entry each do not wait for each other while there are other partitions."""
+    assert list(claimed_from(4, 100).values()) == [100] * 4
+
+
+def test_more_large_claims_than_partitions() -> None:
+    """When all partitions are busy, claims wait, as many at each; all get what they asked for."""
+    assert sorted(claimed_from(15, 100).values()) == [100, *[200] * 7]
+
+
+def test_who_is_refused_takes_in_who_came_meanwhile() -> None:
+    """When another process was ahead, the next attempt is for the claims and receipts that have come since, too."""
+    scene = Scene()
+    held, slow = scene.start(Held)
+    assert isinstance(held, Held)
+    held.appends = []
+    _, quick = scene.start(ModelStore)
+    scene.fill(1, 10)
+    scene.claim(quick, QUEUE, 1)
+    scene.let(SOON)
+    [mine] = scene.found
+    scene.claim(slow, QUEUE, 1)
+    scene.let(SOON)
+    scene.claim(quick, QUEUE, 1)
+    scene.claim(slow, QUEUE, 1)
+    scene.acknowledge(slow, mine)
+    scene.claim(slow, QUEUE, 2)
+    scene.let(SOON)
+    [(first, refuse)] = held.appends
+    assert first.number == 2
+    refuse(False, None)  # noqa: FBT003 - as the contract has it
+    scene.let(SOON)
+    [_, (second, apply)] = held.appends
+    entry = decode_entry(second.body)
+    assert second.number == 3
+    assert sum(len(places) for _, places in entry.claims) == 4
+    assert entry.finals == [mine.message.position]
+    assert len(scene.found) == 2
+    apply(True, None)  # noqa: FBT003 - as the contract has it
+    scene.let(SOON)
+    assert len({one.message.position for one in scene.found}) == 6
+    assert len(scene.settled) == 1
