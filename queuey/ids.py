@@ -78,9 +78,13 @@ def parse_position(text: str) -> Position:
     if _HEX.fullmatch(digits) is None:
         msg = f"{text!r} is not a message id"
         raise ValueError(msg)
-    ticks = int(digits[13:16] + digits[8:12] + digits[:8], 16)
-    low = int(digits[16:], 16) ^ _FLIP
-    return ticks, low - (1 << 64) if low > LOW_MAX else low
+    return int(digits[13:16] + digits[8:12] + digits[:8], 16), parse_low(digits[16:])
+
+
+def parse_low(digits: str) -> int:
+    """Reads what :func:`low_hex` returns."""
+    low = int(digits, 16) ^ _FLIP
+    return low - (1 << 64) if low > LOW_MAX else low
 
 
 def parse_id(text: str) -> Position:

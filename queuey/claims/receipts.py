@@ -9,7 +9,9 @@ import msgspec
 from queuey import ids
 from queuey.ids import Position
 
-_TEXT = re.compile(r"([1-9][0-9]{0,2})-([0-9a-f]{32})-(0|[1-9][0-9]{0,17})", re.ASCII)
+_TEXT = re.compile(
+    r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})-(0|[1-9][0-9]{0,17})", re.ASCII
+)
 
 
 class ClaimReceipt(msgspec.Struct, frozen=True, gc=False):
@@ -45,5 +47,5 @@ def parse_receipt(text: str) -> ClaimReceipt:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:80]!r} is not a receipt")
-    partition, name, number = match.groups()
-    return ClaimReceipt(int(partition), *ids.parse_id(name), int(number))
+    partition, last, middle, first, low, number = match.groups()
+    return ClaimReceipt(int(partition), int(first + middle + last, 16), ids.parse_low(low), int(number))

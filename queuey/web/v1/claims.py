@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from msgspec import UNSET
@@ -27,6 +27,14 @@ from queuey.web.validators import Errors
 
 CLAIM_FIELDS = frozenset({"limit", "ttl", "wait", "partitions"})
 LIMIT_FIELDS = frozenset({"limit"})
+
+
+class _Given(NamedTuple):
+    """What a request says: receipts, as texts and read, and for how long to renew them (seconds)."""
+
+    texts: list[str]
+    receipts: list[ClaimReceipt]
+    ttl: float
 
 
 class ClaimViews:
@@ -72,46 +80,48 @@ class ClaimViews:
     def acknowledge(self, environ: Environ, match: Match) -> Response:
         """Acknowledges messages."""
         access = self._enter(environ, match)
-        receipts, _ = self._read_fresh(environ, access)
-        return _settled(access.queue, self._claims.acknowledge(access, receipts))
+        given = self._read_fresh(environ, access)
+        return _settled(given.texts, self._claims.acknowledge(access, given.receipts))
 
     def renew(self, environ: Environ, match: Match) -> Response:
         """Renews claims."""
         access = self._enter(environ, match)
-        return _settled(access.queue, self._claims.renew(access, *self._read_fresh(environ, access)))
+        given = self._read_fresh(environ, access)
+        return _settled(given.texts, self._claims.renew(access, given.receipts, given.ttl))
 
     def release(self, environ: Environ, match: Match) -> Response:
         """Releases claims."""
         access = self._enter(environ, match)
-        receipts, _ = self._read_fresh(environ, access)
-        return _settled(access.queue, self._claims.release(access, receipts))
+        given = self._read_fresh(environ, access)
+        return _settled(given.texts, self._claims.release(access, given.receipts))
 
     def begin_acknowledge(self, environ: Environ, match: Match) -> Begun:
         """Is ``acknowledge`` without blocking."""
-        queue, receipts, _ = self._read_at_once(environ, match)
-        return _begun(partial(self._claims.begin_acknowledge, queue, receipts), partial(_settled, queue))
+        queue, given = self._read_at_once(environ, match)
+        return _begun(partial(self._claims.begin_acknowledge, queue, given.receipts), partial(_settled, given.texts))
 
     def begin_renew(self, environ: Environ, match: Match) -> Begun:
         """Is ``renew`` without blocking."""
-        queue, receipts, ttl = self._read_at_once(environ, match)
-        return _begun(partial(self._claims.begin_renew, queue, receipts, ttl), partial(_settled, queue))
+        queue, given = self._read_at_once(environ, match)
+        begin = partial(self._claims.begin_renew, queue, given.receipts, given.ttl)
+        return _begun(begin, partial(_settled, given.texts))
 
     def begin_release(self, environ: Environ, match: Match) -> Begun:
         """Is ``release`` without blocking."""
-        queue, receipts, _ = self._read_at_once(environ, match)
-        return _begun(partial(self._claims.begin_release, queue, receipts), partial(_settled, queue))
+        queue, given = self._read_at_once(environ, match)
+        return _begun(partial(self._claims.begin_release, queue, given.receipts), partial(_settled, given.texts))
 
     def _enter(self, environ: Environ, match: Match) -> QueueAccess:
         return self._authorization.enter(environ, self._authorization.find(environ, match), "work")
 
-    def _read_at_once(self, environ: Environ, match: Match) -> tuple[Queue, list[ClaimReceipt], float]:
+    def _read_at_once(self, environ: Environ, match: Match) -> tuple[Queue, _Given]:
         queue = self._authorization.enter_at_once(environ, match, "work")
         try:
-            return (queue, *self._read(environ, queue))
+            return queue, self._read(environ, queue)
         except InvalidRequest:
             raise WouldBlock from None  # it may be the row that is wrong
 
-    def _read_fresh(self, environ: Environ, access: QueueAccess) -> tuple[list[ClaimReceipt], float]:
+    def _read_fresh(self, environ: Environ, access: QueueAccess) -> _Given:
         try:
             return self._read(environ, access.queue)
         except InvalidRequest:
@@ -119,14 +129,14 @@ class ClaimViews:
                 raise
             return self._read(environ, access.queue)
 
-    def _read(self, environ: Environ, queue: Queue) -> tuple[list[ClaimReceipt], float]:
+    def _read(self, environ: Environ, queue: Queue) -> _Given:
         """Reads receipts, and for how long to renew them."""
         given = read_object(read_body(environ, self._limits.max_body))
         errors = Errors()
         receipts = _receipts(given.get("receipts"), queue, errors)
         ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
         errors.check()
-        return receipts, DEFAULT_CLAIM if ttl is None else ttl
+        return _Given(given["receipts"], receipts, DEFAULT_CLAIM if ttl is None else ttl)
 
     # The queue
 
@@ -213,21 +223,20 @@ def mark_of(queue: Queue) -> str:
     return f"{crc32(b'%d' % queue.qid) & 0xFFFFFF:06x}"
 
 
-def _settled(queue: Queue, settlements: Sequence[Settlement]) -> Response:
-    """Says what became of receipts.
+def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:
+    """Says what became of receipts, which are given as texts in the same order.
 
     Raises:
         TooManyClaims: The partition has as many claims as it may have.
         ClaimLost: Some were superseded.
     """
-    mark = mark_of(queue)
     results = [
         schemas.Settlement(
-            receipt=f"{each.receipt}-{mark}",
+            receipt=text,
             status="superseded" if each.status is ReceiptStatus.SUPERSEDED else "ok",
             expires=each.expires or UNSET,
         )
-        for each in settlements
+        for text, each in zip(texts, settlements, strict=True)
     ]
     statuses = {each.status for each in settlements}
     if ReceiptStatus.REFUSED in statuses:

@@ -106,9 +106,18 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
 
 def render_claims(claims: Sequence[HandedOut], mark: str) -> list[bytes]:
     """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
+    ending = mark.encode()
     more = [
-        b',"receipt":"%b-%b","deliveries":%d,"expires":%.3f'
-        % (str(claim.receipt).encode(), mark.encode(), claim.deliveries, claim.expires)
+        b',"receipt":"%d-%08x%b-%d-%b","deliveries":%d,"expires":%.3f'
+        % (
+            claim.receipt.partition,
+            claim.receipt.ticks & 0xFFFFFFFF,
+            last_digits(claim.receipt.ticks >> 32, claim.receipt.low),
+            claim.receipt.number,
+            ending,
+            claim.deliveries,
+            claim.expires,
+        )
         for claim in claims
     ]
     return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], more), b"]}"]
