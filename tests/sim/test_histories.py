@@ -310,9 +310,9 @@ MUTATIONS = {
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind)),
     "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
     "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing)),
-    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin), first=460),
+    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin), first=1140),
     "the end of covers whose message is gone": Mutation(
-        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=225
+        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1500
     ),
     "covers in the store": Mutation(("dedup",), Setup(store=Forgetful)),
     "the end of all claims": Mutation(("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing)),
@@ -325,9 +325,9 @@ MUTATIONS = {
     "the append before the dead letter": Mutation(
         ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first)
     ),
-    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=40),
+    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=280),
     "the append before the deletion": Mutation(
-        ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=370
+        ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=820
     ),
 }
 
