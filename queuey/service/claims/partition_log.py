@@ -124,7 +124,7 @@ class PartitionLog:
         self._limits = limits
         self._totals = totals
         self._after = after
-        self._line = RequestLine(runtime, self._begin)
+        self._line = RequestLine()
         self._took = 0.0
         self._scanner = Scanner(self._partition, runtime.boottime)
         self._current = -1e9
@@ -149,7 +149,8 @@ class PartitionLog:
 
     def add(self, *requests: Request) -> None:
         """Adds requests, which are answered later. Never blocks."""
-        self._line.add(*requests)
+        if self._line.add(requests, self._runtime.boottime()):
+            self._runtime.submit(self._begin)
 
     def _begin(self) -> None:
         run(self._rounds(), self._runtime.submit)

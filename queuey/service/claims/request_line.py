@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from queuey.claims.drafts import MOST_IDS
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.runtime import Runtime
 
 
 class RequestLine:
     """The requests that wait for one log. Any thread may add some; one round at a time takes them.
 
-    Args:
-        runtime: Threads and clocks.
-        begin: Begins rounds, in a thread of the runtime. They go on until :meth:`take` returns nothing.
-
     Attributes:
         load: Ids that those who wait and those who are being answered ask for.
     """
 
-    __slots__ = ("_answering", "_begin", "_busy", "_lock", "_runtime", "_waiting", "load")
+    __slots__ = ("_answering", "_busy", "_lock", "_waiting", "load")
 
-    def __init__(self, runtime: Runtime, begin: Callable[[], None]) -> None:
-        self._runtime = runtime
-        self._begin = begin
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
         self._busy = False
@@ -37,18 +30,18 @@ class RequestLine:
         """Whether no request waits, and none is being answered."""
         return not self._busy
 
-    def add(self, *requests: Request) -> None:
-        """Adds requests. Never blocks."""
-        now = self._runtime.boottime()
+    def add(self, requests: Iterable[Request], now: float) -> bool:
+        """Adds requests at a time (boot time); returns whether the log rested, so that its rounds are to begin.
+
+        They go on until :meth:`take` returns nothing.
+        """
         with self._lock:
             for request in requests:
                 request.asked = now
                 self._waiting.append(request)
                 self.load += request.weight
-            if self._busy:
-                return
-            self._busy = True
-        self._runtime.submit(self._begin)
+            rested, self._busy = not self._busy, True
+        return rested
 
     def take(self) -> list[Request]:
         """Takes requests for one entry, in the order in which they came; none: the log rests."""
