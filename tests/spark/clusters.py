@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,44 +58,47 @@ def environment(directory: Path, **more: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def standalone(directory: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Runs a master and one worker with two cores, and gives the master's URL."""
+def standalone(directory: Path, environ: Mapping[str, str], *, workers: int = 1) -> Iterator[str]:
+    """Runs a master and workers with two cores each, and gives the master's URL."""
+    start = f"{environ['SPARK_HOME']}/bin/spark-class"
     master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-    with _server(master, environ, directory / "master.log") as read:
+    with contextlib.ExitStack() as running:
+        read = running.enter_context(served([start, *master], environ, directory / "master.log"))
         url = read(r"(spark://127\.0\.0\.1:\d+)")
-        worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0"]
+        worker = [start, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0"]
         worker += ["--cores", "2", "--memory", "1g", "--work-dir", str(directory / "work"), url]
-        with _server(worker, environ, directory / "worker.log") as read_worker:
-            read_worker(r"(Successfully registered with master)")
-            yield url
+        for number in range(workers):
+            read = running.enter_context(served(worker, environ, directory / f"worker{number}.log"))
+            read(r"(Successfully registered with master)")
+        yield url
 
 
 @contextlib.contextmanager
-def _server(arguments: list[str], environ: Mapping[str, str], log: Path) -> Iterator[Any]:
+def served(command: list[str], environ: Mapping[str, str], log: Path, *, cwd: Path | None = None) -> Iterator[Any]:
     """Starts a server of Spark; gives a function that reads its log until a pattern is found."""
     settings = log.with_suffix(".properties")
     settings.write_text(_LOG_SETTINGS)
-    command = [f"{environ['SPARK_HOME']}/bin/spark-class", *arguments]
     options = f"-Dlog4j2.configurationFile={settings.as_uri()}"
-    env = {**environ, "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": options}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as server:
-        assert server.stdout is not None
-        lines = iter(server.stdout)
+    # The first is for Spark's own servers, the other for programs that are submitted.
+    memory = {"SPARK_DAEMON_MEMORY": "256m"}
+    env = {**memory, **environ, "SPARK_DAEMON_JAVA_OPTS": options, "SPARK_SUBMIT_OPTS": options}
+    with (
+        log.open("w") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env, cwd=cwd) as server,
+    ):
 
         def read(pattern: str) -> str:
-            with log.open("a") as kept:
-                for line in lines:
-                    kept.write(line)
-                    if found := re.search(pattern, line):
-                        return found[1]
-            raise AssertionError(log.read_text())
+            until = time.monotonic() + PATIENCE
+            while not (found := re.search(pattern, log.read_text())):
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.1)
+            return found[1]
 
         try:
             yield read
         finally:
             server.terminate()
-            with log.open("a") as kept:
-                kept.writelines(lines)
 
 
 _LOG_SETTINGS = """\
