@@ -61,6 +61,10 @@ class CuratorQueue:
         """The names of its nodes, sorted."""
         return sorted(self.kazoo.get_children(self.root + self.path))
 
+    def count(self) -> int:
+        """The number of its nodes, which is had without a list of them."""
+        return int(self.kazoo.exists(self.root + self.path).children_count)
+
     def messages(self) -> list[bytes]:
         """The messages of its items, in the order of their names."""
         found = [self.kazoo.get(f"{self.root}{self.path}/{name}")[0] for name in self.names()]

@@ -61,7 +61,7 @@ def drain_with_kills(
     curator.put_many(body.encode() for body in wanted)
     arguments = ("drain", curator.path, queue, "--lock-path", curator.lock_path)
     for _ in range(kills):
-        kill_once(served, curator, arguments, lambda: count - len(curator.names()), rng)
+        kill_once(served, curator, arguments, lambda: count - curator.count(), rng)
     complete(served, curator, *arguments)
     assert bodies(client, queue) == wanted
     assert (curator.names(), curator.beside()) == ([], [])
@@ -86,7 +86,7 @@ def fill_with_kills(
     client.send_many(queue, wanted)
     arguments = ("fill", queue, curator.path)
     for _ in range(kills):
-        kill_once(served, curator, arguments, lambda: len(curator.names()), rng)
+        kill_once(served, curator, arguments, curator.count, rng)
         if release:
             client.job_queue(queue).release_all()
     complete(served, curator, *arguments)
