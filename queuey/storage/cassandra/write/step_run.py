@@ -5,6 +5,7 @@ Every step goes through the callbacks of the driver, of the writer or of the und
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import judge, read_outcome
 from queuey.storage.cassandra.options import CassandraOptions
@@ -35,6 +36,8 @@ from queuey.storage.cassandra.write.post_keys import (
 from queuey.storage.cassandra.write.reserving_writer import Reservation, ReservingWriter
 from queuey.storage.cassandra.write.write_batches import Written
 from queuey.storage.cassandra.write.writer import GIVEN_UP
+
+_size_at = struct.Struct(">i").unpack_from
 
 MOST_SENT = 5
 """How often a change in doubt is sent."""
@@ -62,6 +65,28 @@ class RowStatements:
             f"UPDATE {table} USING TTL ? SET state = ?, content = ?, messages = ?, version = ? {where} IF version = ?",
             idempotent=False,
         )
+
+    def look(self, qid: int, key: str) -> Encoded:
+        """Returns what reads a row the short way; :func:`decode_row` reads the answer."""
+        text = key.encode()
+        values = struct.pack(">iqi", 8, qid, len(text)) + text
+        return Encoded(self.find, 2, values, struct.pack(">HqBH", 8, qid, 0, len(text)) + text + b"\0")
+
+
+def decode_row(body: bytes) -> Rows:
+    """Returns the row of an answer (see ``driver.fast_path.ROWS``), if there is one."""
+    (count,), at = _size_at(body, 12), 16
+    if not count:
+        return []
+    cells: list[bytes | None] = []
+    for _ in range(4):
+        (size,) = _size_at(body, at)
+        cells.append(body[at + 4 : at + 4 + size] if size >= 0 else None)
+        at += 4 + max(0, size)
+    state, content, messages, version = cells
+    if state is None or version is None:
+        return []
+    return [(state.decode(), content, messages, int.from_bytes(version, signed=True))]
 
 
 class RowTable(NamedTuple):
