@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from queuey import ids
-from queuey.messages import Meta, Slice
+from queuey.messages import Meta
 from queuey.spark import register
 from queuey.spark.sink import write_reports
+from queuey.spark.sink.arrow_rows import CHUNK_ROWS
 from queuey.spark.sink.exactly_once import WriteCounts
+from queuey.spark.sink.ledger_entry import decode
+from queuey.spark.sink.write_task import TaskIdentity
 from tests.backends import APP
 from tests.spark.kept import Kept
 from tests.spark.mortal import Deaths, source
@@ -117,17 +121,15 @@ def test_tasks_that_are_killed_once_each_leave_every_row_once(
 @pytest.mark.parametrize("tasks", [2, 7])
 def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, clustered: Kept) -> None:
     """In however many tasks, two of which run at a time, ids follow the numbers in each partition; nothing moves."""
-    count, partitions = 1_000_000, 8
-    queue = clustered.queue("orders", partitions=partitions)
+    count = 1_000_000
+    queue = clustered.queue("orders", partitions=8)
     frame = spark.range(0, count, 1, tasks).selectExpr("CAST(id AS string) AS value", "id AS sequence")
     write(frame, clustered, run="first", lead="100")
     assert write_reports.report(clustered.store, APP, "first") == WriteCounts(rows=count, written=count)
-    for partition in range(1, partitions + 1):
-        part = Slice(partition, limit=10_000, delayed=False)
-        found = [
-            int(body) for batch in clustered.store.scan_arrow(queue, part) for body in batch.column("body").to_pylist()
-        ]
-        assert found == list(range(partition - 1, count, partitions))
+    work = TaskIdentity.of("run", APP, "first").work(f"{queue.uid:x}")
+    entries = [decode(clustered.store.entry(work, piece) or b"") for piece in range(count // CHUNK_ROWS)]
+    assert {len(entry.generations) for entry in entries} == {1}
+    assert all(lower.end <= upper.generations[0].base for lower, upper in pairwise(entries))
 
 
 def test_a_stream_whose_tasks_are_killed_writes_every_row_once(
