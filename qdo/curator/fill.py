@@ -191,8 +191,9 @@ class Fill:
             began = self._ticks()
             claimed = await self._jobs.receive(room, ttl=CLAIM, wait=LOOK if waited else 0)
             if not claimed:
-                # Those of a fill that was killed come back when their claims end.
-                if waited > self._patience or (await self._jobs.counts()).claimed <= len(self._aside):
+                # Those of a fill that was killed come back when their claims end, and a moment later.
+                counts = await self._jobs.counts()
+                if waited > self._patience or counts.claimed + counts.waiting <= len(self._aside):
                     return
                 waited += LOOK
                 continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -77,12 +76,9 @@ class CuratorQueue:
 
 @pytest.fixture
 def curator(zookeeper: ZooKeeper) -> Iterator[CuratorQueue]:
-    """An empty queue in a chroot of the test's own."""
+    """An empty queue in a chroot of the test's own; what is left there goes with the server's data."""
     with plain(zookeeper.connect_string) as kazoo:
-        made = CuratorQueue(kazoo, zookeeper.connect_string)
-        yield made
-        with contextlib.suppress(Exception):
-            kazoo.delete(made.root, recursive=True)
+        yield CuratorQueue(kazoo, zookeeper.connect_string)
 
 
 @pytest.fixture
