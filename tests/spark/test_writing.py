@@ -125,7 +125,10 @@ def test_a_million_numbered_rows_are_in_order(tasks: int, spark: SparkSession, c
     queue = clustered.queue("orders", partitions=8)
     frame = spark.range(0, count, 1, tasks).selectExpr("CAST(id AS string) AS value", "id AS sequence")
     write(frame, clustered, run="first", lead="100")
-    assert write_reports.report(clustered.store, APP, "first") == WriteCounts(rows=count, written=count)
+    counts = write_reports.report(clustered.store, APP, "first")
+    assert counts is not None
+    # Two tasks that share a piece may write some of its rows a second time, at the same ids.
+    assert (counts.rows, counts.moved, counts.kept, counts.expired) == (count, 0, 0, 0)
     work = TaskIdentity.of("run", APP, "first").work(f"{queue.uid:x}")
     entries = [decode(clustered.store.entry(work, piece) or b"") for piece in range(count // CHUNK_ROWS)]
     assert {len(entry.generations) for entry in entries} == {1}
