@@ -125,7 +125,7 @@ def test_a_queue_deleted_between_plan_and_task(
     assert query.begin()
     store.delete_queue(queue)
     if fail:
-        with pytest.raises(DataLoss, match="'log-1' was deleted"):
+        with pytest.raises(DataLoss, match="'log-1' was purged or deleted"):
             query.run()
     else:
         assert values(query.run()) == ["2"]
