@@ -50,5 +50,7 @@ def shared_out(items: Iterable[T], tasks: int, weight: Callable[[T], float] = la
     if len(items) <= tasks:
         return [(item,) for item in items]
     ends = list(accumulate(map(weight, items)))
-    numbered = zip((math.ceil(end * tasks / ends[-1]) for end in ends), items, strict=True)
+    # Rounding may make the last number one too large.
+    numbers = (min(math.ceil(end * tasks / ends[-1]), tasks) for end in ends)
+    numbered = zip(numbers, items, strict=True)
     return [tuple(item for _, item in some) for _, some in groupby(numbered, key=lambda pair: pair[0])]

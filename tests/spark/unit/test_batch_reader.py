@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from queuey import ids
@@ -128,7 +128,22 @@ def test_partitions_that_are_not_there(embedded: Kept) -> None:
         planned(asked(embedded, endingOffsets='{"orders":{"1":-1}}'))
 
 
+ROUNDED_UP = [
+    1.800522787619684,
+    1.1429717718625625,
+    1.1429717718625625,
+    665.1625822658484,
+    668.9715075828334,
+    669.0,
+    669.1578849035614,
+    668.0,
+    669.6285498223777,
+    667.9230684075645,
+]
+
+
 @given(st.lists(st.floats(0.5, 1000), max_size=60), st.integers(1, 20))
+@example(ROUNDED_UP, 7)
 def test_sharing_out(weights: list[float], tasks: int) -> None:
     """Items are shared out to no more than the tasks asked for, all of them, in order, none empty, none too large."""
     parts = [QueueSlice("q", n + 1, FIRST, LAST, weight=weight) for n, weight in enumerate(weights)]
