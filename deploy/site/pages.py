@@ -12,6 +12,10 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
+from queuey.web import api_page
+from queuey.web.responses import encode
+from queuey.web.v1.spec import document
+
 ROOT = Path(__file__).parents[2]
 OUTSIDE = {
     "README.md": "readme.md",
@@ -20,11 +24,14 @@ OUTSIDE = {
     "deploy/local/README.md": "local-servers.md",
 }
 """Pages outside of ``docs``, and their names on the site (MkDocs takes a README for its folder's first page)."""
+API = "reference/http.md"
+"""The page made from the OpenAPI document, which is beside it."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for plugins
-    """Lists the decisions in the navigation, in the order of their numbers."""
+    """Lists the decisions in the navigation, in the order of their numbers, and has the styles of the API's page."""
+    config.extra_css.append("assets/api_page.css")
     decisions = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("*.md"))
     for section in config.nav:
         for entry in next(iter(section.values())):
@@ -34,10 +41,19 @@ def on_config(config: Any) -> Any:  # noqa: ANN401 -- mkdocs has no types for pl
 
 
 def on_files(files: Any, config: Any) -> Any:  # noqa: ANN401
-    """Adds the pages outside of ``docs``."""
-    for path, name in OUTSIDE.items():
-        files.append(File.generated(config, name, content=(ROOT / path).read_text()))
+    """Adds the pages outside of ``docs``, and what is made from the OpenAPI document."""
+    made: dict[str, str | bytes] = {name: (ROOT / path).read_text() for path, name in OUTSIDE.items()}
+    made[API] = "# HTTP API, operation by operation\n"
+    made["reference/openapi.json"] = encode(document())
+    made["assets/api_page.css"] = api_page.style()
+    for name, content in made.items():
+        files.append(File.generated(config, name, content=content))
     return files
+
+
+def on_page_content(html: str, page: Any, **_: object) -> str:  # noqa: ANN401
+    """Fills the page of the API."""
+    return html + api_page.contents(document(), "openapi.json") if page.file.src_uri == API else html
 
 
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN401

@@ -15,7 +15,7 @@ LONGEST_BODY = 4 * 1024 * 1024
 OPEN = ("mq", "rqms")
 """Facades that ask nobody for a credential."""
 
-_OWN = ("/v1/", "/metrics/")
+_OWN = ("/v1/", "/docs/", "/metrics/")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")
 _SERVERS = re.compile(r"[^\s/,]+(?:,[^\s/,]+)*(?:/[^\s/]+)*")
 _CLUSTER = re.compile(r"[^\s/]*")

@@ -1,4 +1,4 @@
-"""Version 1 of the API: everything the original Queuey served, and more, under ``/v1``, and a hello at ``/``.
+"""Version 1 of the API: everything the original Queuey served, and more, under ``/v1``, with ``/`` and ``/docs``.
 
 One include, which owns its routes, its bodies (:mod:`.structs`), its views and its OpenAPI document (:mod:`.spec`).
 """
@@ -10,6 +10,7 @@ from typing import Any
 
 from queuey.messages import OPERATORS
 from queuey.service import Service
+from queuey.web import api_page
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Match
 from queuey.web.responses import JSON, Environ, Response, encode
@@ -59,6 +60,26 @@ def show_document(environ: Environ, match: Match) -> Response:
     return Response(200, _document(), JSON)
 
 
+@cache
+def _page(link: str) -> bytes:
+    return api_page.page(document(), link).encode()
+
+
+def show_page(environ: Environ, match: Match) -> Response:
+    """Serves the OpenAPI document as a page. It is the same for everybody, until another version runs."""
+    # The link to the document is relative, because a proxy may serve everything under a path.
+    link = "../v1/openapi.json" if environ["PATH_INFO"].endswith("/") else "v1/openapi.json"
+    return Response(
+        200,
+        _page(link),
+        ("Content-Type", "text/html; charset=utf-8"),
+        ("Content-Security-Policy", api_page.policy()),
+        ("Cache-Control", "public, max-age=3600"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("Referrer-Policy", "no-referrer"),
+    )
+
+
 def routes(
     service: Service, authorization: Authorization, messages: MessageViews, ranges: RangeViews, claims: ClaimViews
 ) -> list[tuple[str, str, dict[str, Handler]]]:
@@ -75,6 +96,7 @@ def routes(
         ("v1.root", "/", {"GET": hello.show}),
         ("v1.hello", "/v1", {"GET": hello.show}),
         ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
+        ("v1.docs", "/docs", {"GET": show_page}),
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": queues.applications}),
         ("v1.application", APP, {"POST": queues.create, "GET": queues.list}),
         ("v1.read", APP + "/_read", {"POST": ranges.read_many}),

@@ -12,6 +12,7 @@ LINKS = {
     "api": "/v1/",
     "application": "/v1/{application}",
     "openapi": "/v1/openapi.json",
+    "docs": "/docs",
     "version": "/__version__",
     "health": "/__heartbeat__",
 }

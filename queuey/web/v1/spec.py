@@ -476,6 +476,16 @@ DOCUMENT_OPERATION = Operation(
     errors=(400,),
     anonymous=True,
 )
+PAGE_OPERATION = Operation(
+    method="GET",
+    path="/docs",
+    summary="Read this document, as a page",
+    success={
+        200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "No scripts, nothing from elsewhere"})
+    },
+    errors=(400,),
+    anonymous=True,
+)
 OPERATIONS = (
     *QUEUE_OPERATIONS,
     *MESSAGE_OPERATIONS,
@@ -485,6 +495,7 @@ OPERATIONS = (
     *MOVE_OPERATIONS,
     *HELLO_OPERATIONS,
     DOCUMENT_OPERATION,
+    PAGE_OPERATION,
 )
 
 

@@ -36,7 +36,7 @@ def test_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["/", "mq", "/mq/", "/v1", "/v1/mq", "/metrics", "/__mq", "/a//b", "/a b", "/../x", "/é"]
+    "prefix", ["/", "mq", "/mq/", "/v1", "/v1/mq", "/docs", "/metrics", "/__mq", "/a//b", "/a b", "/../x", "/é"]
 )
 def test_paths_that_are_no_prefix(tmp_path: Path, prefix: str) -> None:
     """A facade needs a path of its own, which hides nothing of the service."""

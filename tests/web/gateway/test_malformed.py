@@ -308,6 +308,7 @@ def test_methods_that_a_resource_of_the_originals_does_not_have(
         ("/", "GET, HEAD, OPTIONS"),
         ("/v1/", "GET, HEAD, OPTIONS"),
         ("/v1/openapi.json", "GET, HEAD, OPTIONS"),
+        ("/docs", "GET, HEAD, OPTIONS"),
         ("/metrics", "GET, HEAD, OPTIONS"),
         ("/__heartbeat__", "GET, HEAD, OPTIONS"),
         ("/__lbheartbeat__/", "GET, HEAD, OPTIONS"),

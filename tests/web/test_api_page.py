@@ -1,0 +1,132 @@
+"""The page of the API at ``/docs``: everything that the OpenAPI document says, under a policy that allows no script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from urllib.parse import urljoin
+
+import pytest
+
+from queuey.web import api_page
+from queuey.web.v1.spec import OPERATIONS, document
+from tests.web.caller import Caller
+
+
+class Page(HTMLParser):
+    """A page taken apart; elements that are not closed in order fail.
+
+    Attributes:
+        elements: Names, each as often as it occurs.
+        attributes: Of all elements.
+        words: The text.
+    """
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words = ""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notes an element."""
+        self.elements.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in {"meta", "br"}:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """Notes its end."""
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        """Notes text."""
+        self.words += data
+
+    def all(self, name: str) -> list[str]:
+        """The values of an attribute."""
+        return [value for attribute, value in self.attributes if attribute == name]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs/"])
+def test_page(anonymous: Caller, path: str) -> None:
+    """Everybody can read the page and keep it for an hour. It leads to the document, also below a path of a proxy."""
+    answer = anonymous.get(path)
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert answer.headers["Cache-Control"] == "public, max-age=3600"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    [link] = [target for target in Page(answer.text).all("href") if not target.startswith("#")]
+    assert urljoin(f"https://example.org/queues{path}", link) == "https://example.org/queues/v1/openapi.json"
+    head = anonymous("HEAD", path)
+    assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(len(answer.body)))
+
+
+def test_policy(anonymous: Caller) -> None:
+    """The policy allows the styles that are in the page, and the page has nothing that the policy forbids."""
+    answer = anonymous.get("/docs")
+    policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
+    [style] = re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == {
+        "default-src": "'none'",
+        "style-src": f"'sha256-{digest}'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    assert "url(" not in style
+    assert "@import" not in style
+    page = Page(answer.text)
+    names = {name for name, _ in page.attributes}
+    assert names == {"class", "charset", "content", "href", "id", "lang", "name"}
+    assert set(page.elements) & {"script", "link", "img", "form", "iframe", "object", "base"} == set()
+
+
+def test_everything_is_on_the_page(anonymous: Caller) -> None:
+    """The page has each operation, parameter and type of the document, and each link within it leads somewhere."""
+    page = Page(anonymous.get("/docs").text)
+    ids = Counter(page.all("id"))
+    assert max(ids.values()) == 1
+    assert {target[1:] for target in page.all("href") if target.startswith("#")} <= ids.keys()
+    found = document()
+    for path, methods in found["paths"].items():
+        assert path in page.words
+        for operation in methods.values():
+            assert operation["operationId"] in ids
+            assert operation["summary"] in page.words
+            for parameter in operation["parameters"]:
+                assert parameter["name"] in page.words
+                assert parameter["description"].replace("`", "") in page.words
+    for name, schema in found["components"]["schemas"].items():
+        assert f"type-{name}" in ids
+        assert all(field in page.words for field in schema["properties"])
+    assert {f"error-{status}" for status in found["components"]["responses"]} <= ids.keys()
+    assert page.elements.count("section") == len(OPERATIONS) + len(found["components"]["schemas"])
+
+
+def test_text_stays_text() -> None:
+    """Whatever stands in a document is shown, and never becomes an element or an attribute of the page."""
+    bad = '<img src="x" onerror="alert(1)"> & `<b>`'
+
+    def spoil(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: spoil(part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [spoil(part) for part in value]
+        return f"{value}{bad}" if isinstance(value, str) and not value.startswith("#/") else value
+
+    good = document()
+    spoiled = spoil(json.loads(json.dumps({name: good[name] for name in ("info", "components")})))
+    assert isinstance(spoiled, dict)
+    page = Page(api_page.page({**good, **spoiled}, "v1/openapi.json"))
+    assert {"img", "b"} & set(page.elements) == set()
+    assert "onerror" not in {name for name, _ in page.attributes}
+    assert page.words.count("<img src=") > 100
