@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
 from queuey.metrics import Metrics, Snapshot, exposition, snapshot
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
+from tests.deploy.recording import series
 from tests.deploy.test_prometheus import RULES, promtool, with_promtool
 
 SCRAPES = 80
@@ -36,15 +36,7 @@ class Recorder:
 
     def series(self) -> list[dict[str, str]]:
         """Returns what was recorded as promtool takes it."""
-        found: dict[str, list[str]] = {}
-        for number, text in enumerate(self.scrapes):
-            for family in text_string_to_metric_families(text.decode()):
-                for sample in family.samples:
-                    labels = {"job": "queuey", "instance": "web-1:5000", **sample.labels}
-                    inside = ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
-                    values = found.setdefault(f"{sample.name}{{{inside}}}", [])
-                    values += ["_"] * (number - len(values)) + [repr(sample.value)]
-        return [{"series": name, "values": " ".join(values)} for name, values in found.items()]
+        return series(self.scrapes, job="queuey", instance="web-1:5000")
 
 
 def evaluate(directory: Path, series: list[dict[str, str]], speaking: dict[str, dict[str, Any]]) -> None:

@@ -1,0 +1,1 @@
+"""The Grafana dashboard: every query asked of recorded metrics."""

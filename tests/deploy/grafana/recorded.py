@@ -1,0 +1,86 @@
+"""What Prometheus has of a service of two processes on SQLite, of one on Cassandra, and of one of Qdo's workers."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from qdo.partitions import Partition
+from qdo.worker.failure import RunResult
+from qdo.worker.metrics import WorkerMetrics
+from queuey.metrics import Metrics, Snapshot, exposition, snapshot
+from queuey.service import Service
+from queuey.storage import Store
+from queuey.storage.cassandra import CassandraOptions, CassandraStore
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.sqlite import open_store
+from tests.deploy.recording import series
+
+SCRAPES = 12
+"""One every 15 s."""
+NOBODY = "cassandra://127.0.0.1:1/queuey"
+"""The metrics of a store are there while Cassandra is not."""
+STATUSES = (200, 201, 409, 429, 500, 503)
+
+Series = list[dict[str, str]]
+
+
+def _served(metrics: Metrics, statistics: dict[str, float], number: int) -> Snapshot:
+    """A snapshot of a process that has answered more requests than at the last one, and whose counters have grown."""
+    for route in ("v1.queue", "v1.read", "ops.metrics"):
+        for status in STATUSES:
+            metrics.observe(route, status, 0.003 * number)
+    metrics.received(5)
+    metrics.delivered(7)
+    grown = {name: value + number * name.endswith("_total") for name, value in statistics.items()}
+    return snapshot(metrics, grown)
+
+
+def _service(store: Store, workers: tuple[str, ...]) -> list[bytes]:
+    statistics = Service(store).statistics()
+    processes = {name: Metrics() for name in workers}
+    return [
+        exposition({name: _served(metrics, statistics, number) for name, metrics in processes.items()})
+        for number in range(SCRAPES)
+    ]
+
+
+def _workers() -> list[bytes]:
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry)
+    partitions = [
+        Partition.parse(f"0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70/queuey/{name}")
+        for name in ("orders/1", "orders/2", "mail/1")
+    ]
+    metrics.lag = {partition: number for number, partition in enumerate(partitions)}
+    scrapes = []
+    for _ in range(SCRAPES):
+        for queue in ("orders", "mail"):
+            metrics.ran(queue, RunResult(3, quick=1, seconds=0.0001, slow=(0.02, 0.4)))
+            for name in ("failed", "retried", "dead", "skipped"):
+                metrics.count(name, queue)
+        for name in ("commits", "commit_failures", "dead_letter_failures", "hook_failures"):
+            metrics.note(name)
+        metrics.moved("assigned", 2)
+        scrapes.append(generate_latest(registry))
+    return scrapes
+
+
+def record(directory: Path) -> Series:
+    """Returns all series, in the form in which promtool takes them.
+
+    Args:
+        directory: For the store on SQLite.
+    """
+    with closing(open_store(directory)) as sqlite:
+        found = series(_service(sqlite, ("1", "2")), job="queuey", instance="web-1:5000")
+    options = CassandraOptions(reap_interval=None, heartbeat=60.0)
+    with closing(CassandraStore(NOBODY, options, Clock())) as cassandra:
+        found += series(_service(cassandra, ("",)), job="queuey", instance="web-2:5000")
+    found += series(_workers(), job="qdo", instance="worker-1:9400")
+    up = (("queuey", "web-1:5000"), ("queuey", "web-2:5000"), ("qdo", "worker-1:9400"))
+    return found + [
+        {"series": f'up{{instance="{instance}", job="{job}"}}', "values": f"1x{SCRAPES}"} for job, instance in up
+    ]

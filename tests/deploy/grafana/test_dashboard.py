@@ -1,0 +1,186 @@
+"""The Grafana dashboard: about metrics that there are, each query gives data, nothing of one Grafana in it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import promql_parser
+import pytest
+import yaml
+
+from tests.deploy.grafana import recorded
+from tests.deploy.test_prometheus import promtool, with_promtool
+
+FILE = Path(__file__).parents[3] / "deploy" / "grafana" / "queuey.json"
+VARIABLES = {"$__rate_interval": "1m", "$job": "queuey", "$instance": ".*", "$workers": "qdo"}
+"""What Grafana puts in the place of each, here."""
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+class Sample(NamedTuple):
+    """A series: the name of its metric, and its labels."""
+
+    name: str
+    labels: dict[str, str]
+
+
+class Query(NamedTuple):
+    """A query of the dashboard: where it is, and what Grafana asks Prometheus."""
+
+    place: str
+    text: str
+
+    def selectors(self) -> list[promql_parser.VectorSelector]:
+        """What it asks for."""
+        found: list[promql_parser.VectorSelector] = []
+
+        def look(node: promql_parser.Expr) -> bool:
+            if isinstance(node, promql_parser.VectorSelector):
+                found.append(node)
+            return True
+
+        promql_parser.walk(promql_parser.parse(self.text), look)
+        return found
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> dict[str, Any]:
+    """The dashboard."""
+    found: dict[str, Any] = json.loads(FILE.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> recorded.Series:
+    """What Prometheus has recorded."""
+    return recorded.record(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def samples(series: recorded.Series) -> list[Sample]:
+    """The same, one each, without values."""
+    return [
+        Sample(one["series"].partition("{")[0], dict(re.findall(r'(\w+)="([^"]*)"', one["series"]))) for one in series
+    ]
+
+
+def substituted(text: str) -> str:
+    """What Grafana makes of a query."""
+    for name, value in VARIABLES.items():
+        text = text.replace(name, value)
+    assert "$" not in text, text
+    return text
+
+
+def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The panels that show something."""
+    return (panel for panel in dashboard["panels"] if panel["type"] != "row")
+
+
+def queries(dashboard: dict[str, Any]) -> list[Query]:
+    """All queries, of panels and of variables."""
+    asked = [Query(panel["title"], substituted(one["expr"])) for panel in panels(dashboard) for one in panel["targets"]]
+    for one in dashboard["templating"]["list"]:
+        if one["type"] == "query":
+            (selector,) = re.fullmatch(r"label_values\((.+), \w+\)", one["query"]["query"]).groups()  # type: ignore[union-attr]
+            asked.append(Query("$" + one["name"], substituted(selector)))
+    return asked
+
+
+def fits(sample: Sample, selector: promql_parser.VectorSelector) -> bool:
+    """Whether a series is one of those that are asked for."""
+    if sample.name != selector.name:
+        return False
+    for label, operator, value in re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"', str(selector.matchers)):
+        found = sample.labels.get(label, "")
+        same = re.fullmatch(value, found) is not None if "~" in operator else found == value
+        if same == operator.startswith("!"):
+            return False
+    return True
+
+
+def test_queries_ask_for_what_there_is(dashboard: dict[str, Any], samples: list[Sample]) -> None:
+    """Every part of every query is about series that a service or a worker has, and groups them by labels of theirs."""
+    asked = queries(dashboard)
+    assert len(asked) > len(list(panels(dashboard)))
+    for query in asked:
+        found = []
+        for selector in query.selectors():
+            those = [sample for sample in samples if fits(sample, selector)]
+            assert those, (query, str(selector))
+            found += those
+        labels = {label for sample in found for label in sample.labels}
+        grouped = {label for by in re.findall(r"\bby \(([^)]*)\)", query.text) for label in re.split(r",\s*", by)}
+        assert grouped <= labels, query
+
+
+def test_queries_that_ask_for_nothing_are_found(samples: list[Sample]) -> None:
+    """A metric that there is not, and a label's value that there is not, are no series."""
+    (wrong,) = Query("", 'queuey_requests_total{job="queuey", status="799"}').selectors()
+    (gone,) = Query("", "rate(queuey_requests_sum[1m])").selectors()
+    (right,) = Query("", 'rate(queuey_requests_total{status=~"5..", route!~"ops[.].*"}[1m])').selectors()
+    assert [any(fits(sample, selector) for sample in samples) for selector in (wrong, gone, right)] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_every_metric_is_shown(dashboard: dict[str, Any], samples: list[Sample]) -> None:
+    """No metric of a service or a worker is missing on the dashboard."""
+    shown = {
+        re.sub("_bucket$", "", str(selector.name)) for query in queries(dashboard) for selector in query.selectors()
+    }
+    kept = {re.sub("_(bucket|sum|count|created)$", "", sample.name) for sample in samples}
+    assert kept - shown == set()
+
+
+@with_promtool
+def test_each_query_gives_data(dashboard: dict[str, Any], series: recorded.Series, tmp_path: Path) -> None:
+    """Prometheus answers each query with numbers, asked after the last scrape."""
+    at = f"{15 * (recorded.SCRAPES - 1)}s"
+    asked = [query for query in queries(dashboard) if query.place not in VARIABLES]
+    cases = [
+        # A comparison with itself leaves numbers and drops what is none (0 / 0).
+        {
+            "expr": f"count(({query.text}) == ({query.text})) > bool 0",
+            "eval_time": at,
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for query in asked
+    ]
+    tests = [{"interval": "15s", "input_series": series, "promql_expr_test": cases}]
+    (tmp_path / "queries.yml").write_text(yaml.safe_dump({"tests": tests}, width=1_000_000))
+    promtool("test", "rules", tmp_path / "queries.yml")
+
+
+def test_any_grafana_can_take_it(dashboard: dict[str, Any]) -> None:
+    """It asks the data source that its reader picks, and has no id that another dashboard could have."""
+    assert (dashboard.get("uid"), dashboard["id"]) == (None, None)
+    assert dashboard["templating"]["list"][0]["type"] == "datasource"
+    sources = [one["datasource"] for panel in panels(dashboard) for one in (panel, *panel["targets"])]
+    sources += [one["datasource"] for one in dashboard["templating"]["list"][1:]]
+    assert all(source == SOURCE for source in sources)
+
+
+def test_panels_have_a_place(dashboard: dict[str, Any]) -> None:
+    """Panels have ids of their own and titles, and none lies on another."""
+    everything = dashboard["panels"]
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    taken: set[tuple[int, int]] = set()
+    for panel in everything:
+        place = panel["gridPos"]
+        cells = set(
+            itertools.product(range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"]))
+        )
+        assert not cells & taken, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+    for panel in panels(dashboard):
+        assert panel["title"]
+        assert [one["refId"] for one in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])])
