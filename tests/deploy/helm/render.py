@@ -1,0 +1,164 @@
+"""Renders the chart with Helm's own library, in a process of its own: it is a Go program with threads and signals.
+
+The library is the one that helm-java brings in a jar. Standard input has a JSON object with values by name. Standard
+output has a JSON array: what the linter says, then of each case what Helm makes of it, and why it refuses it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from deploy.local import jars
+from deploy.local.errors import CannotFetch
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "deploy" / "helm" / "queuey"
+RELEASE, NAMESPACE = "queuey", "messages"
+OLDEST = "1.29"
+"""Of Kubernetes, that the chart takes."""
+HELM_JAVA = "0.0.21"
+MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+PATIENCE = 300
+"""Seconds that all of it may take on a machine that is busy."""
+HOOK, NO_HOOK = "helm.sh/hook", "helm.sh.hook/hook"
+"""The library leaves hooks out of what it renders: here they are called otherwise meanwhile."""
+
+Manifest = dict[str, Any]
+
+
+class Rendered(NamedTuple):
+    """What Helm makes of values.
+
+    Attributes:
+        refusal: Why it refuses them; empty: it does not.
+        manifests: The objects, hooks included.
+    """
+
+    refusal: str
+    manifests: list[Manifest]
+
+    def all(self, kind: str) -> list[Manifest]:
+        """Its objects of a kind."""
+        return [one for one in self.manifests if one["kind"] == kind]
+
+    def one(self, kind: str) -> Manifest:
+        """Its object of a kind, of which there is one."""
+        (found,) = self.all(kind)
+        return found
+
+
+class Chart(NamedTuple):
+    """What Helm says of the chart: of its texts, and what it makes of each case's values."""
+
+    linted: str
+    rendered: dict[str, Rendered]
+
+
+def render(cases: Mapping[str, Mapping[str, Any]]) -> Chart:
+    """Returns what Helm makes of the chart; skips the test where its library cannot be had."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.deploy.helm.render", _library()],
+        cwd=ROOT,
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    linted, *found = json.loads(ended.stdout)
+    texts = zip(cases, found, strict=True)
+    return Chart(
+        linted,
+        {
+            name: Rendered(refusal, [one for one in yaml.safe_load_all(text) if one is not None])
+            for name, (text, refusal) in texts
+        },
+    )
+
+
+def _library() -> Path:
+    """The jar that has Helm for this machine."""
+    machine = MACHINES.get(platform.machine().lower(), platform.machine())
+    name = f"{platform.system().lower()}-{machine}"
+    bundle = jars.Bundle(f"helm-{name}-{HELM_JAVA}", (f"com.marcnuri.helm-java:{name}:{HELM_JAVA}",), alone=True)
+    try:
+        (jar,) = jars.fetch(bundle).glob("*.jar")
+    except CannotFetch as error:
+        pytest.skip(f"needs Helm's library: {error}")
+    return jar
+
+
+class _Result(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_char_p) for name in ("out", "err", "stdout", "stderr"))
+
+
+class _TemplateOptions(ctypes.Structure):
+    """As the header in the jar has it."""
+
+    _fields_ = (
+        *((name, ctypes.c_char_p) for name in ("name", "version", "chart", "namespace", "kube_version")),
+        *((name, ctypes.c_int) for name in ("dependency_update", "skip_crds")),
+        *((name, ctypes.c_char_p) for name in ("values", "set_files", "values_files")),
+        *((name, ctypes.c_char_p) for name in ("cert_file", "key_file", "ca_file")),
+        *((name, ctypes.c_int) for name in ("insecure_skip_tls_verify", "plain_http")),
+        ("keyring", ctypes.c_char_p),
+        ("debug", ctypes.c_int),
+        ("repository_config", ctypes.c_char_p),
+    )
+
+
+class _LintOptions(ctypes.Structure):
+    _fields_ = (("path", ctypes.c_char_p), ("strict", ctypes.c_int), ("quiet", ctypes.c_int))
+
+
+def _load(jar: Path, directory: Path) -> ctypes.CDLL:
+    """Takes the library out of its jar."""
+    with zipfile.ZipFile(jar) as packed:
+        (name,) = [name for name in packed.namelist() if Path(name).suffix in {".so", ".dylib"}]
+        library = ctypes.CDLL(packed.extract(name, directory))
+    library.Template.restype = library.Lint.restype = _Result
+    return library
+
+
+def _said(result: _Result) -> tuple[str, str]:
+    """What a call gave, and why it did not."""
+    return (result.out or b"").decode(), (result.err or b"").decode()
+
+
+def main() -> None:
+    """Renders what standard input asks for."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        library = _load(Path(sys.argv[1]), directory)
+        quiet = _LintOptions(str(CHART).encode(), strict=1, quiet=1)
+        found: list[Any] = ["".join(_said(library.Lint(ctypes.byref(quiet))))]
+        chart, values = directory / CHART.name, directory / "values.json"
+        shutil.copytree(CHART, chart)
+        for path in (chart / "templates").iterdir():
+            path.write_text(path.read_text().replace(HOOK, NO_HOOK))
+        where = {"name": RELEASE, "chart": str(chart), "namespace": NAMESPACE, "values_files": str(values)}
+        where["kube_version"] = f"v{OLDEST}.0"
+        options = _TemplateOptions(**{name: text.encode() for name, text in where.items()})
+        for case in json.load(sys.stdin).values():
+            values.write_text(json.dumps(case))
+            text, refusal = _said(library.Template(ctypes.byref(options)))
+            found.append((text.replace(NO_HOOK, HOOK), refusal))
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""What the chart's schema of values has to say about the service's settings, made from their table."""
+
+from __future__ import annotations
+
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from queuey.settings import Setting, table
+from queuey.settings.secret_names import SecretName
+from queuey.terminal.setting_values import bare
+
+PLAIN = {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}
+PATTERNS = {"store": "^(sqlite|cassandra://.+/.+)$"}
+
+
+def properties() -> dict[str, Any]:
+    """Returns the schema of each setting, by the names that a settings file has: tables in a table are below it."""
+    found: dict[str, Any] = {}
+    for line in table():
+        owner, _, name = line.name.rpartition(".")
+        below = found
+        if owner:
+            below = found.setdefault(owner, {"type": "object", "additionalProperties": False, "properties": {}})[
+                "properties"
+            ]
+        below[name] = _schema(line)
+    return found
+
+
+def _schema(line: Setting) -> dict[str, Any]:
+    kind, meta = bare(typing.get_args(line.hint)[0]), line.hint.__metadata__[0]
+    if typing.get_origin(kind) is typing.Literal:
+        return {"enum": list(typing.get_args(kind))}
+    if kind is SecretName:
+        return {"type": "string", "pattern": "^(env|file):."}
+    if kind not in PLAIN:
+        return {"type": "object"}  # the service checks what is in it
+    limits = {"minimum": meta.ge, "maximum": meta.le, "minLength": meta.min_length, "pattern": PATTERNS.get(line.name)}
+    return {"type": PLAIN[kind], **{name: limit for name, limit in limits.items() if limit is not None}}
+
+
+def as_text() -> str:
+    """Returns them as JSON."""
+    return msgspec.json.format(msgspec.json.encode(properties()), indent=2).decode()
