@@ -27,11 +27,12 @@ _SPARKS_OWN = ("scala-library", "slf4j-api", "commons-lang3")
 
 
 class Run(NamedTuple):
-    """One run: wall and CPU seconds (JVM, Python workers and the planners that have ended), and rows."""
+    """One run: wall and CPU seconds (JVM, Python workers and the planners that have ended), rows, the store's CPU."""
 
     seconds: float
     cpu: float
     rows: int
+    behind: float = 0.0
 
 
 def connector_jars() -> str:
@@ -56,12 +57,20 @@ class Side:
         directory: For its log and whatever Spark leaves.
         conf: Of the session.
         options: Handed on to the kind.
+        behind: Says how many CPU seconds the servers behind it have spent so far.
     """
 
-    def __init__(
-        self, name: str, kind: str, directory: Path, conf: Mapping[str, str], options: Mapping[str, Any]
+    def __init__(  # noqa: PLR0913 - what a session takes
+        self,
+        name: str,
+        kind: str,
+        directory: Path,
+        conf: Mapping[str, str],
+        options: Mapping[str, Any],
+        behind: Callable[[], float] = float,
     ) -> None:
         self.name = name
+        self._behind = behind
         self._log = directory / f"{name.replace(' ', '-')}.log"
         task = json.dumps({"kind": kind, "conf": dict(conf), "options": dict(options)})
         with self._log.open("wb") as log:
@@ -82,12 +91,12 @@ class Side:
         Raises:
             Void: It failed.
         """
-        cpu, began = self._cpu(), time.perf_counter()
+        cpu, behind, began = self._cpu(), self._behind(), time.perf_counter()
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps(given).encode() + b"\n")
         self._child.stdin.flush()
         rows = self._answer()["rows"]
-        return Run(time.perf_counter() - began, self._cpu() - cpu, rows)
+        return Run(time.perf_counter() - began, self._cpu() - cpu, rows, self._behind() - behind)
 
     def stop(self) -> None:
         """Ends it."""

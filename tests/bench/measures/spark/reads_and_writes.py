@@ -117,7 +117,7 @@ def _side(
             "spark.cassandra.connection.host": host,
             "spark.cassandra.connection.port": port,
         }
-    side = Side(name, kind, bench.directory, conf, options)
+    side = Side(name, kind, bench.directory, conf, options, cassandra.cpu_seconds)
     stack.callback(side.stop)
     return side
 
@@ -128,7 +128,10 @@ def _rows(runs: dict[str, list[Run]], count: int) -> list[Row]:
             name,
             [count / run.seconds for run in found],
             "rows/s",
-            {"CPU µs per row": sorted(run.cpu for run in found)[len(found) // 2] / count * 1e6},
+            {
+                "CPU µs per row": sorted(run.cpu for run in found)[len(found) // 2] / count * 1e6,
+                "Cassandra's": sorted(run.behind for run in found)[len(found) // 2] / count * 1e6,
+            },
         )
         for name, found in runs.items()
     ]
