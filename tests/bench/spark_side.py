@@ -60,7 +60,7 @@ class Side:
         behind: Says how many CPU seconds the servers behind it have spent so far.
     """
 
-    def __init__(  # noqa: PLR0913 - what a session takes
+    def __init__(
         self,
         name: str,
         kind: str,
