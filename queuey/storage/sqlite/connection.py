@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from urllib.parse import quote
 
 import apsw
 import msgspec
@@ -98,6 +99,15 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
     except apsw.Error as error:
         raise translate(error) from error
     return connection
+
+
+def open_copy(path: Path) -> Connection:
+    """Opens a file that no process writes to, for reading. It stays alone: nothing is made beside it.
+
+    Driver errors are the caller's, because the file may be anything.
+    """
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return apsw.Connection(f"file:{quote(str(path.absolute()))}?immutable=1", flags=flags)
 
 
 def _use_log(connection: Connection, seconds: float) -> None:

@@ -87,7 +87,7 @@ def _room(directory: Path) -> Finding:
 
 
 def _integrity(path: Path) -> Finding:
-    advice = "Stop the service and restore a backup; see docs/operations.md."
+    advice = "Stop the service and restore a backup: queuey restore; see docs/operations.md."
     try:
         complaints = schema.check(path)
     except StoreUnavailable as error:

@@ -190,6 +190,19 @@ def prepare(connection: Connection, path: Path) -> None:
             raise
     except DatabaseError as error:
         raise translate(error) from error
+    _require(version, application, path)
+
+
+def require_format(connection: Connection, path: Path) -> None:
+    """Makes sure that a file is a store of the format that this version knows; changes nothing.
+
+    Raises:
+        StoreIncompatible: The file belongs to another program or to a newer version of this one.
+    """
+    _require(*_marks(connection), path)
+
+
+def _require(version: int, application: int, path: Path) -> None:
     if application != APPLICATION_ID:
         message = f"{path} is a database of another program"
         raise StoreIncompatible(message)
@@ -218,9 +231,14 @@ def check(path: Path) -> list[str]:
     """
     connection = connect(path, SqliteOptions())
     try:
-        rows = connection.execute("PRAGMA integrity_check").fetchall()
+        return complaints(connection)
     except DatabaseError as error:
         raise translate(error) from error
     finally:
         connection.close()
+
+
+def complaints(connection: Connection) -> list[str]:
+    """Runs SQLite's integrity check and returns what it complains of; driver errors are the caller's."""
+    rows = connection.execute("PRAGMA integrity_check").fetchall()
     return [str(row[0]) for row in rows if row[0] != "ok"]

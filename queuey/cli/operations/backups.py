@@ -1,0 +1,141 @@
+"""``queuey backup`` and ``queuey restore``: a SQLite store in one file, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, on_store
+from queuey.cli.output import Json, Yes
+from queuey.terminal import time_parsing
+from queuey.terminal.bars import bar
+
+if TYPE_CHECKING:
+    from queuey.storage.sqlite.backup import Contents, Tell
+
+_MIB = 1 << 20
+_TO_CASSANDRA = (
+    "is for SQLite stores. A Cassandra store is backed up on each node by nodetool: "
+    "docs/operations-cassandra.md, section Backup and restore. "
+    "queuey pipeline archive and replay copy the messages of queues, whatever the store."
+)
+
+
+@on_store
+def backup(
+    store_at: ConfiguredStore,
+    file: Annotated[Path, typer.Argument(help="The file to write, if possible on another disk.", show_default=False)],
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Copy a whole SQLite store into one file, while the service runs.
+
+    The file appears when it is complete and checked. It has all that was acknowledged before the command began.
+    """
+    from queuey.storage import opening
+    from queuey.storage.sqlite.backup import back_up
+
+    settings = store_at.settings
+    _require_sqlite(store_at, "queuey backup")
+    if not opening.is_made(settings):
+        output.note(f"queuey: there is no store at {settings.data}; name its directory by --data")
+        raise typer.Exit(1)
+    if file.is_dir() or not file.absolute().parent.is_dir() or (file.exists() and not file.is_file()):
+        raise typer.BadParameter(f"{str(file)!r} is not a file in a directory that is there", param_hint="FILE")
+    if _is_of_store(file, settings.data):
+        raise typer.BadParameter(f"{str(file)!r} is the store itself; name another file", param_hint="FILE")
+    replace = file.exists()
+    if replace:
+        output.confirm(f"Replace {file}?", yes=yes)
+    with _progress() as tell:
+        contents = back_up(settings.data, file, opening.sqlite_options(settings, jobs=False), tell, replace=replace)
+    _show(contents, {"backup": str(file), "store": str(settings.data)}, f"{file} is a backup", json=json)
+
+
+@on_store
+def restore(
+    store_at: ConfiguredStore,
+    file: Annotated[Path, typer.Argument(help="The backup.", show_default=False)],
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Make a backup the SQLite store of --data. The service must be stopped.
+
+    All changes after the backup are lost. The store before it, if there is one, is replaced.
+    """
+    from queuey.storage import opening
+    from queuey.storage.sqlite import backup as backups
+
+    settings = store_at.settings
+    _require_sqlite(store_at, "queuey restore")
+    if not file.is_file():
+        raise typer.BadParameter(f"there is no file {str(file)!r}", param_hint="FILE")
+    if _is_of_store(file, settings.data):
+        raise typer.BadParameter(f"{str(file)!r} is the store itself; name a backup", param_hint="FILE")
+    replace = opening.is_made(settings)
+    if replace:
+        output.confirm(f"Replace the store at {settings.data} with all it has?", yes=yes)
+    options = opening.sqlite_options(settings, jobs=False)
+    with _progress() as tell:
+        contents = backups.restore(file, settings.data, options, tell, replace=replace)
+    about = {"backup": str(file), "store": str(settings.data), "replaced": replace}
+    _show(contents, about, f"The store at {settings.data} is that of {file}", json=json)
+    output.note(
+        "What came after the backup is gone. Revoke again the keys that were revoked since. Workers that claimed "
+        "messages before have to be started again."
+    )
+
+
+def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
+    from queuey.storage import opening
+
+    if opening.is_cassandra(store_at.settings):
+        output.note(f"queuey: {command} {_TO_CASSANDRA}")
+        raise typer.Exit(BAD_SETTINGS)
+
+
+def _is_of_store(file: Path, data: Path) -> bool:
+    """Returns whether a file is the store's, or one of those that SQLite makes beside it."""
+    from queuey.storage.sqlite.connection import FILE
+
+    found = file.resolve()
+    return found.parent == data.resolve() and found.name.startswith(FILE)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """Shows a bar on a terminal; gives what moves it."""
+    with bar() as move:
+
+        def tell(text: str, done: int, total: int | None) -> None:
+            if move is not None:
+                move(f"{text} (MiB)", done // _MIB, None if total is None else -(-total // _MIB))
+
+        yield tell
+
+
+def _show(contents: Contents, about: dict[str, Any], text: str, *, json: bool) -> None:
+    import msgspec
+
+    if json:
+        output.emit(about | msgspec.to_builtins(contents))
+        return
+    counts = [
+        output.plural(contents.applications, "application"),
+        output.plural(contents.keys, "key"),
+        output.plural(contents.queues, "queue"),
+        output.plural(contents.messages, "message"),
+    ]
+    until = "" if contents.newest is None else f", up to {time_parsing.iso(contents.newest)}"
+    output.say(f"{text}: {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, checked.")
+
+
+backup_app = typer.Typer(add_completion=False)
+backup_app.command()(backup)
+restore_app = typer.Typer(add_completion=False)
+restore_app.command()(restore)

@@ -1,0 +1,83 @@
+"""``queuey backup`` and ``queuey restore``."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client
+from queuey.storage.sqlite import open_store
+from tests.commands import Run
+from tests.servers.served import Served
+
+
+def test_back_up_and_restore(run: Run, served: Served, client: Client, queue: str, tmp_path: Path) -> None:
+    """A backup made beside the service is restored elsewhere; both commands say what is in it."""
+    client.send(queue, "kept")
+    file, new = str(tmp_path / "b.sqlite3"), str(tmp_path / "new")
+    ended = run("backup", file, "--data", str(served.data))
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.text.startswith(f"{file} is a backup: 1 application, 1 key, ")
+    assert "MiB, checked." in ended.text
+    made = run("restore", file, "--data", new, "--json")
+    assert made.code == 0
+    assert made.json["store"] == new
+    assert made.json["queues"] >= 1
+    assert made.json["messages"] >= 1
+    assert made.json["replaced"] is False
+    assert "Revoke again the keys" in made.err
+    with closing(open_store(tmp_path / "new")) as store:
+        assert store.queue("queuey", queue).partitions == 3
+
+
+def test_nothing_is_replaced_unasked(run: Run, served: Served, tmp_path: Path) -> None:
+    """An existing file or store is replaced only after a yes."""
+    file, new = str(tmp_path / "b"), str(tmp_path / "new")
+    data = str(served.data)
+    assert run("backup", file, "--data", data).code == 0
+    assert run("restore", file, "--data", new).code == 0
+    for again in (["backup", file, "--data", data], ["restore", file, "--data", new]):
+        ended = run(*again)
+        assert (ended.code, "repeat with --yes" in ended.err, ended.out) == (2, True, b"")
+        assert run(*again, "--yes").code == 0
+
+
+def test_a_running_service_is_not_replaced(run: Run, served: Served, client: Client, tmp_path: Path) -> None:
+    """A restore under a running service is refused, and the service goes on."""
+    file = str(tmp_path / "b")
+    assert run("backup", file, "--data", str(served.data)).code == 0
+    ended = run("restore", file, "--data", str(served.data), "--yes")
+    assert (ended.code, "is in use. Stop the service" in ended.err) == (1, True)
+    client.heartbeat()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["backup", "b", "--data", "typo"], 1, "there is no store at typo"),
+        (["backup", "nowhere/b", "--data", "data"], 2, "'nowhere/b' is not a file in a directory that is there"),
+        (["backup", "data", "--data", "data"], 2, "'data' is not a file in a directory that is there"),
+        (["backup", "/dev/null", "--data", "data", "--yes"], 2, "'/dev/null' is not a file"),
+        (["backup", "data/queuey.sqlite3", "--data", "data", "--yes"], 2, "is the store itself"),
+        (["backup", "data/queuey.sqlite3-wal", "--data", "data"], 2, "is the store itself"),
+        (["restore", "b", "--data", "data"], 2, "there is no file 'b'"),
+        (["restore", "data/queuey.sqlite3", "--data", "data", "--yes"], 2, "is the store itself"),
+        (["restore", "text", "--data", "data", "--yes"], 1, "text is no backup, or is damaged"),
+        (["backup", "b", "--store", "cassandra://127.0.0.1/k"], 2, "backed up on each node by nodetool"),
+        (["restore", "text", "--store", "cassandra://127.0.0.1/k"], 2, "backed up on each node by nodetool"),
+    ],
+)
+def test_what_cannot_be(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
+) -> None:
+    """Wrong files, directories and stores are refused by their names, with nothing made or changed."""
+    monkeypatch.chdir(tmp_path)
+    open_store(tmp_path / "data").close()
+    (tmp_path / "text").write_text("no backup\n" * 1000)
+    before = {path: path.stat().st_size for path in tmp_path.rglob("*")}
+    ended = run(*arguments)
+    flat = " ".join(ended.err.replace("│", " ").split())
+    assert (ended.code, words in flat, ended.out) == (code, True, b""), ended.err
+    assert {path: path.stat().st_size for path in tmp_path.rglob("*")} == before

@@ -1,0 +1,447 @@
+"""Backups of the embedded store: what is in them, and that neither they nor a restore are ever half done."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from queuey import ids
+from queuey.errors import StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
+from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import Store
+from queuey.storage.sqlite import SqliteOptions, backup, check, open_store
+from queuey.storage.sqlite.connection import FILE
+from tests.replacing import replace
+
+APP = "app"
+OPTIONS = SqliteOptions(sync="normal", sweep_interval=None)
+LARGE = "x" * 30_000
+
+
+def tell(text: str, done: int, total: int | None) -> None:
+    """Hears of the progress."""
+
+
+def post(store: Store, queue: Queue, *bodies: str) -> list[tuple[int, int]]:
+    """Stores messages in partition 1; returns their positions."""
+    return store.append(queue, [NewMessage(body=body, partition=1, ttl=3600) for body in bodies])
+
+
+def bodies(directory: Path, name: str = "q") -> list[str]:
+    """The messages of a queue in a store that is closed, in order."""
+    with closing(open_store(directory, options=OPTIONS)) as store:
+        queue = store.queue(APP, name)
+        return [str(message.body) for page in store.read(queue, [WHOLE]) for message in page.messages]
+
+
+WHOLE = Slice(1, limit=1_000_000, max_bytes=1 << 40)
+"""All of partition 1."""
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The directory of a closed store: an application, a queue, three messages."""
+    with closing(open_store(tmp_path / "data", options=OPTIONS)) as store:
+        store.create_application(APP)
+        queue, _ = store.create_queue(APP, "q", QueueSpec())
+        post(store, queue, "a", "b", "c")
+    return tmp_path / "data"
+
+
+def left_behind(directory: Path) -> list[str]:
+    """Files that are neither a store nor a backup."""
+    return sorted(path.name for path in directory.iterdir() if path.name.startswith(".") or "-" in path.name)
+
+
+def test_a_backup_restored_elsewhere(data: Path, tmp_path: Path) -> None:
+    """A store made of a backup has what the backup counted, and goes on."""
+    target = tmp_path / "copy.sqlite3"
+    contents = backup.back_up(data, target, OPTIONS, tell)
+    assert (contents.applications, contents.queues, contents.messages) == (1, 1, 3)
+    assert contents.size == target.stat().st_size
+    assert target.stat().st_mode & 0o077 == 0
+    assert backup.restore(target, tmp_path / "new", OPTIONS, tell) == contents
+    assert left_behind(tmp_path) == left_behind(tmp_path / "new") == []
+    assert check(tmp_path / "new") == []
+    with closing(open_store(tmp_path / "new", options=OPTIONS)) as store:
+        post(store, store.queue(APP, "q"), "d")
+    assert bodies(tmp_path / "new") == ["a", "b", "c", "d"]
+
+
+def test_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
+    """Each backup made beside a writer has all that was acknowledged before it began, and of the rest a beginning."""
+    with closing(open_store(data, options=OPTIONS)) as store:
+        first, _ = store.create_queue(APP, "first", QueueSpec())
+        second, _ = store.create_queue(APP, "second", QueueSpec())
+        written, ended = [0], threading.Event()
+
+        def write() -> None:
+            for number in count():
+                if ended.is_set():
+                    return
+                post(store, (first, second)[number % 2], str(number))
+                written[0] = number + 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for turn in range(4):
+                until = written[0] + 20
+                deadline = time.monotonic() + 60
+                while written[0] < until and time.monotonic() < deadline:
+                    time.sleep(0.002)
+                least = written[0]
+                target = tmp_path / f"{turn}.sqlite3"
+                backup.back_up(data, target, OPTIONS, tell)
+                backup.restore(target, tmp_path / f"{turn}", OPTIONS, tell)
+                found = sorted(
+                    int(body) for name in ("first", "second") for body in bodies(tmp_path / f"{turn}", name)
+                )
+                assert found == list(range(len(found)))
+                assert len(found) >= least >= 20
+        finally:
+            ended.set()
+            writer.join(60)
+
+
+def test_a_backup_is_compact(data: Path, tmp_path: Path) -> None:
+    """Space that the store's file does not use any more is not in the backup."""
+    with closing(open_store(data, options=OPTIONS)) as store:
+        queue = store.queue(APP, "q")
+        places = [(1, place) for _ in range(20) for place in post(store, queue, LARGE)]
+        store.delete(queue, places)
+    contents = backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    assert contents.messages == 3
+    assert contents.size < (data / FILE).stat().st_size / 3
+
+
+def test_an_existing_file_stays_unless_asked(data: Path, tmp_path: Path) -> None:
+    """Neither a file nor a store is replaced by a caller who did not say so."""
+    target = tmp_path / "b"
+    backup.back_up(data, target, OPTIONS, tell)
+    before = target.read_bytes()
+    with pytest.raises(FileExistsError):
+        backup.back_up(data, target, OPTIONS, tell)
+    with pytest.raises(FileExistsError):
+        backup.restore(target, data, OPTIONS, tell)
+    assert target.read_bytes() == before
+    assert bodies(data) == ["a", "b", "c"]
+    assert left_behind(tmp_path) == left_behind(data) == []
+
+
+def test_a_store_in_use_is_not_replaced(data: Path, tmp_path: Path) -> None:
+    """A restore over a store that a process has open is refused, and the process goes on undisturbed."""
+    target = tmp_path / "b"
+    backup.back_up(data, target, OPTIONS, tell)
+    with closing(open_store(data, options=OPTIONS)) as store:
+        queue = store.queue(APP, "q")
+        post(store, queue, "d")
+        with pytest.raises(StoreBusy, match=r"is in use\. Stop the service"):
+            backup.restore(target, data, OPTIONS, tell, replace=True)
+        post(store, queue, "e")
+        store.ping()
+    assert bodies(data) == ["a", "b", "c", "d", "e"]
+    backup.restore(target, data, OPTIONS, tell, replace=True)
+    assert bodies(data) == ["a", "b", "c"]
+    assert left_behind(data) == []
+
+
+def test_ids_go_on_after_a_restore(data: Path, tmp_path: Path) -> None:
+    """Neither ids of messages nor numbers of queues of the replaced store come again, although its clock was ahead."""
+    backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    ahead = SqliteOptions(
+        sync="normal", sweep_interval=None, clock=lambda: ids.now_ticks() + 3600 * ids.TICKS_PER_SECOND
+    )
+    with closing(open_store(data, options=ahead)) as store:
+        late, _ = store.create_queue(APP, "late", QueueSpec())
+        (newest,) = post(store, late, "late")
+    backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
+    with closing(open_store(data, options=OPTIONS)) as store:
+        again, _ = store.create_queue(APP, "late", QueueSpec())
+        assert min(again.qid, again.uid) > max(late.qid, late.uid)
+        assert post(store, again, "new")[0] > newest
+
+
+def test_delayed_messages_are_restored(data: Path, tmp_path: Path) -> None:
+    """A delayed message of a backup becomes due when it should, also if the ids go on above it."""
+    with closing(open_store(data, options=OPTIONS)) as store:
+        queue = store.queue(APP, "q")
+        store.append(queue, [NewMessage(body="due", partition=1, ttl=9000, delay=1800.0)])
+    backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    backup.restore(tmp_path / "b", tmp_path / "new", OPTIONS, tell)
+    assert bodies(tmp_path / "new") == ["a", "b", "c"]
+    ahead = SqliteOptions(
+        sync="normal", sweep_interval=None, clock=lambda: ids.now_ticks() + 2000 * ids.TICKS_PER_SECOND
+    )
+    with closing(open_store(data, options=ahead)) as store:
+        post(store, store.queue(APP, "q"), "late")
+    backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
+    with closing(open_store(data, options=OPTIONS)) as store:
+        queue = store.queue(APP, "q")
+        (newer,) = post(store, queue, "new")
+        [page] = store.read(queue, [WHOLE])
+        assert [message.body for message in page.messages] == ["a", "b", "c", "due", "new"]
+        assert newer == page.messages[-1].position
+
+
+def no_database(path: Path) -> None:
+    """Text in place of the file."""
+    path.write_text("no database at all\n" * 1000)
+
+
+def another_program(path: Path) -> None:
+    """A database of something else."""
+    path.unlink()
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("CREATE TABLE t (x)")
+
+
+def newer(path: Path) -> None:
+    """A store of a later version."""
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("PRAGMA user_version = 99")
+
+
+def cut_off(path: Path) -> None:
+    """The beginning of the file."""
+    path.write_bytes(path.read_bytes()[:-8192])
+
+
+def garbage(path: Path) -> None:
+    """Pages full of garbage."""
+    content = bytearray(path.read_bytes())
+    for at in range(4096, len(content), 4096):
+        content[at : at + 300] = random.Random(at).randbytes(300)
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    """Nothing."""
+    path.write_bytes(b"")
+
+
+def not_closed(path: Path) -> None:
+    """A store that a process has open: a part of it is in the log."""
+    path.with_name(f"{path.name}-wal").write_bytes(b"log")
+
+
+@pytest.mark.parametrize("harm", [no_database, another_program, newer, cut_off, garbage, empty, not_closed])
+def test_what_is_no_backup_is_refused(data: Path, tmp_path: Path, harm: Any) -> None:  # noqa: ANN401 - a function
+    """A file that is no sound backup is refused by its name; the present store stays."""
+    target = tmp_path / "b"
+    backup.back_up(data, target, OPTIONS, tell)
+    harm(target)
+    with pytest.raises(StoreIncompatible, match=str(target)):
+        backup.restore(target, data, OPTIONS, tell, replace=True)
+    with pytest.raises(StoreIncompatible, match=str(target)):
+        backup.restore(target, tmp_path / "new", OPTIONS, tell)
+    assert bodies(data) == ["a", "b", "c"]
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_damaged_store_is_not_backed_up(data: Path, tmp_path: Path) -> None:
+    """A store that cannot be read as a whole gives an error and no file."""
+    garbage(data / FILE)
+    with pytest.raises((StoreUnavailable, StoreIncompatible)):
+        backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    assert not (tmp_path / "b").exists()
+    assert left_behind(tmp_path) == []
+
+
+def test_a_damaged_store_is_not_replaced(data: Path, tmp_path: Path) -> None:
+    """Whether a damaged store is in use cannot be told, so the error says how to put it aside; then it works."""
+    backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    no_database(data / FILE)
+    with pytest.raises(StoreUnavailable, match=r"move queuey\.sqlite3 and the files beside it to another place"):
+        backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
+    (data / FILE).rename(tmp_path / "aside")
+    (data / f"{FILE}-wal").write_bytes(b"an old log")
+    with pytest.raises(StoreUnavailable, match=f"{FILE}-wal is: remains of a store"):
+        backup.restore(tmp_path / "b", data, OPTIONS, tell)
+    (data / f"{FILE}-wal").unlink()
+    backup.restore(tmp_path / "b", data, OPTIONS, tell)
+    assert bodies(data) == ["a", "b", "c"]
+
+
+def test_a_full_disk_is_that_of_the_backup(data: Path, tmp_path: Path) -> None:
+    """Where there is no space for the copy, the error names the copy, not the store."""
+
+    def full(*_: object) -> None:
+        raise apsw.FullError("database or disk is full")
+
+    with (
+        replace(backup._vacuum_into, full),
+        pytest.raises(StoreFull, match=f"no space left for {tmp_path / 'b'}"),
+    ):
+        backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("stage", ["copying", "checking"])
+def test_an_interrupted_command_leaves_nothing(data: Path, tmp_path: Path, stage: str) -> None:
+    """Ctrl-C at any stage leaves no file, and the store as it was."""
+    with closing(open_store(data, options=OPTIONS)) as store:
+        for _ in range(20):
+            post(store, store.queue(APP, "q"), *[LARGE] * 30)
+    target = tmp_path / "b"
+
+    def interrupt(text: str, done: int, total: int | None) -> None:
+        if text == stage:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        backup.back_up(data, target, OPTIONS, interrupt)
+    assert not target.exists()
+    contents = backup.back_up(data, target, OPTIONS, tell)
+    with pytest.raises(KeyboardInterrupt):
+        backup.restore(target, data, OPTIONS, interrupt, replace=True)
+    assert left_behind(tmp_path) == left_behind(data) == []
+    assert len(bodies(data)) == contents.messages == 603
+
+
+def test_files_of_killed_commands_go(data: Path, tmp_path: Path) -> None:
+    """The next command removes the file that a killed one has left, and leaves that of one at work."""
+    dead, alive, other = (tmp_path / name for name in (".b.1.partial", ".b.2.partial", ".c.1.partial"))
+    for path in (dead, alive, other):
+        path.write_bytes(b"half")
+    with alive.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    assert [path.exists() for path in (dead, alive, other)] == [False, True, True]
+
+
+# Processes
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from queuey.storage.sqlite import SqliteOptions, backup
+
+what, stage, first, second = sys.argv[1:]
+
+def tell(text, done, total):
+    if text == stage:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+options = SqliteOptions(sync="normal", sweep_interval=None)
+if what == "back up":
+    backup.back_up(Path(first), Path(second), options, tell, replace=True)
+else:
+    backup.restore(Path(first), Path(second), options, tell, replace=True)
+"""
+
+
+def killed(*arguments: str) -> None:
+    """Runs a command that kills itself at a stage."""
+    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=300)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
+    """A backup that is killed leaves the one before; a restore that is killed leaves the store before."""
+    target = tmp_path / "b"
+    backup.back_up(data, target, OPTIONS, tell)
+    with closing(open_store(data, options=OPTIONS)) as store:
+        for _ in range(20):
+            post(store, store.queue(APP, "q"), *[LARGE] * 30)
+    before = target.read_bytes()
+    killed("back up", "copying", str(data), str(target))
+    killed("back up", "checking", str(data), str(target))
+    assert target.read_bytes() == before
+    killed("restore", "checking", str(target), str(data))
+    assert len(bodies(data)) == 603
+    assert len(left_behind(tmp_path)) == len(left_behind(data)) == 1
+    assert backup.back_up(data, target, OPTIONS, tell, replace=True).messages == 603
+    backup.restore(target, data, OPTIONS, tell, replace=True)
+    assert left_behind(tmp_path) == left_behind(data) == []
+
+
+OPENER = """
+import sys
+from pathlib import Path
+import apsw
+from queuey.errors import StoreUnavailable
+from queuey.storage.sqlite import SqliteOptions, connection
+
+kept = apsw.Connection
+
+def opened(*arguments, **more):
+    made = kept(*arguments, **more)
+    print("opened", flush=True)
+    sys.stdin.readline()
+    return made
+
+connection.apsw.Connection = opened
+try:
+    connection.connect(Path(sys.argv[1]), SqliteOptions())
+except StoreUnavailable as error:
+    print("refused", error)
+else:
+    print("went on")
+"""
+
+
+@pytest.fixture
+def opener(data: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has opened the store's file, and has read nothing yet."""
+    command = [sys.executable, "-c", OPENER, str(data / FILE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "opened\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_process_that_starts_during_a_restore(
+    data: Path, tmp_path: Path, opener: subprocess.Popen[str]
+) -> None:
+    """A process that has opened the old file cannot go on in it, so it never writes beside the new one."""
+    backup.back_up(data, tmp_path / "b", OPTIONS, tell)
+    backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)
+    out, _ = opener.communicate("go\n", timeout=60)
+    assert out.startswith("refused")
+    assert left_behind(data) == []
+    assert bodies(data) == ["a", "b", "c"]
+
+
+@pytest.mark.slow
+def test_killed_again_and_again(data: Path, tmp_path: Path) -> None:
+    """Whenever a backup or a restore is killed, both files are whole: those before, or those after."""
+    with closing(open_store(data, options=OPTIONS)) as store:
+        for _ in range(100):
+            post(store, store.queue(APP, "q"), *[LARGE] * 30)
+    target, other = tmp_path / "b", tmp_path / "other"
+    backup.back_up(data, target, OPTIONS, tell)
+    with closing(open_store(data, options=OPTIONS)) as store:
+        post(store, store.queue(APP, "q"), "newer")
+    backup.back_up(data, other, OPTIONS, tell)
+    allowed = {3003, 3004}
+    rng = random.Random(os.urandom(8))
+    for turn in range(40):
+        commands = [["back up", str(data), str(target)], ["restore", str((target, other)[turn % 4 // 2]), str(data)]]
+        what, first, second = commands[turn % 2]
+        process = subprocess.Popen([sys.executable, "-c", KILLED, what, "never", first, second])
+        time.sleep(rng.uniform(0.1, 1.5))
+        process.kill()
+        process.wait(60)
+        assert len(bodies(data)) in allowed
+        assert backup.examine(target, tell).messages in allowed
+    backup.back_up(data, target, OPTIONS, tell, replace=True)
+    backup.restore(target, data, OPTIONS, tell, replace=True)
+    assert left_behind(tmp_path) == left_behind(data) == []
