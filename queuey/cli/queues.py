@@ -116,7 +116,7 @@ def info(client: Client, name: Name, json: Json = False) -> None:
         return
     output.pairs(_facts(found))
     rows = [
-        (number, _about(part.count, exact=part.exact), _when(part.oldest), _when(part.newest))
+        (number, _about(part.count, exact=part.exact), when(part.oldest), when(part.newest))
         for number, part in sorted(found.partition_info.items())
     ]
     output.say()
@@ -219,7 +219,7 @@ def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
         ("read delay", time_parsing.length(found.read_delay)),
         *zip(_CLAIMS, _claims(found), strict=True),
         ("created", time_parsing.iso(found.created)),
-        ("readable until", _when(found.horizon)),
+        ("readable until", when(found.horizon)),
         ("store", found.store),
         ("acknowledged means", f"{found.acknowledgement.level}: {found.acknowledgement.text}"),
         ("guarantee", found.guarantee),
@@ -230,7 +230,8 @@ def _about(count: int, *, exact: bool) -> str:
     return str(count) if exact else f"about {count}"
 
 
-def _when(identifier: str | None) -> str | None:
+def when(identifier: str | None) -> str | None:
+    """Returns the moment of an id, for people."""
     from queuey import ids
 
     if identifier is None:

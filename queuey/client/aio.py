@@ -35,6 +35,7 @@ from queuey.client.named import AsyncNamedMessages
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
+    Explanation,
     GroupOffset,
     Hello,
     Message,
@@ -352,6 +353,10 @@ class AsyncClient:
     async def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
         """Fetches one message as its bytes; see :meth:`Client.get_raw`."""
         return await self._run(message_calls.get_raw(queue, location))
+
+    async def explain(self, queue: str, location: MessageLocation) -> Explanation:
+        """Returns why a message is not read or claimed; see :meth:`Client.explain`."""
+        return await self._run(message_calls.explain(queue, location))
 
     async def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they exist."""

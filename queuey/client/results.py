@@ -416,6 +416,52 @@ class QueueSize(msgspec.Struct, frozen=True):
     exact: bool
 
 
+class Reason(msgspec.Struct, frozen=True):
+    """One thing that was found about a message.
+
+    Example:
+        >>> receipt = client.send("orders", "three plums")
+        >>> reason = client.explain("orders", receipt).reasons[0]
+        >>> reason.code, reason.partition, reason.text
+        ('readable', 1, 'Range reads show it.')
+
+    Attributes:
+        code: A stable word; the page of the API lists them.
+        text: The same as a sentence.
+        partition: Where; None: in all partitions that were looked at, or in the queue.
+        at: Seconds since 1970, the moment that it speaks of; None: it speaks of none.
+    """
+
+    code: str
+    text: str
+    partition: int | None = None
+    at: float | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a message is not read or claimed, yet or any more.
+
+    Example:
+        >>> receipt = client.send("orders", "three plums", delay=600)
+        >>> found = client.explain("orders", receipt.id)
+        >>> found.stored, found.readable, [reason.code for reason in found.reasons]
+        (True, False, ['delayed', 'expires'])
+
+    Attributes:
+        id: Of the message.
+        timestamp: The id's time, seconds since 1970 with seven decimals.
+        stored: It is there and has not expired.
+        readable: Range reads that keep the read delay show it now.
+        reasons: What was found.
+    """
+
+    id: Id = msgspec.field(name="message_id")
+    timestamp: Instant
+    stored: bool
+    readable: bool
+    reasons: tuple[Reason, ...]
+
+
 class Move(msgspec.Struct, frozen=True):
     """How a move of messages from one queue to another stands.
 

@@ -36,6 +36,7 @@ from queuey.client.named import NamedMessages
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
+    Explanation,
     GroupOffset,
     Hello,
     Message,
@@ -465,6 +466,15 @@ class Client:
             MessageNotFound: It is not there.
         """
         return self._run(message_calls.get_raw(queue, location))
+
+    def explain(self, queue: str, location: MessageLocation) -> Explanation:
+        """Returns why a message is not read or claimed, yet or any more. An id alone is looked for in every partition.
+
+        Args:
+            queue: The queue.
+            location: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned. It need not be there.
+        """
+        return self._run(message_calls.explain(queue, location))
 
     def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they exist."""

@@ -14,6 +14,7 @@ from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, Size
 from queuey.service.drafts import Draft
+from queuey.service.explaining import Explaining, Explanation
 from queuey.service.limits import Limits
 from queuey.service.messages import MessageUseCases
 from queuey.service.moves import MoveReport, MoveUseCases
@@ -33,6 +34,8 @@ __all__ = [
     "ClaimUseCases",
     "Description",
     "Draft",
+    "Explaining",
+    "Explanation",
     "HandedOut",
     "Limits",
     "Location",
@@ -81,6 +84,7 @@ class Service:
         self.offsets = OffsetUseCases(store)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers)
+        self.explaining = Explaining(store, self.limits, self.claims)
         self.names = NameUseCases(store, self.limits, self.metrics, self.stopping, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
 

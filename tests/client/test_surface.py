@@ -33,6 +33,7 @@ METHODS = [
     "delete",
     "delete_group",
     "delete_queue",
+    "explain",
     "get",
     "get_raw",
     "groups",

@@ -27,6 +27,7 @@ def test_document_is_served(anonymous: Caller) -> None:
 def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa: ANN401
     """The document has exactly the paths and methods that there are."""
     values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
+    values["id"] = values["ids"]
     values["move"] = "0" * 16
     served = set()
     for route in app.registry.getUtility(IRoutesMapper).get_routes():
@@ -51,6 +52,7 @@ def test_bodies_that_must_be_sent(owner: Caller) -> None:
     """An operation whose body is said to be required answers 400 without one, and only such an operation."""
     owner.create("q")
     values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g", "name": "n"}
+    values["id"] = values["ids"]
     values["move"] = "0" * 16
     for path, entries in document()["paths"].items():
         for method, access in entries.items():

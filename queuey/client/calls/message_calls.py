@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
-from queuey.client.calls.call import Call, HttpAnswer, MessageLocation, id_text, location_text, nothing, queue_segment
+from queuey.client.calls.call import (
+    Call,
+    HttpAnswer,
+    MessageLocation,
+    decode,
+    id_text,
+    location_text,
+    nothing,
+    queue_segment,
+)
 from queuey.client.calls.read_calls import messages_of
 from queuey.client.calls.send_calls import named_path
 from queuey.client.errors import InvalidAnswer
-from queuey.client.results import Message, RawMessage, Receipt
+from queuey.client.results import Explanation, Message, RawMessage, Receipt
 
 IDS_PER_CALL = 200
 """Keeps the request line below the 8 KiB that proxies commonly take."""
@@ -34,6 +44,14 @@ def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
     """Fetches the bytes of one message."""
     path = f"{queue_segment(queue)}/{location_text(location)}"
     return Call("GET", path, _raw, params=(("raw", "true"),), repeatable=True)
+
+
+def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
+    """Asks why a message is not read or claimed: an id alone stands for it in any partition."""
+    anywhere = isinstance(location, str) and ":" not in location
+    place = id_text(location) if anywhere else location_text(location)  # type: ignore[arg-type] # it is a str then
+    path = f"{queue_segment(queue)}/explain/{place}"
+    return Call("GET", path, partial(decode, shape=Explanation), repeatable=True)
 
 
 def get_named(queue: str, name: str) -> Call[list[Message]]:

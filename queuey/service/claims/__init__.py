@@ -463,6 +463,18 @@ class ClaimUseCases:
 
         return access.use(call)
 
+    def look_at(self, queue: Queue, numbers: Sequence[int], look: Callable[[State, int], T]) -> dict[int, T]:
+        """Returns what ``look`` says of partitions' states, given the time (milliseconds since 1970); waits."""
+        self.check(queue, numbers)
+
+        def call(state: State) -> T:
+            return look(state, self._runtime.now())
+
+        found: dict[int, T] = _wait(
+            lambda done: self._begin_each(queue, numbers, lambda _number, each: LookRequest(queue, each, call), done)
+        )
+        return found
+
     def _begin_looks(self, queue: Queue, look: Callable[[State], Any], done: Done) -> Callable[[], Outcome]:
         numbers = range(1, queue.partitions + 1)
         return self._begin_each(queue, numbers, lambda _number, each: LookRequest(queue, each, look), done)

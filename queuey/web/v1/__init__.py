@@ -15,6 +15,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Match
 from queuey.web.responses import JSON, Environ, Response, encode
 from queuey.web.v1.claims import ClaimViews
+from queuey.web.v1.explain import ExplainView
 from queuey.web.v1.hello import HelloView
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.moves import MoveViews
@@ -86,7 +87,7 @@ def routes(
     """Returns name, pattern and methods of every resource, in the order of matching: the queue itself first."""
     moves = MoveViews(service, authorization)
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
-    names = NameViews(service, authorization)
+    names, explain = NameViews(service, authorization), ExplainView(service, authorization)
     return [
         (
             "v1.queue",
@@ -126,6 +127,7 @@ def routes(
             QUEUE + "/named/{name}",
             {"POST": names.create, "PUT": names.replace, "GET": names.fetch, "DELETE": names.delete},
         ),
+        ("v1.explain", QUEUE + "/explain/{id}", {"GET": explain.explain}),
         ("v1.ids", QUEUE + "/{ids}", {"GET": messages.fetch, "PUT": messages.put, "DELETE": messages.delete}),
     ]
 

@@ -6,6 +6,7 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -58,23 +59,21 @@ def parse_locations(text: str, most: int) -> list[Location]:
     if len(items) > most:
         message = f"{len(items)} message ids; {most} at most. Ask in several requests."
         raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
-    try:
-        return [_location(item.strip()) for item in items]
-    except ValueError as error:
-        message = (
-            f'"{validators.show(str(error))}" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'
-        )
-        raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID") from None
+    return [(1 if number is None else number, place) for number, place in map(parse_place, items)]
 
 
-def _location(item: str) -> Location:
-    match = _PLACE.fullmatch(item)
-    if match is None:
-        raise ValueError(item)
-    try:
-        return int(match[1] or 1), ids.parse_id(match[2])
-    except ValueError:
-        raise ValueError(item) from None
+def parse_place(text: str) -> tuple[int | None, Position]:
+    """Reads the id of a message, and its partition if one is named: ``<id>`` or ``<partition>:<id>``.
+
+    Raises:
+        InvalidRequest: It is malformed.
+    """
+    match = _PLACE.fullmatch(text.strip())
+    if match is not None:
+        with suppress(ValueError):
+            return None if match[1] is None else int(match[1]), ids.parse_id(match[2])
+    message = f'"{validators.show(text.strip())}" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'
+    raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
 
 
 def _position(value: object) -> Position:

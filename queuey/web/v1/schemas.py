@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from queuey.messages import MAX_DELIVERIES, MAX_TTL
+from queuey.service.explaining import Code
 
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="32 lower-case hex digits of a version 1 UUID")]
 Timestamp = Annotated[str, Meta(pattern=r"^-?[0-9]+\.[0-9]{7}$", description="seconds since 1970 with seven decimals")]
@@ -413,6 +414,25 @@ class QueueSize(Done, kw_only=True):
 
     size: Count
     exact: Annotated[bool, Meta(description="counted; otherwise estimated")]
+
+
+class Reason(Struct):
+    """One thing that was found about a message."""
+
+    code: Code
+    text: Annotated[str, Meta(description="the same as a sentence")]
+    partition: Annotated[int | None, Meta(description="null: all that were looked at, or the queue")]
+    at: Annotated[float | None, Meta(description="seconds since 1970 of the moment that it speaks of")]
+
+
+class Explanation(Done, kw_only=True):
+    """Why a message is not read or claimed, yet or any more."""
+
+    message_id: Id
+    timestamp: Timestamp
+    stored: Annotated[bool, Meta(description="it is there and has not expired")]
+    readable: Annotated[bool, Meta(description="range reads show it now")]
+    reasons: list[Reason]
 
 
 class NewMove(Struct):

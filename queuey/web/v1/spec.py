@@ -63,6 +63,12 @@ PATH_PARAMETERS = (
         schema=_pattern(f"{ID}(,{ID})*"),
     ),
     Parameter(
+        name="id",
+        place="path",
+        about="`<id>`: in every partition; or `<partition>:<id>`",
+        schema=_pattern(ID),
+    ),
+    Parameter(
         name="name",
         place="path",
         about="Name of a message",
@@ -423,6 +429,14 @@ CLAIM_OPERATIONS = (
         errors=(*USUAL, 409),
     ),
 )
+EXPLAIN_OPERATION = Operation(
+    method="GET",
+    path=QUEUE + "/explain/{id}",
+    summary="Explain message",
+    about="Says why a message is not read or claimed, yet or any more. An id that is not there is explained, too.",
+    success=_ok(schemas.Explanation),
+    errors=USUAL,
+)
 MOVE_OPERATIONS = (
     Operation(
         method="POST",
@@ -492,6 +506,7 @@ OPERATIONS = (
     *NAME_OPERATIONS,
     *OFFSET_OPERATIONS,
     *CLAIM_OPERATIONS,
+    EXPLAIN_OPERATION,
     *MOVE_OPERATIONS,
     *HELLO_OPERATIONS,
     DOCUMENT_OPERATION,

@@ -65,7 +65,7 @@ class Target:
         )
         for method, path, content in wanted:
             self._session.request(method, self._url + path, json=content, headers=headers, timeout=TIMEOUT)
-        self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "group": [GROUP]}
+        self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "id": [ID], "group": [GROUP]}
         self._move = self._move or self._begin_move(headers)
         self._known |= {"name": [NAME], "move": [self._move]}
 
@@ -90,7 +90,7 @@ class Target:
         found: st.SearchStrategy[Case[Any]] = operation.as_strategy()
         if operation.query or operation.headers or operation.body:
             # A wrong path would be answered before anything else is looked at.
-            path = {"app": self._application, "queue": QUEUE, "ids": ID, "group": GROUP, "name": NAME}
+            path = {"app": self._application, "queue": QUEUE, "ids": ID, "id": ID, "group": GROUP, "name": NAME}
             path["move"] = self._move or NAME
             path = {name: value for name, value in path.items() if f"{{{name}}}" in operation.path}
             found |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)
@@ -125,4 +125,5 @@ class Target:
             if isinstance(answer.get(field), str):
                 self._known[name].append(answer[field])
         messages = [message for message in answer.get("messages", ()) if "key" in message]
-        self._known["ids"] += [f"{message['partition']}:{message['key']}" for message in messages]
+        for name in ("ids", "id"):
+            self._known[name] += [f"{message['partition']}:{message['key']}" for message in messages]

@@ -180,7 +180,7 @@ class Scene:
         """Makes a request as a row names it."""
         method, path = route.split(" ")
         parts = {"app": self.names.owner, "queue": self.names.queue, "group": "g", "ids": ID, "name": "n"}
-        parts["move"] = "0" * 16
+        parts |= {"move": "0" * 16, "id": ID}
         path = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
         if route.endswith("/_read"):
             return caller.send_json(method, path, {"queues": [{"queue_name": self.names.queue, "delay": 0}]})

@@ -1,0 +1,207 @@
+"""``queuey explain``: why a message is not read or claimed, and what readers of a queue see now."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.output import Json
+from queuey.cli.queues import when
+from queuey.cli.reading import Queue
+from queuey.cli.service_options import connected
+from queuey.terminal import time_parsing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from queuey.client import ClaimCounts, Client, Explanation, Message, Offsets, QueueInfo
+
+GROUPS = 20
+"""Consumer groups of which the lag is shown."""
+
+Id = Annotated[
+    str | None,
+    typer.Argument(help="A message: its id, in any partition, or partition:id.", show_default="explain the queue"),
+]
+
+
+@connected
+def explain(client: Client, queue: Queue, id: Id = None, json: Json = False) -> None:  # noqa: A002 - the argument's name
+    """Say why a message is not read or claimed, yet or any more; without an id what readers of a queue see now."""
+    if id is None:
+        _explain_queue(client, queue, json=json)
+    else:
+        _explain_message(client, queue, id, json=json)
+
+
+# One message
+
+
+def _explain_message(client: Client, queue: str, identifier: str, *, json: bool) -> None:
+    found = client.explain(queue, identifier)
+    target, letter = _dead_letter(client, queue, identifier, found)
+    passed = _passed(client, queue, found)
+    if json:
+        import msgspec
+
+        place = None if letter is None else {"queue": target, "partition": letter.partition}
+        output.emit(msgspec.to_builtins(found) | {"dead_letter": place, "groups": passed})
+        return
+    state = ("stored, and readable" if found.readable else "stored, not readable yet") if found.stored else "not stored"
+    output.say(f"Message {found.id} of {time_parsing.iso(float(found.timestamp))}: {state}.")
+    several = len({reason.partition for reason in found.reasons if reason.partition is not None}) > 1
+    for reason in found.reasons:
+        where = f"Partition {reason.partition}: " if several and reason.partition is not None else ""
+        output.say(f"  {where}{reason.text}")
+    for name, handled in passed.items():
+        output.say(f"  Group {name} {'has handled it' if handled else 'has not come to it yet'}.")
+    if letter is not None:
+        headers = letter.headers
+        why = f" after {headers['queuey-dead-attempts']} attempts: {headers.get('queuey-dead-error', 'no error')}"
+        output.say(f"  It lies in queue {target} as a dead letter{why}.")
+
+
+def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> tuple[str, Message | None]:
+    """Looks for the message in the queue of dead letters, where it has the same id, as far as the caller may read it."""
+    from queuey.client import NotAllowed, NotFound
+
+    info = client.info(queue)
+    given, colon, _ = identifier.rpartition(":")
+    numbers = [int(given)] if colon else range(1, info.partitions + 1)
+    places = [(number, found.id) for number in numbers]
+    with suppress(NotAllowed, NotFound):
+        for message in client.get(info.dead_letter, places):
+            if message.headers.get("queuey-dead-queue") == queue:
+                return info.dead_letter, message
+    return info.dead_letter, None
+
+
+def _passed(client: Client, queue: str, found: Explanation) -> dict[str, bool]:
+    """Returns whether consumer groups have handled a message that is stored, by what they have recorded."""
+    from queuey import ids
+
+    numbers = {reason.partition for reason in found.reasons if reason.code == "expires" and reason.partition}
+    place = ids.parse_position(found.id)
+    passed = {}
+    for group in _groups(client, queue, client.groups(queue)) if numbers else []:
+        offsets = [group.partitions[number].offset for number in numbers]
+        passed[group.group] = all(each is not None and ids.parse_position(each) >= place for each in offsets)
+    return passed
+
+
+def _groups(client: Client, queue: str, names: Sequence[str]) -> list[Offsets]:
+    """Returns what the first groups have recorded."""
+    from queuey.client import GroupNotFound
+
+    found = []
+    for name in names[:GROUPS]:
+        with suppress(GroupNotFound):
+            found.append(client.offsets(queue, name))
+    return found
+
+
+# A queue
+
+
+class _Seen(NamedTuple):
+    """What was found about a queue; ``refused``: why its messages cannot be claimed."""
+
+    info: QueueInfo
+    claims: ClaimCounts | None
+    refused: str | None
+    groups: list[Offsets]
+    left_out: int
+
+
+def _look(client: Client, queue: str) -> _Seen:
+    from queuey.client import Conflict
+
+    info = client.info(queue)
+    claims, refused = None, None
+    try:
+        claims = client.job_queue(queue).counts()
+    except Conflict as error:
+        refused = str(error)
+    names = client.groups(queue)
+    return _Seen(info, claims, refused, _groups(client, queue, names), max(0, len(names) - GROUPS))
+
+
+def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
+    seen = _look(client, queue)
+    if json:
+        output.emit(
+            {"queue": seen.info, "claims": seen.claims, "claims_refused": seen.refused, "groups": seen.groups}
+        )
+        return
+    info = seen.info
+    for text in _sentences(seen):
+        output.say(text)
+    output.say()
+    claims = {} if seen.claims is None else seen.claims.partitions
+    output.table(
+        ["partition", "messages", "oldest", "newest", "reads show", *(["claimed", "waiting"] if claims else [])],
+        (
+            [
+                number,
+                str(part.count) if part.exact else f"about {part.count}",
+                when(part.oldest),
+                when(part.newest),
+                _shown(info, part.oldest, part.newest),
+                *([claims[number].claimed, claims[number].waiting] if number in claims else []),
+            ]
+            for number, part in sorted(info.partition_info.items())
+        ),
+    )
+
+
+def _sentences(seen: _Seen) -> list[str]:
+    info = seen.info
+    ttl = "the service's default" if info.ttl is None else time_parsing.length(info.ttl)
+    found = [
+        f"Queue {info.name} of {info.application}: {output.plural(info.partitions, 'partition')}, {info.type}, "
+        f"consistency {info.consistency}, store {info.store}, created {time_parsing.iso(info.created)}.",
+        f"Messages live {ttl}, unless one has a TTL of its own.",
+    ]
+    if info.read_delay:
+        found.append(
+            f"Range reads stay {time_parsing.length(info.read_delay)} behind the clock: "
+            f"they show what is older than {when(info.horizon)}."
+        )
+    else:
+        found.append("Range reads show a message as soon as it is stored, or due.")
+    if info.principals:
+        found.append(f"Only these may read it, delete in it or claim from it: {', '.join(info.principals)}.")
+    if seen.refused is not None:
+        found.append(f"It cannot be claimed from: {seen.refused}")
+    elif info.max_deliveries:
+        dead = f"After {output.plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
+        found.append(f"{dead} a message becomes a dead letter in {info.dead_letter}.")
+    if info.on_ack == "delete":
+        found.append("Acknowledged messages are deleted.")
+    if info.kind == "dedup":
+        found.append("Of messages with equal bodies that wait to be claimed one is delivered.")
+    for group in seen.groups:
+        found.append(f"Group {group.group} has {output.plural(group.lag, 'message')} left.")  # noqa: PERF401
+    if seen.left_out:
+        found.append(f"{output.plural(seen.left_out, 'more group')} not shown: queuey offsets show {info.name}")
+    return found
+
+
+def _shown(info: QueueInfo, oldest: str | None, newest: str | None) -> str:
+    """Says how much of a partition range reads show now."""
+    from queuey import ids
+
+    if oldest is None or newest is None:
+        return "nothing: it is empty"
+    horizon, last = ids.parse_position(info.horizon)[0], ids.parse_position(newest)[0]
+    if last < horizon:
+        return "all"
+    at = time_parsing.iso(ids.ticks_to_seconds(last) + info.read_delay)
+    return f"{'nothing' if ids.parse_position(oldest)[0] >= horizon else 'a part'}, all from {at} on"
+
+
+app = typer.Typer(add_completion=False)
+app.command()(explain)

@@ -1,0 +1,284 @@
+"""Use case: why a message is not read or claimed, yet or any more. It says what was looked at, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from queuey import ids
+from queuey.claims import State
+from queuey.ids import Position
+from queuey.messages import MAX_TTL, Message, Queue, Slice
+from queuey.service.claims import ClaimUseCases
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
+from queuey.storage import Store
+from queuey.terminal.time_parsing import iso, length
+
+Code = Literal[
+    "readable",
+    "delayed",
+    "read_delay",
+    "expires",
+    "claimed",
+    "waiting",
+    "unclaimed",
+    "done",
+    "dead_letter",
+    "moved",
+    "superseded",
+    "duplicates",
+    "not_claimable",
+    "no_partition",
+    "absent",
+    "older_than_queue",
+    "ahead",
+    "expired",
+    "not_proven",
+    "no_trace",
+]
+"""What a reason says, in a word that stays; ``docs/api.md`` has a line for each."""
+
+MOST_SHOWN = 10
+"""Partitions in which one id is looked at closely: only PUT makes a message in several of them."""
+_EARLY = 1.0
+"""Seconds by which an id may be older than its queue: the clocks of two processes may differ so much."""
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was found.
+
+    Attributes:
+        code: What it is.
+        text: The same as a sentence for people.
+        partition: Where; None: it holds for the whole queue, or for all partitions that were looked at.
+        at: The moment that it speaks of, in seconds since 1970; None: it speaks of none.
+    """
+
+    code: Code
+    text: str
+    partition: int | None = None
+    at: float | None = None
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found about a message.
+
+    Attributes:
+        position: Of its id.
+        stored: There is a message with this id that has not expired.
+        readable: Range reads that keep the read delay show it now.
+        reasons: In the order in which a reader wants to know them.
+    """
+
+    position: Position
+    stored: bool
+    readable: bool
+    reasons: list[Reason]
+
+
+class Explaining:
+    """Looks at a message: as it is stored, as range reads show it, and as the claim log knows it."""
+
+    def __init__(self, store: Store, limits: Limits, claims: ClaimUseCases) -> None:
+        self._store = store
+        self._limits = limits
+        self._claims = claims
+
+    def explain(self, access: QueueAccess, position: Position, partition: int | None) -> Explanation:
+        """Finds out what is known of a message; waits for the claim logs of the partitions that it looks at.
+
+        Args:
+            access: The way to the queue.
+            position: Of the message's id.
+            partition: Where to look; None: in all partitions.
+        """
+        return access.use(lambda queue: self._explain(queue, position, partition))
+
+    def _explain(self, queue: Queue, position: Position, partition: int | None) -> Explanation:
+        if partition is not None and not 1 <= partition <= queue.partitions:
+            text = f"The queue has no partition {partition}, only 1 to {queue.partitions}."
+            reason = Reason(code="no_partition", text=text, partition=partition)
+            return Explanation(position=position, stored=False, readable=False, reasons=[reason])
+        numbers = range(1, queue.partitions + 1) if partition is None else [partition]
+        found = self._find(queue, numbers, position)
+        if not found:
+            reasons = [*self._absence(queue, numbers, position), *self._traces(queue, numbers, position)]
+            reasons.append(
+                Reason(
+                    code="no_trace",
+                    text="What else explains it leaves no trace: a delete by id, a purge, a post that was answered with "
+                    "outcome none, another queue.",
+                )
+            )
+            return Explanation(position=position, stored=False, readable=False, reasons=reasons)
+        shown = {number: self._shows(queue, number, position) for number in found}
+        reasons = []
+        for number, expires in found.items():
+            reasons += self._reading(queue, number, position, shown=shown[number])
+            text = f"It expires at {_moment(expires)}."
+            reasons.append(Reason(code="expires", text=text, partition=number, at=ids.ticks_to_seconds(expires)))
+        reasons += self._claiming(queue, list(found), position)
+        return Explanation(position=position, stored=True, readable=any(shown.values()), reasons=reasons)
+
+    def _find(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, int]:
+        """Returns where the message is stored, with the tick at which it expires there."""
+        step = max(1, self._limits.page_bytes // self._limits.longest)
+        found: dict[int, int] = {}
+        for at in range(0, len(numbers), step):
+            some: list[Message] = self._store.fetch(queue, [(number, position) for number in numbers[at : at + step]])
+            found.update((message.partition, message.expires) for message in some)
+            if len(found) >= MOST_SHOWN:
+                break
+        return dict(list(found.items())[:MOST_SHOWN])
+
+    def _shows(self, queue: Queue, number: int, position: Position) -> bool:
+        """Returns whether a range read shows the message now: makes that read."""
+        part = Slice(number, position, ids.following(position), limit=1, max_bytes=1)
+        [page] = self._store.read(queue, [part])
+        return bool(page.messages)
+
+    # A message that is stored
+
+    def _reading(self, queue: Queue, number: int, position: Position, *, shown: bool) -> Iterator[Reason]:
+        delay = self._store.read_delay(queue)
+        at = ids.ticks_to_seconds(position[0]) + delay
+        behind = f" Range reads stay {length(delay)} behind the clock and show it from {iso(at)} on." if delay else ""
+        if shown:
+            yield Reason(code="readable", text="Range reads show it.", partition=number)
+        elif position[0] > self._store.now():
+            text = f"It is delayed: it is due at {_moment(position[0])}.{behind}"
+            yield Reason(code="delayed", text=text, partition=number, at=ids.ticks_to_seconds(position[0]))
+        else:
+            text = behind.strip() or "Range reads do not show it yet: they show what is older than the newest commit."
+            yield Reason(code="read_delay", text=text, partition=number, at=at)
+
+    def _claiming(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+        if (refusal := self._store.claims_refusal(queue)) is not None:
+            yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
+            return
+        for number, standing in self._claims.look_at(queue, numbers, partial(_standing, position)).items():
+            yield from _of_stored(standing, number)
+        if queue.kind == "dedup":
+            text = "This is a dedup queue: of messages with equal bodies that wait one is delivered, perhaps another."
+            yield Reason(code="duplicates", text=text)
+
+    # A message that is not stored
+
+    def _absence(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+        where = f"partition {numbers[0]}" if len(numbers) == 1 else f"partitions {numbers[0]} to {numbers[-1]}"
+        yield Reason(code="absent", text=f"No message with this id is stored in {where}.")
+        made, now = ids.ticks_to_seconds(position[0]), ids.ticks_to_seconds(self._store.now())
+        ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
+        if made > now:
+            text = f"The time of the id lies ahead ({iso(made)}): only a delayed message or a PUT can have it."
+            yield Reason(code="ahead", text=text, at=made)
+        elif made < queue.created - _EARLY:
+            text = f"The id is from {iso(made)}, the queue was created at {iso(queue.created)}."
+            yield Reason(code="older_than_queue", text=text, at=queue.created)
+        if made + MAX_TTL < now:
+            text = "The id is older than any message can become (388 days), if it was not put there later."
+            yield Reason(code="expired", text=text, at=made + MAX_TTL)
+        elif made + ttl < now:
+            text = (
+                f"With the queue's TTL of {length(ttl)} it has expired at {iso(made + ttl)}. A message may have another "
+                "TTL of its own."
+            )
+            yield Reason(code="expired", text=text, at=made + ttl)
+        if self._store.claims_refusal(queue) is not None:
+            text = (
+                f"At consistency {queue.consistency} a read here need not meet every acknowledged write, so the "
+                "message may be stored all the same: in another data centre, or in replicas that were not asked."
+            )
+            yield Reason(code="not_proven", text=text)
+
+    def _traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
+        if self._store.claims_refusal(queue) is None:
+            for number, standing in self._claims.look_at(queue, numbers, partial(_standing, position)).items():
+                yield from _of_absent(standing, number)
+
+
+class _Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What one claim log says of a message.
+
+    Attributes:
+        code: None: the log has no entry at all.
+        passed: Claims have passed its id, and it is not outstanding.
+        deliveries: How often it was delivered, if that is known still.
+        expires: When its claim ends or has ended (seconds since 1970); 0: not known.
+        target: The queue in which it is about to become a dead letter.
+    """
+
+    code: Code | None
+    passed: bool = False
+    deliveries: int = 0
+    expires: float = 0.0
+    target: str = ""
+
+
+def _standing(position: Position, state: State, now: int) -> _Standing:
+    """Looks a message up in a state; ``now``: milliseconds since 1970."""
+    if (claim := state.outstanding.get(position)) is not None:
+        code: Code = "claimed" if claim.expires >= now else "waiting"
+        return _Standing(code=code, deliveries=claim.deliveries, expires=claim.expires / 1000)
+    if position in state.outbox:
+        target, deliveries = state.outbox[position]
+        return _Standing(code="dead_letter", deliveries=deliveries, target=target)
+    if position in state.superseded:
+        return _Standing(code="superseded")
+    if state.move is not None and any(position == taken for taken, _ in state.move.taken):
+        return _Standing(code="moved")
+    if position in state.above or any(position in some for some in state.undeleted.values()):
+        return _Standing(code="done")
+    return _Standing(code="unclaimed" if state.number else None, passed=state.is_done(position))
+
+
+def _of_stored(standing: _Standing, number: int) -> Iterator[Reason]:
+    """Gives what a claim log means for a message that is stored."""
+    if standing.code == "done" or standing.passed:
+        text = (
+            "It is not delivered to claims again: it was acknowledged, became a dead letter, was moved or removed, or was "
+            "put at an id that claims had passed. Range reads do not depend on that."
+        )
+        yield Reason(code="done", text=text, partition=number)
+    elif standing.code == "unclaimed":
+        yield Reason(code="unclaimed", text="No claim has got it yet.", partition=number)
+    else:
+        yield from _noted(standing, number)
+
+
+def _of_absent(standing: _Standing, number: int) -> Iterator[Reason]:
+    """Gives what it means for one that is not stored. That claims have passed its id means nothing then."""
+    if standing.code == "done":
+        text = f"The claim log of partition {number} has it as done: acknowledged, moved or removed."
+        yield Reason(code="done", text=text, partition=number)
+    elif standing.code != "unclaimed":
+        yield from _noted(standing, number)
+
+
+def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
+    times = f"{standing.deliveries} time{'' if standing.deliveries == 1 else 's'}"
+    match standing.code:
+        case "claimed":
+            text = f"It is claimed until {iso(standing.expires)}, delivered {times}. The service does not record by whom."
+            yield Reason(code="claimed", text=text, partition=number, at=standing.expires)
+        case "waiting":
+            text = f"It was delivered {times}, and its last claim has ended: one of the next claims gets it."
+            yield Reason(code="waiting", text=text, partition=number, at=standing.expires or None)
+        case "dead_letter":
+            text = f"It was delivered {times} and is about to become a dead letter in queue {standing.target!r}."
+            yield Reason(code="dead_letter", text=text, partition=number)
+        case "superseded":
+            text = "It was claimed when a newer message took its name, which removed it."
+            yield Reason(code="superseded", text=text, partition=number)
+        case "moved":
+            yield Reason(code="moved", text="A move to another queue has taken it.", partition=number)
+        case _:
+            return
+
+
+def _moment(ticks: int) -> str:
+    return iso(ids.ticks_to_seconds(ticks))

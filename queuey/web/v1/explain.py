@@ -1,0 +1,35 @@
+"""The view of explanations: ``/v1/{app}/{queue}/explain/{id}``."""
+
+from __future__ import annotations
+
+from queuey import ids
+from queuey.service import Service
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Match
+from queuey.web.responses import Environ, Response, json_response
+from queuey.web.v1 import schemas
+from queuey.web.v1.messages import parse_place
+
+
+class ExplainView:
+    """Says why a message is not read or claimed."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        self._explaining = service.explaining
+        self._authorization = authorization
+
+    def explain(self, environ: Environ, match: Match) -> Response:
+        """Returns what is known of a message, without the message."""
+        queue = self._authorization.find(environ, match)
+        partition, position = parse_place(match["id"])
+        found = self._explaining.explain(self._authorization.enter(environ, queue, "read"), position, partition)
+        reasons = [schemas.Reason(each.code, each.text, each.partition, each.at) for each in found.reasons]
+        return json_response(
+            schemas.Explanation(
+                message_id=ids.to_hex(position),
+                timestamp=ids.timestamp_text(position[0]),
+                stored=found.stored,
+                readable=found.readable,
+                reasons=reasons,
+            )
+        )

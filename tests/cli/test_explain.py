@@ -1,0 +1,85 @@
+"""``queuey explain``."""
+
+from __future__ import annotations
+
+from queuey.client import Client
+from tests.commands import Run
+
+
+def test_a_message(run: Run, client: Client, queue: str) -> None:
+    """What is known of a message is said in sentences; an id alone is found in its partition."""
+    receipt = client.send(queue, "a", partition=2, ttl=600)
+    client.commit(queue, "billing", {2: receipt.id})
+    client.commit(queue, "reports", {1: receipt.id})
+    ended = run("explain", queue, receipt.id)
+    assert (ended.code, ended.err) == (0, "")
+    first, *lines = ended.text.splitlines()
+    assert first.startswith(f"Message {receipt.id} of 20")
+    assert first.endswith("Z: stored, and readable.")
+    assert "  Range reads show it." in lines
+    assert any(line.startswith("  It expires at 20") for line in lines)
+    assert "  Group billing has handled it." in lines
+    assert "  Group reports has not come to it yet." in lines
+    found = run("explain", queue, f"2:{receipt.id}", "--json").json
+    assert (found["stored"], found["readable"], found["dead_letter"]) == (True, True, None)
+    assert found["groups"] == {"billing": True, "reports": False}
+    assert run("explain", queue, f"1:{receipt.id}", "--json").json["stored"] is False
+
+
+def test_a_message_that_is_not_there(run: Run, client: Client, queue: str) -> None:
+    """An id that was deleted or never was is explained as far as that shows; the exit code is 0."""
+    receipt = client.send(queue, "a")
+    client.delete(queue, receipt)
+    ended = run("explain", queue, receipt.id)
+    assert ended.code == 0
+    assert ended.text.splitlines()[0].endswith("not stored.")
+    assert "  No message with this id is stored in partitions 1 to 3." in ended.text.splitlines()
+
+
+def test_a_dead_letter(run: Run, client: Client, queue: str) -> None:
+    """A message that became a dead letter is found where those lie, with the reason."""
+    client.update_queue(queue, max_deliveries=1)
+    receipt = client.send(queue, "a", partition=3)
+    jobs = client.job_queue(queue)
+    [claimed] = jobs.receive(1, ttl=30)
+    assert "It is claimed until" in run("explain", queue, receipt.id).text
+    jobs.release([claimed.receipt])
+    assert jobs.receive(1) == []
+    ended = run("explain", queue, receipt.id)
+    assert f"  It lies in queue {queue}.dead as a dead letter after 1 attempts: TooManyDeliveries." in ended.text
+    place = run("explain", queue, receipt.id, "--json").json["dead_letter"]
+    assert place == {"queue": f"{queue}.dead", "partition": 3}
+
+
+def test_a_queue(run: Run, client: Client, queue: str) -> None:
+    """What decides over reads is said, and for each partition what is there, shown and claimed."""
+    client.update_queue(queue, ttl=172_800, max_deliveries=4)
+    receipt = client.send(queue, "a", partition=1)
+    client.send(queue, "b", partition=2, delay=600)
+    client.commit(queue, "billing", {1: receipt.id})
+    ended = run("explain", queue)
+    assert (ended.code, ended.err) == (0, "")
+    for words in (
+        f"Queue {queue} of queuey: 3 partitions, user, consistency strong, store sqlite",
+        "Messages live 2 d, unless one has a TTL of its own.",
+        "Range reads show a message as soon as it is stored, or due.",
+        f"After 4 deliveries without an acknowledgement a message becomes a dead letter in {queue}.dead.",
+        "Group billing has 0 messages left.",
+        "nothing: it is empty",
+        "nothing, all from ",
+    ):
+        assert words in ended.text
+    found = run("explain", queue, "--json").json
+    assert found["queue"]["count"] == 2
+    assert found["claims"]["claimed"] == 0
+    assert found["claims_refused"] is None
+    assert [group["group"] for group in found["groups"]] == ["billing"]
+
+
+def test_errors(run: Run, client: Client, queue: str) -> None:
+    """A queue that is not there and a text that is no id are said to be so."""
+    ended = run("explain", "nothing")
+    assert (ended.code, "nothing" in ended.err, ended.out) == (1, True, b"")
+    for text in ("x", "1:x", f"x:{'0' * 32}"):
+        ended = run("explain", queue, text)
+        assert (ended.code in {1, 2}, text.rpartition(":")[2] in ended.err, ended.out) == (True, True, b"")

@@ -1,0 +1,169 @@
+"""Why a message is not read or claimed, over HTTP: each reason where it holds, and only there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from queuey import ids
+from queuey.messages import MAX_TTL
+from queuey.service.explaining import Code
+from tests.backends import Clock
+from tests.web.caller import Caller
+
+ROOT = Path(__file__).parents[3]
+
+
+def explained(caller: Caller, place: str) -> dict[str, Any]:
+    """The answer about a message."""
+    reply = caller.get(f"q/explain/{place}")
+    assert reply.status == 200, reply
+    found: dict[str, Any] = reply.json
+    return found
+
+
+def codes(caller: Caller, place: str) -> list[str]:
+    """The reasons, as words."""
+    return [reason["code"] for reason in explained(caller, place)["reasons"]]
+
+
+def posted(caller: Caller, body: str = "x", **headers: str) -> str:
+    """Posts a message to partition 2; returns its place."""
+    return f"2:{caller.post('q', body, X_Partition='2', **headers)['key']}"
+
+
+@pytest.fixture
+def q(owner: Caller) -> str:
+    """A queue of two partitions."""
+    owner.create("q", partitions=2)
+    return "q"
+
+
+def claim(caller: Caller, **asked: object) -> list[dict[str, Any]]:
+    """Claims messages."""
+    found: list[dict[str, Any]] = caller("POST", "q/claims", b"", headers=None, **asked).messages
+    return found
+
+
+def test_the_page_has_every_code() -> None:
+    """The table of the API's page has a line for each code."""
+    section = (ROOT / "docs/api.md").read_text().partition("\n## Explain **new**\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(get_args(Code))
+
+
+def test_a_message_that_reads_show(owner: Caller, q: str) -> None:
+    """It is readable, and expires when its TTL ends; an id alone is found in any partition."""
+    place = posted(owner, X_TTL="60")
+    found = explained(owner, place.partition(":")[2])
+    assert (found["stored"], found["readable"], found["message_id"]) == (True, True, place[2:])
+    readable, expires = found["reasons"]
+    assert (readable["code"], readable["partition"]) == ("readable", 2)
+    assert expires["code"] == "expires"
+    assert expires["at"] - float(found["timestamp"]) == pytest.approx(60)
+
+
+def test_a_delayed_message(owner: Caller, q: str, clock: Clock) -> None:
+    """Until it is due the moment is named; then reads show it, as soon as they do."""
+    place = posted(owner, X_Delay="100")
+    found = explained(owner, place)
+    assert (found["stored"], found["readable"]) == (True, False)
+    assert found["reasons"][0]["code"] == "delayed"
+    assert found["reasons"][0]["at"] == pytest.approx(float(found["timestamp"]))
+    clock.advance(101)
+    assert codes(owner, place) == ["readable", "expires"]
+
+
+def test_the_read_delay(owner: Caller, clock: Clock) -> None:
+    """Within the read delay the moment is named at which reads show it."""
+    owner.create("q", partitions=2, read_delay=30)
+    place = posted(owner)
+    found = explained(owner, place)
+    assert (found["stored"], found["readable"], found["reasons"][0]["code"]) == (True, False, "read_delay")
+    assert found["reasons"][0]["at"] == pytest.approx(float(found["timestamp"]) + 30)
+    assert "Range reads stay 30 s behind the clock" in found["reasons"][0]["text"]
+    clock.advance(31)
+    posted(owner)
+    assert explained(owner, place)["readable"] is True
+
+
+def test_from_claim_to_acknowledgement(owner: Caller, q: str, clock: Clock) -> None:
+    """Not claimed, claimed until a moment, waiting after that, done after the acknowledgement; reads show it all along."""
+    place = posted(owner)
+    other = posted(owner)
+    assert codes(owner, place) == ["readable", "expires"]
+    [first] = claim(owner, limit=1, ttl=30)
+    reason = explained(owner, place)["reasons"][-1]
+    assert (reason["code"], reason["at"]) == ("claimed", pytest.approx(first["expires"], abs=0.01))
+    assert "delivered 1 time." in reason["text"]
+    assert codes(owner, other)[-1] == "unclaimed"
+    clock.advance(40)
+    assert codes(owner, place)[-1] == "waiting"
+    [again] = claim(owner, limit=1, ttl=30)
+    assert "delivered 2 times." in explained(owner, place)["reasons"][-1]["text"]
+    assert owner.send_json("POST", "q/claims/ack", {"receipts": [again["receipt"]]}).status == 200
+    found = explained(owner, place)
+    assert (found["reasons"][-1]["code"], found["readable"]) == ("done", True)
+
+
+def test_a_deleted_message_that_was_claimed(owner: Caller, q: str) -> None:
+    """The claim log still knows of it."""
+    place = posted(owner)
+    claim(owner, ttl=30)
+    assert owner("DELETE", f"q/{place}").status == 200
+    assert codes(owner, place) == ["absent", "claimed", "no_trace"]
+
+
+def test_deleted_by_its_acknowledgement(owner: Caller) -> None:
+    """Where acknowledged messages are deleted, the log may know for a while that it was done."""
+    owner.create("q", partitions=2, on_ack="delete")
+    place = posted(owner)
+    [claimed] = claim(owner, ttl=30)
+    assert owner.send_json("POST", "q/claims/ack", {"receipts": [claimed["receipt"]]}).status == 200
+    assert codes(owner, place) in (["absent", "done", "no_trace"], ["absent", "no_trace"])
+
+
+def test_a_dedup_queue(owner: Caller) -> None:
+    """Another message may be delivered in its place."""
+    owner.create("q", partitions=1, kind="dedup")
+    key = owner.post("q", "x")["key"]
+    assert codes(owner, key) == ["readable", "expires", "duplicates"]
+
+
+def test_expired_and_never_there(owner: Caller, q: str, clock: Clock) -> None:
+    """An id that is not there is explained by its time: the queue's TTL, the queue's age, the future."""
+    place = posted(owner, X_TTL="10")
+    clock.advance(20)
+    assert codes(owner, place) == ["absent", "no_trace"]
+    clock.advance(4 * 86_400)
+    found = explained(owner, place)
+    assert [reason["code"] for reason in found["reasons"]] == ["absent", "expired", "no_trace"]
+    assert found["reasons"][1]["at"] == pytest.approx(float(found["timestamp"]) + 259_200)
+    low = place[-16:]
+    old = ids.to_hex((clock() - (MAX_TTL + 9) * ids.TICKS_PER_SECOND, ids.parse_low(low)))
+    assert codes(owner, old) == ["absent", "older_than_queue", "expired", "no_trace"]
+    ahead = ids.to_hex((clock() + 100 * ids.TICKS_PER_SECOND, ids.parse_low(low)))
+    assert codes(owner, ahead) == ["absent", "ahead", "no_trace"]
+
+
+def test_purged(owner: Caller, q: str) -> None:
+    """Neither messages nor claims of before a purge are found."""
+    place = posted(owner)
+    claim(owner, ttl=30)
+    assert owner("DELETE", "q/messages").status == 200
+    assert codes(owner, place) == ["absent", "no_trace"]
+
+
+@pytest.mark.parametrize("place", ["1:x", "x", "0" * 32, "1:2:" + "0" * 32, "a,b"])
+def test_what_is_no_id(owner: Caller, q: str, place: str) -> None:
+    """It is refused by its text."""
+    reply = owner.get(f"q/explain/{place}")
+    assert (reply.status, list(reply.errors)) == (400, ["InvalidMessageID"])
+
+
+def test_no_such_partition(owner: Caller, q: str) -> None:
+    """A partition beyond the queue's is the one reason, and nothing is looked up."""
+    assert codes(owner, "3:0123456789ab11e88000000000000001") == ["no_partition"]
+    assert codes(owner, "0:0123456789ab11e88000000000000001") == ["no_partition"]
