@@ -159,6 +159,7 @@ class Explaining:
     def _claiming(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
         if (refusal := self._store.claims_refusal(queue)) is not None:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
+            yield from self._doubt(queue)
             return
         for number, standing in self._claims.look_at(queue, numbers, partial(_standing, position)).items():
             yield from _of_stored(standing, number)
@@ -188,10 +189,14 @@ class Explaining:
                 "TTL of its own."
             )
             yield Reason(code="expired", text=text, at=made + ttl)
+        yield from self._doubt(queue)
+
+    def _doubt(self, queue: Queue) -> Iterator[Reason]:
+        """Says so where one read proves nothing about others."""
         if self._store.claims_refusal(queue) is not None:
             text = (
-                f"At consistency {queue.consistency} a read here need not meet every acknowledged write, so the "
-                "message may be stored all the same: in another data centre, or in replicas that were not asked."
+                f"At consistency {queue.consistency} a read need not meet every acknowledged write: others, here or in "
+                "another data centre, may see this message or miss it."
             )
             yield Reason(code="not_proven", text=text)
 

@@ -1,0 +1,57 @@
+"""Why a message is not read or claimed, on both stores; tests/web has each reason."""
+
+from __future__ import annotations
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.service import QueueAccess, Service
+from queuey.storage import Store
+from tests.contract.claims.test_claims import enter
+from tests.contract.samples import make_queue, new, say
+from tests.interposed_store import InterposedStore
+
+
+def codes(service: Service, access: QueueAccess, place: Position, partition: int | None = None) -> list[str]:
+    """The reasons, as words."""
+    return [reason.code for reason in service.explaining.explain(access, place, partition).reasons]
+
+
+def test_from_post_to_delete(store: Store) -> None:
+    """A message is found in its partition, with its expiry and its claim, until it is deleted."""
+    queue = make_queue(store, partitions=3)
+    [place] = say(store, queue, "a", partition=2)
+    [late] = store.append(queue, [new("b", partition=3, delay=1000)])
+    service, access = enter(store, queue)
+    found = service.explaining.explain(access, place, None)
+    assert (found.stored, found.readable) == (True, True)
+    assert [(reason.code, reason.partition) for reason in found.reasons] == [("readable", 2), ("expires", 2)]
+    assert codes(service, access, late) == ["delayed", "expires"]
+    assert codes(service, access, place, 1) == ["absent", "no_trace"]
+    assert len(service.claims.claim(access, limit=1, ttl=60)) == 1
+    assert codes(service, access, place) == ["readable", "expires", "claimed"]
+    store.delete(queue, [(2, place)])
+    assert codes(service, access, place) == ["absent", "claimed", "no_trace"]
+    store.purge_queue(queue)
+    assert codes(service, access, place) == ["absent", "no_trace"]
+
+
+def test_the_delay_of_reads(store: Store) -> None:
+    """Within the read delay a message is stored and not readable; the moment at which it will be is right."""
+    queue = make_queue(store, read_delay=1000.0)
+    [place] = say(store, queue, "a")
+    service, access = enter(store, queue)
+    found = service.explaining.explain(access, place, None)
+    assert (found.stored, found.readable, found.reasons[0].code) == (True, False, "read_delay")
+    assert found.reasons[0].at == ids.ticks_to_seconds(place[0]) + 1000
+
+
+def test_reads_that_prove_nothing(store: Store) -> None:
+    """Where reads need not meet every write that is said, of a message that is there and of one that is not."""
+    queue = make_queue(store)
+    [place] = say(store, queue, "a")
+    refusing = InterposedStore(store)
+    refusing.instead(Store.claims_refusal, lambda _queue: "Choose very_strong.")
+    service, access = enter(refusing.store, queue)
+    assert codes(service, access, place) == ["readable", "expires", "not_claimable", "not_proven"]
+    store.delete(queue, [(1, place)])
+    assert codes(service, access, place) == ["absent", "not_proven", "no_trace"]
