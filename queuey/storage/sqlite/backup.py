@@ -29,8 +29,8 @@ Tell = Callable[[str, int, int | None], None]
 
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 """What SQLite adds to the name of a database for the files beside it."""
-_STEPS = 20_000
-"""Steps of SQLite between two looks at the progress, some milliseconds."""
+_STEPS = 1000
+"""Steps of SQLite between two looks at the progress; a message takes five."""
 _PIECE = 1 << 20
 
 
