@@ -59,9 +59,8 @@ def _explain_message(client: Client, queue: str, identifier: str, *, json: bool)
     for name, handled in passed.items():
         output.say(f"  Group {name} {'has handled it' if handled else 'has not come to it yet'}.")
     if letter is not None:
-        headers = letter.headers
-        why = f" after {headers['queuey-dead-attempts']} attempts: {headers.get('queuey-dead-error', 'no error')}"
-        output.say(f"  It lies in queue {target} as a dead letter{why}.")
+        attempts, error = (letter.headers.get(f"queuey-dead-{name}", "unknown") for name in ("attempts", "error"))
+        output.say(f"  It lies in queue {target} as a dead letter: attempts {attempts}, error {error}.")
 
 
 def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> tuple[str, Message | None]:

@@ -153,7 +153,7 @@ class Explaining:
             text = f"It is delayed: it is due at {_moment(position[0])}.{behind}"
             yield Reason(code="delayed", text=text, partition=number, at=ids.ticks_to_seconds(position[0]))
         else:
-            text = behind.strip() or "Range reads do not show it yet: they show what is older than the newest commit."
+            text = behind.strip() or "Range reads do not show it yet."
             yield Reason(code="read_delay", text=text, partition=number, at=at)
 
     def _claiming(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:

@@ -46,7 +46,7 @@ def test_a_dead_letter(run: Run, client: Client, queue: str) -> None:
     jobs.release([claimed.receipt])
     assert jobs.receive(1) == []
     ended = run("explain", queue, receipt.id)
-    assert f"  It lies in queue {queue}.dead as a dead letter after 1 attempts: TooManyDeliveries." in ended.text
+    assert f"  It lies in queue {queue}.dead as a dead letter: attempts 1, error TooManyDeliveries." in ended.text
     place = run("explain", queue, receipt.id, "--json").json["dead_letter"]
     assert place == {"queue": f"{queue}.dead", "partition": 3}
 
@@ -82,4 +82,4 @@ def test_errors(run: Run, client: Client, queue: str) -> None:
     assert (ended.code, "nothing" in ended.err, ended.out) == (1, True, b"")
     for text in ("x", "1:x", f"x:{'0' * 32}"):
         ended = run("explain", queue, text)
-        assert (ended.code in {1, 2}, text.rpartition(":")[2] in ended.err, ended.out) == (True, True, b"")
+        assert (ended.code, "'x'" in ended.err, ended.out) == (2, True, b"")

@@ -48,8 +48,7 @@ def get_raw(queue: str, location: MessageLocation) -> Call[RawMessage]:
 
 def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
     """Asks why a message is not read or claimed: an id alone stands for it in any partition."""
-    anywhere = isinstance(location, str) and ":" not in location
-    place = id_text(location) if anywhere else location_text(location)  # type: ignore[arg-type] # it is a str then
+    place = id_text(location) if isinstance(location, str) and ":" not in location else location_text(location)
     path = f"{queue_segment(queue)}/explain/{place}"
     return Call("GET", path, partial(decode, shape=Explanation), repeatable=True)
 
