@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -64,7 +64,7 @@ def _explain_message(client: Client, queue: str, identifier: str, *, json: bool)
 
 
 def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> tuple[str, Message | None]:
-    """Looks for the message in the queue of dead letters, where it has the same id, as far as the caller may read it."""
+    """Looks for the message among the dead letters, where it has the same id, as far as the caller may read them."""
     from queuey.client import NotAllowed, NotFound
 
     info = client.info(queue)
@@ -131,9 +131,7 @@ def _look(client: Client, queue: str) -> _Seen:
 def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
     seen = _look(client, queue)
     if json:
-        output.emit(
-            {"queue": seen.info, "claims": seen.claims, "claims_refused": seen.refused, "groups": seen.groups}
-        )
+        output.emit({"queue": seen.info, "claims": seen.claims, "claims_refused": seen.refused, "groups": seen.groups})
         return
     info = seen.info
     for text in _sentences(seen):
@@ -160,8 +158,8 @@ def _sentences(seen: _Seen) -> list[str]:
     info = seen.info
     ttl = "the service's default" if info.ttl is None else time_parsing.length(info.ttl)
     found = [
-        f"Queue {info.name} of {info.application}: {output.plural(info.partitions, 'partition')}, {info.type}, "
-        f"consistency {info.consistency}, store {info.store}, created {time_parsing.iso(info.created)}.",
+        f"Queue {info.name} of {info.application}: {output.plural(info.partitions, 'partition')}, {info.type}.",
+        f"Consistency {info.consistency}, store {info.store}, created {time_parsing.iso(info.created)}.",
         f"Messages live {ttl}, unless one has a TTL of its own.",
     ]
     if info.read_delay:

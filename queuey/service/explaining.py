@@ -48,6 +48,12 @@ _EARLY = 1.0
 """Seconds by which an id may be older than its queue: the clocks of two processes may differ so much."""
 
 
+_NO_TRACE = (
+    "What else explains it leaves no trace: a delete by id, a purge, a post that was answered with outcome none, "
+    "another queue."
+)
+
+
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that was found.
 
@@ -107,13 +113,7 @@ class Explaining:
         found = self._find(queue, numbers, position)
         if not found:
             reasons = [*self._absence(queue, numbers, position), *self._traces(queue, numbers, position)]
-            reasons.append(
-                Reason(
-                    code="no_trace",
-                    text="What else explains it leaves no trace: a delete by id, a purge, a post that was answered with "
-                    "outcome none, another queue.",
-                )
-            )
+            reasons.append(Reason(code="no_trace", text=_NO_TRACE))
             return Explanation(position=position, stored=False, readable=False, reasons=reasons)
         shown = {number: self._shows(queue, number, position) for number in found}
         reasons = []
@@ -185,8 +185,8 @@ class Explaining:
             yield Reason(code="expired", text=text, at=made + MAX_TTL)
         elif made + ttl < now:
             text = (
-                f"With the queue's TTL of {length(ttl)} it has expired at {iso(made + ttl)}. A message may have another "
-                "TTL of its own."
+                f"With the queue's TTL of {length(ttl)} it has expired at {iso(made + ttl)}. A message may have a TTL "
+                "of its own."
             )
             yield Reason(code="expired", text=text, at=made + ttl)
         yield from self._doubt(queue)
@@ -245,8 +245,8 @@ def _of_stored(standing: _Standing, number: int) -> Iterator[Reason]:
     """Gives what a claim log means for a message that is stored."""
     if standing.code == "done" or standing.passed:
         text = (
-            "It is not delivered to claims again: it was acknowledged, became a dead letter, was moved or removed, or was "
-            "put at an id that claims had passed. Range reads do not depend on that."
+            "It is not delivered to claims again: it was acknowledged, became a dead letter, was moved or removed, or "
+            "was put at an id that claims had passed. Range reads do not depend on that."
         )
         yield Reason(code="done", text=text, partition=number)
     elif standing.code == "unclaimed":
@@ -268,7 +268,7 @@ def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
     times = f"{standing.deliveries} time{'' if standing.deliveries == 1 else 's'}"
     match standing.code:
         case "claimed":
-            text = f"It is claimed until {iso(standing.expires)}, delivered {times}. The service does not record by whom."
+            text = f"It is claimed until {iso(standing.expires)}, delivered {times}. By whom is not recorded."
             yield Reason(code="claimed", text=text, partition=number, at=standing.expires)
         case "waiting":
             text = f"It was delivered {times}, and its last claim has ended: one of the next claims gets it."

@@ -60,7 +60,8 @@ def test_a_queue(run: Run, client: Client, queue: str) -> None:
     ended = run("explain", queue)
     assert (ended.code, ended.err) == (0, "")
     for words in (
-        f"Queue {queue} of queuey: 3 partitions, user, consistency strong, store sqlite",
+        f"Queue {queue} of queuey: 3 partitions, user.",
+        "Consistency strong, store sqlite, created 20",
         "Messages live 2 d, unless one has a TTL of its own.",
         "Range reads show a message as soon as it is stored, or due.",
         f"After 4 deliveries without an acknowledgement a message becomes a dead letter in {queue}.dead.",

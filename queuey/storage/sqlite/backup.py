@@ -113,9 +113,8 @@ def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *
         text = f"{backup} is no backup but a store that was not closed: {log.name} lies beside it. Back that store up"
         raise StoreIncompatible(f"{text}: queuey backup")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.exists():
-        if not replace:
-            raise FileExistsError(errno.EEXIST, "there is a store already", str(path))
+    if path.exists() and not replace:
+        raise FileExistsError(errno.EEXIST, "there is a store already", str(path))
     _require_owner(path if path.exists() else directory)
     with _partial(path) as partial:
         _copy(backup, partial, tell)

@@ -72,7 +72,9 @@ def parse_place(text: str) -> tuple[int | None, Position]:
     if match is not None:
         with suppress(ValueError):
             return None if match[1] is None else int(match[1]), ids.parse_id(match[2])
-    message = f'"{validators.show(text.strip())}" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'
+    message = (
+        f'"{validators.show(text.strip())}" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'
+    )
     raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
 
 

@@ -110,9 +110,7 @@ def test_one_moment_while_others_write(data: Path, tmp_path: Path) -> None:
                 target = tmp_path / f"{turn}.sqlite3"
                 backup.back_up(data, target, OPTIONS, tell)
                 backup.restore(target, tmp_path / f"{turn}", OPTIONS, tell)
-                found = sorted(
-                    int(body) for name in ("first", "second") for body in bodies(tmp_path / f"{turn}", name)
-                )
+                found = sorted(int(body) for name in ("first", "second") for body in bodies(tmp_path / f"{turn}", name))
                 assert found == list(range(len(found)))
                 assert len(found) >= least >= 20
         finally:
@@ -408,9 +406,7 @@ def opener(data: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_a_process_that_starts_during_a_restore(
-    data: Path, tmp_path: Path, opener: subprocess.Popen[str]
-) -> None:
+def test_a_process_that_starts_during_a_restore(data: Path, tmp_path: Path, opener: subprocess.Popen[str]) -> None:
     """A process that has opened the old file cannot go on in it, so it never writes beside the new one."""
     backup.back_up(data, tmp_path / "b", OPTIONS, tell)
     backup.restore(tmp_path / "b", data, OPTIONS, tell, replace=True)

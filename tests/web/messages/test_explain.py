@@ -90,7 +90,7 @@ def test_the_read_delay(owner: Caller, clock: Clock) -> None:
 
 
 def test_from_claim_to_acknowledgement(owner: Caller, q: str, clock: Clock) -> None:
-    """Not claimed, claimed until a moment, waiting after that, done after the acknowledgement; reads show it all along."""
+    """Not claimed, claimed until a moment, waiting after that, done when acknowledged; reads show it all along."""
     place = posted(owner)
     other = posted(owner)
     assert codes(owner, place) == ["readable", "expires"]
