@@ -156,11 +156,12 @@ def examine(path: Path, tell: Tell, *, name: Path | None = None) -> Contents:
 
 def _count(connection: Connection, path: Path) -> Contents:
     tables = ("applications", "keys", "queues", "messages")
-    counts: Any = connection.execute(
+    row: Any = connection.execute(
         f"SELECT {', '.join(f'(SELECT count(*) FROM {table})' for table in tables)}, last_ticks FROM clock"  # noqa: S608 - constants only
     ).fetchone()
-    *found, last = counts
-    return Contents(path.stat().st_size, *found, ids.ticks_to_seconds(last) if last else None)
+    applications, keys, queues, messages, last = row
+    newest = ids.ticks_to_seconds(last) if last else None
+    return Contents(path.stat().st_size, applications, keys, queues, messages, newest)
 
 
 def _vacuum_into(connection: Connection, partial: Path, tell: Tell) -> None:
@@ -221,15 +222,20 @@ def _partial(target: Path) -> Iterator[Path]:
     for left in target.parent.glob(f"{glob.escape(beginning)}*{end}"):
         with suppress(OSError), left.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            left.unlink()
+            _remove(left)
     number, name = tempfile.mkstemp(prefix=beginning, suffix=end, dir=target.parent)
     partial = Path(name)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield partial
     finally:
-        partial.unlink(missing_ok=True)
+        _remove(partial)
         os.close(number)
+
+
+def _remove(partial: Path) -> None:
+    for end in (*_SIDE_FILES, ""):
+        partial.with_name(partial.name + end).unlink(missing_ok=True)
 
 
 def _publish(partial: Path, target: Path, *, replace: bool) -> None:
