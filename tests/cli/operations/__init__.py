@@ -1,0 +1,1 @@
+"""Commands that open the store themselves."""
