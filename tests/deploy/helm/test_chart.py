@@ -40,7 +40,7 @@ Values = dict[str, Any]
 
 def page_values() -> tuple[Values, Values, Values]:
     """The values that the page shows: on SQLite, on Cassandra, and workers."""
-    shown = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    shown = re.findall(r"^```yaml\b[^\n]*\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     sqlite, cassandra, workers = map(yaml.safe_load, shown)
     return sqlite, cassandra, workers
 
@@ -234,9 +234,10 @@ def test_values_and_schema() -> None:
 
 
 def test_version() -> None:
-    """The chart is for the version of the service that it lies beside."""
+    """The chart and its page are for the version of the service that they lie beside."""
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert about["appVersion"] == queuey.__version__
+    assert set(re.findall(r"/queuey:(\S+)", PAGE.read_text())) == {queuey.__version__}
     assert re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", about["version"])
     assert f">={OLDEST}.0-0" == about["kubeVersion"]
 
