@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test quick slow bench lint docs cluster install clean
+.PHONY: help demo test quick slow bench lint docs dist cluster install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ lint: $(DEV) ## Check style, types and import contracts
 docs: $(DEV) ## Build the documentation as a site, with a reference of the Python code, into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict -f deploy/site/mkdocs.yml
 	@echo "Open build/site/index.html"
+
+dist: $(DEV) ## Build the wheel and the source distribution into dist, the same bytes each time
+	$(BIN)/python -m hatchling build --clean -d dist
 
 cluster: $(DEV) ## Run three Cassandra nodes and three ZooKeeper servers on this machine until Ctrl-C
 	exec $(BIN)/python -m deploy.local

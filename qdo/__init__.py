@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from queuey import __version__ as __version__  # One distribution has one version.
 
 if TYPE_CHECKING:
     from qdo.consumer.blocking import Consumer

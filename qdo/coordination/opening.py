@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdo.coordination.encoding import valid_name
 from qdo.errors import InvalidArgument
+from queuey.extras import install_command
 
 if TYPE_CHECKING:
     from qdo.coordination import Coordinator
@@ -70,5 +71,5 @@ def need_zookeeper() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "kazoo":
             raise
-        message = "ZooKeeper's driver is not installed: pip install 'queuey[zookeeper]'"
-        raise InvalidArgument(message) from error
+        message = "ZooKeeper's driver is not installed. Install it"
+        raise InvalidArgument(f"{message}: {install_command('zookeeper')}") from error

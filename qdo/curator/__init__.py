@@ -1,6 +1,6 @@
 """The queues of Apache Curator in ZooKeeper, from Python: programs in both languages may use one queue.
 
-Needs kazoo (``pip install 'queuey[zookeeper]'``). What is meant for use stands here and is loaded when it is used
+Needs kazoo (the extra ``zookeeper``). What is meant for use stands here and is loaded when it is used
 first.
 """
 
@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from qdo.errors import InvalidArgument
+from queuey.extras import install_command
 
 if TYPE_CHECKING:
     from qdo.curator.builder import QueueBuilder
@@ -49,7 +50,8 @@ def __getattr__(name: str) -> object:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "kazoo":
                 raise
-            raise InvalidArgument("ZooKeeper's driver is not installed: pip install 'queuey[zookeeper]'") from error
+            message = "ZooKeeper's driver is not installed. Install it"
+            raise InvalidArgument(f"{message}: {install_command('zookeeper')}") from error
         if hasattr(module, name):
             return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -137,7 +137,7 @@ client](client.md#when-something-fails) waits for so long and tries again. The h
 ## Stores
 
 The service refuses to start if you give it a setting of the SQLite store and use Cassandra, or the other way round.
-With Cassandra, `max_body` is at most 4 MiB, and you need the driver: `pip install 'queuey[cassandra]'`.
+With Cassandra, `max_body` is at most 4 MiB, and you need the [extra](install.md#extras) `cassandra`.
 
 A password is never a setting. A setting names the place of the password, and each process reads it there. Neither
 `queuey settings` nor a log shows it.

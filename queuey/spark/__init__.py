@@ -55,6 +55,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from queuey.extras import install_command
 from queuey.spark.errors import SparkMissing
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def register(spark: SparkSession) -> None:
     if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < OLDEST:
         raise SparkMissing(
             f"PySpark {pyspark.__version__} is too old: queues need {'.'.join(map(str, OLDEST))} or later, here and on "
-            "the cluster: pip install 'queuey[spark]'"
+            f"the cluster. Install it: {install_command('spark')}"
         )
     from queuey.spark.data_source import QueueySource
 

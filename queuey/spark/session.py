@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from queuey.extras import install_command
 from queuey.spark import java, register
 from queuey.spark.errors import SparkMissing
 
@@ -56,7 +57,7 @@ def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkMissing(f"PySpark is not installed: {java.INSTALL}") from error
+        raise SparkMissing(f"PySpark is not installed. Install it: {install_command('spark')}") from error
     os.environ["JAVA_HOME"] = str(java.home())
     if is_local(master):
         # Also keeps Spark from looking up what this machine is called.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import asdict
 
 from queuey.errors import SettingsError, StoreUnavailable
+from queuey.extras import install_command
 from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassandra, part
 from queuey.storage import Store
 
@@ -112,8 +113,8 @@ def cassandra_target(settings: Settings) -> DataCentreTarget:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "cassandra":
             raise
-        message = "Setting store names Cassandra, whose driver is not installed: pip install 'queuey[cassandra]'."
-        raise SettingsError(message) from error
+        message = "Setting store names Cassandra, whose driver is not installed. Install it"
+        raise SettingsError(f"{message}: {install_command('cassandra')}") from error
     return parse_url(settings.store)
 
 

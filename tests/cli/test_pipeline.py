@@ -21,6 +21,7 @@ from queuey.cli.pipeline.pipe import stopped_by_signals
 from queuey.cli.pipeline.progress import StageProgress
 from queuey.client.credentials.profile import Profile, write_profile
 from queuey.deadletters import Redriven, UnsentDeadLetter
+from queuey.extras import install_command
 from queuey.messages import QueueSpec
 from queuey.spark.jobs import pipe
 from queuey.spark.jobs.deadletter import deadletter_job
@@ -222,7 +223,8 @@ def test_without_spark(run: Run) -> None:
     """Whoever lacks PySpark is told what to install."""
     with replace_in(running, find_spec, lambda name: None if name == "pyspark" else find_spec(name)):
         ended = run("pipeline", "deadletter", "classes", "--queue", "a")
-    assert (ended.code, ended.err) == (2, "queuey: the pipeline needs pyspark: pip install 'queuey[spark]'\n")
+    said = f"queuey: the pipeline needs pyspark. Install it: {install_command('spark')}\n"
+    assert (ended.code, ended.err) == (2, said)
 
 
 def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:

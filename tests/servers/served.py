@@ -68,6 +68,7 @@ class Served:
         options: Further options of ``queuey serve``; one that names a store leaves ``--data`` out.
         port: To listen on.
         variables: Further environment variables.
+        program: What ``queuey`` is; by default that of this Python.
     """
 
     def __init__(
@@ -77,13 +78,14 @@ class Served:
         *,
         port: int | None = None,
         variables: Mapping[str, str] | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "queuey"),
     ) -> None:
         self.port = port or free_port()
         self.data = directory / "data"
         self.profile_path = directory / "profile.toml"
         self.lines: list[str] = []
         self._seen: queue.Queue[str | None] = queue.Queue()
-        command = [sys.executable, "-m", "queuey", "serve", "--port", str(self.port)]
+        command = [*program, "serve", "--port", str(self.port)]
         if "--store" not in options:
             command += ["--data", str(self.data)]
         self.process = subprocess.Popen(

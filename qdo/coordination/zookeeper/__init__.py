@@ -1,6 +1,6 @@
 """Coordination by ZooKeeper: members on any number of machines.
 
-Importing this needs kazoo (``pip install 'queuey[zookeeper]'``). Layout: :mod:`qdo.coordination.zookeeper.paths`.
+Importing this needs kazoo (the extra ``zookeeper``). Layout: :mod:`qdo.coordination.zookeeper.paths`.
 Fencing: :mod:`qdo.coordination.zookeeper.session`.
 """
 

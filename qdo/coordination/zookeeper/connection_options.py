@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from qdo.errors import InvalidArgument
 from qdo.keepalive.relay import Encryption
+from queuey.extras import install_command
 
 SESSION_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 15.0
@@ -57,8 +58,8 @@ class SaslLogin(DigestLogin):
         try:
             import puresasl  # noqa: F401, PLC0415 - asked for only if it is needed
         except ModuleNotFoundError as error:
-            message = "SASL needs a package that is not installed: pip install 'queuey[zookeeper-sasl]'"
-            raise InvalidArgument(message) from error
+            message = "SASL needs a package that is not installed. Install it"
+            raise InvalidArgument(f"{message}: {install_command('zookeeper-sasl')}") from error
 
 
 class TlsOptions(Encryption):

@@ -21,6 +21,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.operations.store_options import BAD_SETTINGS, Config, load, with_settings
 from queuey.cli.output import Json
+from queuey.extras import install_command
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
@@ -165,10 +166,8 @@ def _registration(settings: Settings, port: int) -> Registration | None:
     try:
         from queuey.web.gateway.registration import Registration, nodes_of_emodb
     except ImportError as error:
-        reason = (
-            "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed: pip install 'queuey[zookeeper]'"
-        )
-        raise CannotStart(BAD_SETTINGS, reason) from error
+        reason = "facades.emodb.zookeeper needs ZooKeeper's driver, which is not installed. Install it"
+        raise CannotStart(BAD_SETTINGS, f"{reason}: {install_command('zookeeper')}") from error
     scheme = "http" if settings.tls_cert is None else "https"
     return Registration(emodb.zookeeper, nodes_of_emodb(emodb.cluster, host, int(number), scheme=scheme))
 

@@ -36,4 +36,4 @@ app = typer.Typer(
 
 @app.callback()
 def _jobs() -> None:
-    """Run jobs over whole queues on Spark (pip install 'queuey[spark]')."""
+    """Run jobs over whole queues on Spark. They need the extra ``spark``."""

@@ -16,6 +16,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
 from queuey.cli.output import Json
+from queuey.extras import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -212,7 +213,7 @@ def require_spark() -> None:
     """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        output.note(f"queuey: the pipeline needs {', '.join(missing)}: pip install 'queuey[spark]'")
+        output.note(f"queuey: the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}")
         raise typer.Exit(BAD_SETTINGS)
 
 

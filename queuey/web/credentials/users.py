@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from queuey.errors import SettingsError
+from queuey.extras import install_command
 from queuey.settings import UserIssuer, Users
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.key_sets import Published
@@ -38,7 +39,8 @@ def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
             readers.append(make(trusted, ask))
         except ImportError as error:
             raise SettingsError(
-                f"Users of scheme {scheme} need more: pip install 'queuey[{extra}]' ({error})."
+                f"Users of scheme {scheme} need a library that is not installed ({error}). Install it: "
+                f"{install_command(extra)}"
             ) from error
     return readers
 

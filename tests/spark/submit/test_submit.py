@@ -94,7 +94,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*pip, "cassandra-driver", "numpy", "pyarrow", *connect],
     ):
         run(command, home, os.environ)
-    [wheel] = home.glob("queuey-*.whl")
+    [wheel] = home.glob("queuey_store-*.whl")
     run([*pip, str(wheel)], home, os.environ)
     run(["tar", "-czf", "environment.tar.gz", "-C", "environment", "."], home, os.environ)
     return home

