@@ -1,4 +1,9 @@
-"""Pages of the documentation, and somebody who types what they say."""
+"""Pages of the documentation, their blocks, and somebody who types what they say.
+
+A block begins with three backticks, its language and perhaps one of :data:`REASONS`: why no test runs it. Blocks of
+programs and commands without a reason are run by the test that :data:`RUN_BY` names. ``tests/test_page_blocks.py``
+checks that no block is left out.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,21 +23,88 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(sys.executable).parent
 
 
+PROGRAMS = {"python", "sh", "sql", "cql", "dockerfile"}
+"""Languages of blocks that are run."""
+DATA = {"toml", "json", "ini", "yaml"}
+"""Languages of blocks that are parsed."""
+REASONS = {
+    "service": "starts the service, which the test has started",
+    "cassandra": "needs a Cassandra cluster",
+    "zookeeper": "needs ZooKeeper servers",
+    "spark": "needs Spark, and most often minutes",
+    "docker": "needs Docker",
+    "kubernetes": "needs a Kubernetes cluster",
+    "root": "changes the machine, as root",
+    "long": "takes minutes, or goes on until it is stopped",
+    "fragment": "needs what only the reader has: names, files, addresses, tokens",
+}
+"""Why a program is not run."""
+TEXTS = {
+    "picture": "drawn with letters",
+    "sample": "the form of something whose values differ each time",
+    "output": "what a program prints, which a test compares",
+}
+"""What a block of the language ``text`` is."""
+RUN_BY = {
+    "README.md": {"Run": "tests/cli/test_docs.py, tests/acceptance/test_docs.py, tests/qdo/test_docs.py"},
+    "docs/claims.md": {"": "tests/acceptance/test_docs.py"},
+    "docs/client.md": {"": "tests/client/test_docs.py"},
+    "docs/compat/curator.md": {"": "tests/qdo/curator/queues/test_docs.py"},
+    "docs/operations-cassandra.md": {
+        "Backup and restore": "tests/deploy/test_backup.py",
+        "Passwords and TLS": "tests/deploy/test_cassandra_samples.py",
+    },
+    "docs/operations.md": {
+        "Backup and restore": "tests/acceptance/test_docs.py",
+    },
+    "docs/pipeline.md": {"Pipe": "tests/spark/jobs/test_pipe.py"},
+    "docs/qdo.md": {"": "tests/qdo/test_docs.py"},
+    "docs/qdo-migration.md": {"": "tests/qdo/test_docs.py"},
+    "docs/qdo-tutorial.md": {"": "tests/qdo/test_docs.py"},
+    "docs/spark.md": {
+        "Start": "tests/spark/test_docs.py",
+        "Read": "tests/spark/test_docs.py",
+        "Streaming": "tests/spark/test_streaming.py",
+        "Write": "tests/spark/test_docs.py",
+    },
+    "docs/tutorial.md": {"": "tests/acceptance/test_docs.py"},
+    "docs/users.md": {"": "tests/acceptance/test_docs.py"},
+}
+"""Which tests run the programs and commands of a page: by the page's sections, or "" for the whole page."""
+LISTED = {
+    *("docs/access.md", "docs/cli.md", "docs/compat/emodb.md", "docs/moves.md", "docs/operations.md"),
+    *("docs/qdo-cli.md", "docs/qdo.md"),
+}
+"""Pages with lists of commands. Of those that no test runs, ``tests/test_docs_links.py`` sees that commands and options
+exist."""
+FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+
+
 class Block(NamedTuple):
-    """One fenced block of a page: its language, its text, and the line it begins at."""
+    """One fenced block of a page: language, text, the line that the text begins at, section, and its mark."""
 
     language: str
     text: str
     line: int
+    section: str = ""
+    mark: str = ""
 
 
 def blocks(page: str, *, below: str = "") -> list[Block]:
     """The fenced blocks of a page, or of one of its sections."""
     text = (ROOT / page).read_text()
-    start = text.index(f"\n## {below}\n") if below else 0
-    end = text.find("\n## ", start + 1) if below else len(text)
-    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text[start : end if end > 0 else len(text)], re.DOTALL | re.MULTILINE)
-    return [Block(match[1], match[2], text[: start + match.start()].count("\n") + 2) for match in found]
+    found = []
+    for match in FENCE.finditer(text):
+        language, _, mark = match[2].partition(" ")
+        section = re.findall(r"^## (.+)$", text[: match.start()], re.MULTILINE)[-1:]
+        line = text[: match.start()].count("\n") + 2
+        found.append(Block(language or "text", textwrap.dedent(match[3]), line, "".join(section), mark))
+    return [block for block in found if below in {"", block.section}]
+
+
+def to_run(page: str, *, below: str = "") -> list[Block]:
+    """The programs and commands of a page, or of one of its sections, that are not marked with a reason."""
+    return [block for block in blocks(page, below=below) if block.language in PROGRAMS and not block.mark]
 
 
 def examples(thing: object) -> list[Block]:
@@ -46,12 +119,15 @@ class Reader:
     Args:
         served: The service.
         directory: Where they work.
+        names: What their programs have already.
         variables: What they have set beside the profile and the data directory.
     """
 
-    def __init__(self, served: Served, directory: Path, **variables: str) -> None:
+    def __init__(
+        self, served: Served, directory: Path, names: Mapping[str, object] | None = None, /, **variables: str
+    ) -> None:
         self._directory = directory
-        self._names: dict[str, object] = {}
+        self._names = dict(names or {})
         self._environment = environment(
             PATH=f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}",
             QUEUEY_PROFILE=str(served.profile_path),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
+import json
 import re
 import shlex
+import subprocess
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from deploy.local import __main__ as servers
 from qdo import cli as qdo_cli
@@ -24,6 +28,7 @@ from queuey.metrics import Metrics, exposition, snapshot
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
+from tests import pages
 from tests.servers.plugin import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +52,6 @@ PROGRAMS = {
     "queuey": Program(queuey_cli.COMMANDS, queuey_cli.load),
     "qdo": Program(qdo_cli.COMMANDS, qdo_cli.load),
 }
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @cache
@@ -59,7 +63,7 @@ def text_of(page: str) -> str:
 @cache
 def prose_of(page: str) -> str:
     """A page without its blocks."""
-    return FENCE.sub("", text_of(page))
+    return pages.FENCE.sub("", text_of(page))
 
 
 @cache
@@ -75,7 +79,7 @@ def options_in(page: str) -> set[str]:
 
 def blocks(page: str, language: str) -> list[str]:
     """The page's blocks in a language."""
-    return [match[2] for match in FENCE.finditer(text_of(page)) if match[1] == language]
+    return [block.text for block in pages.blocks(page) if block.language == language]
 
 
 @cache
@@ -197,6 +201,59 @@ def write(path: Path, text: str) -> Path:
     """Writes a file."""
     path.write_text(text)
     return path
+
+
+def mistake_in(block: pages.Block) -> str:
+    """What is wrong with a block's language, mark or text; empty: nothing."""
+    marks = pages.TEXTS if block.language == "text" else pages.REASONS if block.language in pages.PROGRAMS else {"": ""}
+    if block.language not in {"text"} | pages.PROGRAMS | pages.DATA:
+        return f"has the language {block.language!r}, not one of tests/pages.py"
+    if block.mark and block.mark not in marks:
+        return f"is marked {block.mark!r}, not one of {', '.join(marks)}"
+    if block.mark == "service" and not all(re.match(r"\S*queuey serve\b", line) for line in block.text.splitlines()):
+        return "is marked as a start of the service, and does something else"
+    PARSERS.get(block.language, str)(block.text)
+    return ""
+
+
+PARSERS: dict[str, Callable[[str], object]] = {
+    "python": lambda text: compile(text, "block", "exec"),
+    "json": json.loads,
+    "yaml": yaml.safe_load,
+    "ini": lambda text: configparser.ConfigParser(interpolation=None).read_string(text),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks(page: str) -> None:
+    """Every block has a known language. It is run, parsed or compared by a test, or marked with why not."""
+    found = pages.blocks(page)
+    assert len(found) * 2 == len(re.findall(r"^ *```", text_of(page), re.MULTILINE))
+    mistakes = [f"{page}:{block.line} {mistake}" for block in found if (mistake := mistake_in(block))]
+    assert mistakes == []
+    shell = "\n".join(block.text for block in found if block.language == "sh")
+    parsed = subprocess.run(["/bin/sh", "-n"], input=shell, text=True, capture_output=True, check=False)
+    assert parsed.returncode == 0, parsed.stderr
+    run_by = pages.RUN_BY.get(page, {})
+    listed = {"sh"} if page in pages.LISTED else set()
+    left = [block for block in pages.to_run(page) if block.language not in listed and "pip install" not in block.text]
+    nobody = {block.section for block in left if "" not in run_by and block.section not in run_by}
+    assert nobody == set(), "no test of tests/pages.py RUN_BY runs these sections: mark their blocks, or have them run"
+
+
+def test_who_runs_blocks() -> None:
+    """Each page and section that a test is said to run has something to run, and the test names the page."""
+    for page, sections in pages.RUN_BY.items():
+        for section, names in sections.items():
+            assert pages.to_run(page, below=section), (page, section)
+            for name in names.split(", "):
+                assert Path(page).name in (ROOT / name).read_text(), (page, name)
+
+
+def test_marks() -> None:
+    """Each mark is used, so that the list stays as short as it can be."""
+    used = {block.mark for page in PAGES for block in pages.blocks(page)} - {""}
+    assert used == {*pages.REASONS, *pages.TEXTS}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])

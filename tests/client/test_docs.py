@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from tests.client.live import Served
+from tests.pages import to_run
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "client.md"
+PAGE = "docs/client.md"
 
 
 def test_the_examples_run(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every example of the page runs, in order, against a service that was only started."""
     monkeypatch.setenv("QUEUEY_PROFILE", str(service.profile))
-    examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    examples = to_run(PAGE)
     assert len(examples) >= 10
+    assert {example.language for example in examples} == {"python"}
     names: dict[str, object] = {}
     for example in examples:
-        exec(compile(example, str(PAGE), "exec"), names)
+        exec(compile("\n" * (example.line - 1) + example.text, PAGE, "exec"), names)

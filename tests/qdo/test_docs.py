@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT, Block, Reader, blocks
+from tests.pages import ROOT, Block, Reader, to_run
 from tests.servers.served import Served
 
 TUTORIAL = "docs/qdo-tutorial.md"
@@ -43,10 +42,7 @@ def no_worker_left(tmp_path: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("no_worker_left")
 def test_tutorial(reader: Reader) -> None:
     """Every command and program of the tutorial does what the text says, in order."""
-    serve, *rest = blocks(TUTORIAL)
-    assert serve.text == "queuey serve\n"
-    assert {block.language for block in rest} == {"python", "sh"}
-    printed = [reader.run(TUTORIAL, block) for block in rest]
+    printed = [reader.run(TUTORIAL, block) for block in to_run(TUTORIAL)]
     assert "2 members own 4 of 4 partitions, 0 messages behind" in "".join(printed)
     assert "ValueError" in "".join(printed)
 
@@ -54,26 +50,15 @@ def test_tutorial(reader: Reader) -> None:
 @pytest.mark.parametrize("page", ["docs/qdo.md", "docs/qdo-migration.md"])
 def test_programs(reader: Reader, page: str) -> None:
     """Every program of a page runs, and its claims about itself hold."""
-    programs = [block for block in blocks(page) if block.language == "python"]
+    programs = [block for block in to_run(page) if block.language == "python"]
     assert programs
     for block in programs:
         reader.run(page, block)
 
 
-def test_every_page_is_run() -> None:
-    """No page about Qdo shows a program that no test runs."""
-    pages = {path.name: path.read_text() for path in (ROOT / "docs").glob("qdo*.md")}
-    assert {name for name, text in pages.items() if "```python" in text} == {
-        "qdo.md",
-        "qdo-migration.md",
-        "qdo-tutorial.md",
-    }
-    assert not any(re.search(r"(?m)^ +```python", text) for text in pages.values())
-
-
 def test_workers_of_the_readme(reader: Reader, tmp_path: Path) -> None:
     """The handler of the README is called with every notice of its feed, and the group can be looked at."""
-    (block,) = (block for block in blocks("README.md") if "qdo work" in block.text)
+    (block,) = (block for block in to_run("README.md") if "qdo work" in block.text)
     write, work, status = block.text.replace(".venv/bin/", "").splitlines()
     feed = ROOT / "deploy/demo/earthquakes.jsonl"
     for line in (

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 import queuey.spark
 from queuey.spark import options as table
 from queuey.spark import register
+from queuey.spark.errors import OptionError
 from queuey.spark.session import session
+from tests.pages import blocks, to_run
 from tests.pages import examples as docstring_examples
 from tests.replacing import replace
 from tests.spark.kept import Kept
@@ -29,9 +32,8 @@ POINTED = {
 def test_the_examples_run(spark: SparkSession, embedded: Kept) -> None:
     """The examples of how to start, to read and to write run in order, on the store that they are pointed to."""
     embedded.fill(embedded.queue("orders", partitions=2), 20)
-    sections = {text.partition("\n")[0]: text for text in PAGE.read_text().split("\n## ")}
-    text = sections["Start"] + sections["Read"] + sections["Write"]
-    examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    sections = ("Start", "Read", "Write")
+    examples = [block.text for section in sections for block in to_run("docs/spark.md", below=section)]
     assert len(examples) >= 6
     examples += [example.text for thing in (session, register) for example in docstring_examples(thing)]
     names: dict[str, object] = {"place": embedded.options}
@@ -40,6 +42,14 @@ def test_the_examples_run(spark: SparkSession, embedded: Kept) -> None:
             for call, pointed in POINTED.items():
                 example = example.replace(call, pointed)  # noqa: PLW2901 - the example as it is run
             exec(compile(example, str(PAGE), "exec"), names)
+
+
+def test_the_mistake_of_the_page() -> None:
+    """A mistake in an option is answered as the page shows."""
+    [shown] = [block.text for block in blocks("docs/spark.md") if block.mark == "output"]
+    with pytest.raises(OptionError) as caught:
+        table.read_options({"subscrib": "orders"}, streaming=False)
+    assert shown == f"{caught.type.__module__}.{caught.type.__qualname__}: {caught.value}\n"
 
 
 def test_every_option_is_in_the_table() -> None:

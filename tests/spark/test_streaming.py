@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
 from queuey.spark import options as table_of_options
+from tests.pages import to_run
 from tests.spark.faults.failing import POINTS, RAISE, FailingSource
 from tests.spark.kept import TTL, Kept
 
@@ -133,8 +133,8 @@ def test_the_example_of_the_page_runs(spark: SparkSession, embedded: Kept, tmp_p
     """The example of how to follow a queue writes every message, and the page names every option of streams."""
     sent = embedded.fill(embedded.queue(partitions=2), 20)
     section = PAGE.read_text().partition("\n## Streaming\n")[2].partition("\n## ")[0]
-    [example] = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
-    example = example.replace("orders.checkpoint", str(tmp_path / "checkpoint"))
+    [block] = to_run("docs/spark.md", below="Streaming")
+    example = block.text.replace("orders.checkpoint", str(tmp_path / "checkpoint"))
     example = example.replace("orders.parquet", str(tmp_path / "rows")).replace(".load()", ".options(**place).load()")
     exec(compile(example, str(PAGE), "exec"), {"spark": spark, "place": embedded.options})
     rows = spark.read.parquet(str(tmp_path / "rows")).collect()

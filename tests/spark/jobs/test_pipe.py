@@ -25,7 +25,7 @@ from queuey.spark.jobs.pipe import Pipe
 from queuey.spark.options import Pattern, Subscribe
 from queuey.web import make_app
 from tests.backends import APP
-from tests.pages import ROOT
+from tests.pages import ROOT, to_run
 from tests.spark.jobs.deadletter.stored_dead_letters import arrived
 from tests.spark.kept import TTL, Kept
 
@@ -168,9 +168,8 @@ def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path
 
 def test_the_function_of_the_page(spark: SparkSession, embedded: Kept, tmp_path: Path, module: Path) -> None:
     """What the documentation shows as a transform is one."""
-    page = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text()
-    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    module.write_text(program)
+    [program] = to_run("docs/pipeline.md")
+    module.write_text(program.text)
     items = [NewMessage(body, 1, TTL) for body in ('{"title":"long","text":"…"}', '{"text":"…"}')]
     embedded.post(embedded.queue(), items)
     found = job.preview(spark, plan(embedded, tmp_path, function="users_own:shorten"))

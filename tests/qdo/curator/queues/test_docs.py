@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 
 import qdo.curator
-from tests.pages import Block, blocks, examples
+from tests.pages import Block, examples, to_run
 from tests.qdo.curator.queues.scene import Place
 
 PAGE = "docs/compat/curator.md"
 CLASSES = {name: thing for name in qdo.curator.__all__ if inspect.isclass(thing := getattr(qdo.curator, name))}
 PROGRAMS: dict[str, list[Block]] = {
-    **{
-        section: [block for block in blocks(PAGE, below=section) if block.language == "python"]
-        for section in ("Put and take", "Leader election")
-    },
+    **{section: to_run(PAGE, below=section) for section in ("Put and take", "Leader election")},
     **{name: examples(thing) for name, thing in CLASSES.items() if examples(thing)},
 }
 
