@@ -337,6 +337,7 @@ def tell(text, done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 options = SqliteOptions(sync="normal", sweep_interval=None)
+print("begins", flush=True)
 if what == "back up":
     backup.back_up(Path(first), Path(second), options, tell, replace=True)
 else:
@@ -346,7 +347,8 @@ else:
 
 def killed(*arguments: str) -> None:
     """Runs a command that kills itself at a stage."""
-    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=300)
+    command = [sys.executable, "-c", KILLED, *arguments]
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, check=False, timeout=300)
     assert ended.returncode == -signal.SIGKILL
 
 
@@ -429,15 +431,20 @@ def test_killed_again_and_again(data: Path, tmp_path: Path) -> None:
     backup.back_up(data, other, OPTIONS, tell)
     allowed = {3003, 3004}
     rng = random.Random(os.urandom(8))
+    ends = set[int]()
     for turn in range(40):
         commands = [["back up", str(data), str(target)], ["restore", str((target, other)[turn % 4 // 2]), str(data)]]
         what, first, second = commands[turn % 2]
-        process = subprocess.Popen([sys.executable, "-c", KILLED, what, "never", first, second])
-        time.sleep(rng.uniform(0.1, 1.5))
-        process.kill()
-        process.wait(60)
+        command = [sys.executable, "-c", KILLED, what, "never", first, second]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begins\n"
+            time.sleep(rng.uniform(0, 0.3))
+            process.kill()
+        ends.add(process.returncode)
         assert len(bodies(data)) in allowed
         assert backup.examine(target, tell).messages in allowed
+    assert -signal.SIGKILL in ends
     backup.back_up(data, target, OPTIONS, tell, replace=True)
     backup.restore(target, data, OPTIONS, tell, replace=True)
     assert left_behind(tmp_path) == left_behind(data) == []
