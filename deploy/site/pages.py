@@ -26,6 +26,8 @@ OUTSIDE = {
 """Pages outside of ``docs``, and their names on the site (MkDocs takes a README for its folder's first page)."""
 API = "reference/http.md"
 """The page made from the OpenAPI document, which is beside it."""
+MARK = re.compile(r"^( *```\w+) \w+$", re.MULTILINE)
+"""Why no test runs a block: it stands behind the language, where the site's Markdown would not take it."""
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -71,4 +73,4 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:  # noqa: ANN
             return text if (ROOT / path).exists() else found[0]
         return f"{picture}[{text}]({relpath(site, dirname(here) or '.')}{anchor})"
 
-    return LINK.sub(link, markdown)
+    return LINK.sub(link, MARK.sub(r"\1", markdown))
