@@ -1,7 +1,7 @@
 """Pages of the documentation, their blocks, and somebody who types what they say.
 
 A block begins with three backticks, its language and perhaps one of :data:`REASONS`: why no test runs it. Blocks of
-programs and commands without a reason are run by the test that :data:`RUN_BY` names. ``tests/test_page_blocks.py``
+programs and commands without a reason are run by the test that :data:`RUN_BY` names. ``tests/test_docs_links.py``
 checks that no block is left out.
 """
 
