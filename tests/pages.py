@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,9 +102,9 @@ def blocks(page: str, *, below: str = "") -> list[Block]:
     return [block for block in found if below in {"", block.section}]
 
 
-def to_run(page: str, *, below: str = "") -> list[Block]:
+def to_run(page: str, *, below: str = "", languages: Container[str] = PROGRAMS) -> list[Block]:
     """The programs and commands of a page, or of one of its sections, that are not marked with a reason."""
-    return [block for block in blocks(page, below=below) if block.language in PROGRAMS and not block.mark]
+    return [block for block in blocks(page, below=below) if block.language in languages and not block.mark]
 
 
 def examples(thing: object) -> list[Block]:

@@ -125,7 +125,7 @@ their applications; users and limited keys of other applications than the one it
 If there are limits, every answer to a caller who has one says how many requests are left (`r`) and after how many
 seconds all are there again (`t`):
 
-```
+```text sample
 RateLimit-Policy: "user";q=20;w=4, "application";q=500;w=1
 RateLimit: "user";r=13;t=2, "application";r=480;t=1
 ```

@@ -50,7 +50,8 @@ class Guarded(dict):
 import asyncio, logging, socket
 os.environ = Guarded()
 import qdo
-print(sorted({"kazoo", "httpx2", "apsw", "msgspec", "queuey"} & set(sys.modules)))
+loaded = {name for name in sys.modules if name.startswith("queuey.")}
+print(sorted(loaded | {"kazoo", "httpx2", "apsw", "msgspec"} & set(sys.modules)))
 qdo.AsyncConsumer, qdo.Consumer, qdo.open_coordinator
 print(sorted({"kazoo", "httpx2", "apsw", "sqlite3", "pyramid", "typer"} & set(sys.modules)))
 """

@@ -18,6 +18,7 @@ from qdo.coordination import Coordinator, Member, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper.driver import Link
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
+from queuey.extras import install_command
 from tests.qdo.contract.events import Heard
 from tests.qdo.contract.samples import ONE, some
 from tests.replacing import replace
@@ -244,11 +245,12 @@ except InvalidArgument as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert "queuey[zookeeper]" in done.stdout
+    assert install_command("zookeeper") in done.stdout
 
 
 def test_without_pure_sasl_the_error_names_what_to_install() -> None:
     """It is said before anything is connected."""
-    with mock.patch.dict(sys.modules, puresasl=None), pytest.raises(InvalidArgument, match="zookeeper-sasl") as caught:
+    with mock.patch.dict(sys.modules, puresasl=None), pytest.raises(InvalidArgument) as caught:
         open_coordinator("zookeeper://u:p@h?login=sasl", "g")
+    assert install_command("zookeeper-sasl") in str(caught.value)
     assert isinstance(caught.value, QdoError)

@@ -168,7 +168,7 @@ def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path
 
 def test_the_function_of_the_page(spark: SparkSession, embedded: Kept, tmp_path: Path, module: Path) -> None:
     """What the documentation shows as a transform is one."""
-    [program] = to_run("docs/pipeline.md")
+    [program] = to_run("docs/pipeline.md", languages={"python"})
     module.write_text(program.text)
     items = [NewMessage(body, 1, TTL) for body in ('{"title":"long","text":"…"}', '{"text":"…"}')]
     embedded.post(embedded.queue(), items)

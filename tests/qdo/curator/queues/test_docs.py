@@ -14,7 +14,7 @@ from tests.qdo.curator.queues.scene import Place
 PAGE = "docs/compat/curator.md"
 CLASSES = {name: thing for name in qdo.curator.__all__ if inspect.isclass(thing := getattr(qdo.curator, name))}
 PROGRAMS: dict[str, list[Block]] = {
-    **{section: to_run(PAGE, below=section) for section in ("Put and take", "Leader election")},
+    **{part: to_run(PAGE, below=part, languages={"python"}) for part in ("Put and take", "Leader election")},
     **{name: examples(thing) for name, thing in CLASSES.items() if examples(thing)},
 }
 
