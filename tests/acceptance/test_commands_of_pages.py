@@ -1,0 +1,166 @@
+"""The commands of the pages that list them, typed one after another beside a service: each ends as the page says."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import qdo.__main__
+import queuey.__main__
+from tests.commands import Ended, runner
+from tests.pages import Block, Reader, to_run
+from tests.servers.served import Served, free_port
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = re.compile(r"queuey tail |queuey claim .* -- |qdo work |qdo status .*--watch")
+"""Commands that go on until Ctrl-C, which comes after some seconds here."""
+SECONDS = 8
+FOR_A_SHELL = re.compile(r"[|<>&;$]")
+ORDERS = ("queuey queue create orders --partitions 4", "queuey send orders 1 2 3")
+REPORTS = (
+    "queuey queue create reports --partitions 4",
+    "queuey queue create crash-1",
+    "queuey send reports 1 2 3",
+    "qdo offsets reset earliest --group archive --queue reports",
+)
+GIVEN = {
+    ("docs/access.md", "queuey app key-add shop"): ("queuey app create shop",),
+    ("docs/cli.md", "queuey queue move"): (*ORDERS, "queuey queue create orders-2025"),
+    ("docs/cli.md", "queuey send orders"): tuple(
+        f"queuey queue create {name}" for name in ("pictures", "log", "tasks")
+    ),
+    ("docs/cli.md", "queuey claim"): ("queuey queue create thumbnails", "queuey send thumbnails --from feed.jsonl"),
+    ("docs/cli.md", "queuey app create"): ("queuey app create old-shop",),
+    ("docs/moves.md", "queuey queue move"): (*ORDERS, "queuey queue create orders-2025"),
+    ("docs/qdo-cli.md", "qdo work"): REPORTS,
+}
+"""What is typed before a block of a page, by how the block begins."""
+MODULE = """
+from contextlib import contextmanager
+
+def handle(message, context):
+    print(message.body)
+
+@contextmanager
+def results():
+    yield []
+
+def archive(message, results):
+    results.append(message.body)
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the files that the pages name."""
+    feed = "".join(f'{{"customer":"c{number % 3}","net":"n{number % 2}"}}\n' for number in range(60))
+    (tmp_path / "feed.jsonl").write_text(feed)
+    (tmp_path / "feed.jsonl.gz").write_bytes(gzip.compress(feed.encode()))
+    (tmp_path / "picture.png").write_bytes(bytes(range(256)))
+    (tmp_path / "access.log").write_text("one line\nanother one\n")
+    (tmp_path / "key.txt").write_text("k" * 40 + "\n")
+    (tmp_path / "reports.py").write_text(MODULE)
+    for name, text in {
+        "make-thumbnail": "cat > /dev/null",
+        "jq": r"""sed 's/.*"receipt" *: *"\([^"]*\)".*/\1/'""",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Typist:
+    """Somebody at that desk who types commands.
+
+    Plain commands run in this process, because most of a command is its start; the others in a shell.
+
+    Args:
+        reader: Runs programs and what needs a shell.
+        run: Runs a plain command, by the program's name.
+    """
+
+    def __init__(self, reader: Reader, run: dict[str, Callable[..., Ended]]) -> None:
+        self._reader = reader
+        self._run = run
+
+    def type(self, page: str, line: str, number: int) -> Ended | None:
+        """Types a line, with ids that there are and a port that is free; fails unless it ends well."""
+        for shown, real in self._ids().items():
+            line = line.replace(shown, real()) if shown in line else line
+        line = line.replace("127.0.0.1:9400", f"127.0.0.1:{free_port()}").replace("jq -r", "./jq -r")
+        if ENDLESS.match(line):
+            line = f"timeout -k 60 -s INT {SECONDS} {line} || test $? -eq 124"
+        words = shlex.split(line, comments=True)
+        if words[0] in self._run and FOR_A_SHELL.search(line) is None:
+            ended = self._run[words[0]](*words[1:])
+            assert ended.code == 0, f"{page}:{number} {line}\n{ended.text}{ended.err}"
+            return ended
+        self._reader.run(page, Block("sh", line, number))
+        return None
+
+    def do(self, page: str, block: Block) -> None:
+        """Types a block line by line, or runs a program."""
+        if block.language == "python":
+            self._reader.run(page, block)
+            return
+        for offset, line in enumerate(block.text.splitlines()):
+            if not line.startswith("pip install"):
+                self.type(page, line, block.line + offset)
+
+    def _ids(self) -> dict[str, Callable[[], str]]:
+        """What stands on pages for ids of the reader's own, and how they find theirs."""
+        return {
+            "01f1e5fcaf55cfbe": lambda: self._found("move", "queue", "moves"),
+            "1-0123456789ab11e88000000000000001-17": lambda: self._found(
+                "receipt", "claim", "thumbnails", "--limit", "1"
+            ),
+            "reports 1f0c9a3e": lambda: f"reports {self._found('key', 'app', 'keys', 'reports')}",
+            "queuey 1f0c9a3e": lambda: f"queuey {self._found('key', 'app', 'keys', 'queuey')}",
+            "4f2b1c80fd9211f0a6cf0242ac120002": lambda: self._found("message_id", "read", "reports", "--limit", "1"),
+        }
+
+    def _found(self, field: str, *words: str) -> str:
+        """A field of the first thing that a command prints as JSON."""
+        first = self._run["queuey"](*words, "--json").json_lines[0]
+        return str((first[0] if isinstance(first, list) else first)[field])
+
+
+@pytest.fixture
+def typist(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
+    """Somebody at that desk, beside a service whose workers meet in a directory of the test's own."""
+    variables = {"XDG_STATE_HOME": str(desk / "state"), "QDO_SESSION_TIMEOUT": "20", "PYTHONUNBUFFERED": "1"}
+    with Served(desk) as served, served.client() as client:
+        places = {"QUEUEY_PROFILE": str(served.profile_path), "QUEUEY_DATA": str(served.data)}
+        for name, value in {**places, **variables}.items():
+            monkeypatch.setenv(name, value)
+        programs = {"queuey": queuey.__main__.main, "qdo": qdo.__main__.main}
+        run = {name: runner(name, main, monkeypatch) for name, main in programs.items()}
+        yield Typist(Reader(served, desk, {"client": client}, **variables), run)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("docs/access.md", "docs/cli.md", "docs/compat/emodb.md", "docs/moves.md"),
+        *("docs/operations.md#Keys", "docs/qdo-cli.md"),
+    ],
+)
+def test_commands(typist: Typist, page: str) -> None:
+    """Every command and program of the page ends well, in their order; those that follow something are stopped."""
+    page, _, section = page.partition("#")
+    found = to_run(page, below=section)
+    given = {start: lines for (name, start), lines in GIVEN.items() if name == page}
+    assert [start for start in given if not any(block.text.startswith(start) for block in found)] == []
+    for block in found:
+        for start, lines in given.items():
+            if block.text.startswith(start):
+                for line in lines:
+                    typist.type(page, line, block.line)
+        typist.do(page, block)
