@@ -9,7 +9,7 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.output import Json
-from queuey.cli.queues import when
+from queuey.cli.queues import about, when
 from queuey.cli.reading import Queue
 from queuey.cli.service_options import connected
 from queuey.terminal import time_parsing
@@ -17,7 +17,8 @@ from queuey.terminal import time_parsing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queuey.client import ClaimCounts, Client, Explanation, Message, Offsets, QueueInfo
+    from queuey.client import ClaimCounts, Client, Explanation, Offsets, QueueInfo
+    from queuey.client.deadletters import DeadLetter
 
 GROUPS = 20
 """Consumer groups of which the lag is shown."""
@@ -42,12 +43,12 @@ def explain(client: Client, queue: Queue, id: Id = None, json: Json = False) -> 
 
 def _explain_message(client: Client, queue: str, identifier: str, *, json: bool) -> None:
     found = client.explain(queue, identifier)
-    target, letter = _dead_letter(client, queue, identifier, found)
+    letter = _dead_letter(client, queue, identifier, found)
     passed = _passed(client, queue, found)
     if json:
         import msgspec
 
-        place = None if letter is None else {"queue": target, "partition": letter.partition}
+        place = None if letter is None else {"queue": letter.lies_in, "partition": letter.partition}
         output.emit(msgspec.to_builtins(found) | {"dead_letter": place, "groups": passed})
         return
     state = ("stored, and readable" if found.readable else "stored, not readable yet") if found.stored else "not stored"
@@ -59,13 +60,16 @@ def _explain_message(client: Client, queue: str, identifier: str, *, json: bool)
     for name, handled in passed.items():
         output.say(f"  Group {name} {'has handled it' if handled else 'has not come to it yet'}.")
     if letter is not None:
-        attempts, error = (letter.headers.get(f"queuey-dead-{name}", "unknown") for name in ("attempts", "error"))
-        output.say(f"  It lies in queue {target} as a dead letter: attempts {attempts}, error {error}.")
+        cause = letter.cause
+        output.say(
+            f"  It lies in queue {letter.lies_in} as a dead letter: attempts {cause.attempts}, error {cause.error}."
+        )
 
 
-def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> tuple[str, Message | None]:
+def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> DeadLetter | None:
     """Looks for the message among the dead letters, where it has the same id, as far as the caller may read them."""
     from queuey.client import NotAllowed, NotFound
+    from queuey.client.deadletters import read_dead_letter
 
     info = client.info(queue)
     given, colon, _ = identifier.rpartition(":")
@@ -73,9 +77,10 @@ def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation
     places = [(number, found.id) for number in numbers]
     with suppress(NotAllowed, NotFound):
         for message in client.get(info.dead_letter, places):
-            if message.headers.get("queuey-dead-queue") == queue:
-                return info.dead_letter, message
-    return info.dead_letter, None
+            letter = read_dead_letter(message, info.dead_letter)
+            if letter is not None and letter.queue == queue:
+                return letter
+    return None
 
 
 def _passed(client: Client, queue: str, found: Explanation) -> dict[str, bool]:
@@ -143,7 +148,7 @@ def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
         (
             [
                 number,
-                str(part.count) if part.exact else f"about {part.count}",
+                about(part.count, exact=part.exact),
                 when(part.oldest),
                 when(part.newest),
                 _shown(info, part.oldest, part.newest),

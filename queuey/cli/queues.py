@@ -116,7 +116,7 @@ def info(client: Client, name: Name, json: Json = False) -> None:
         return
     output.pairs(_facts(found))
     rows = [
-        (number, _about(part.count, exact=part.exact), when(part.oldest), when(part.newest))
+        (number, about(part.count, exact=part.exact), when(part.oldest), when(part.newest))
         for number, part in sorted(found.partition_info.items())
     ]
     output.say()
@@ -214,7 +214,7 @@ def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
         ("type", found.type),
         ("consistency", found.consistency),
         ("principals", found.principals or None),
-        ("messages", _about(found.count, exact=found.exact)),
+        ("messages", about(found.count, exact=found.exact)),
         ("messages live", None if found.ttl is None else time_parsing.length(found.ttl)),
         ("read delay", time_parsing.length(found.read_delay)),
         *zip(_CLAIMS, _claims(found), strict=True),
@@ -226,7 +226,8 @@ def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
     ]
 
 
-def _about(count: int, *, exact: bool) -> str:
+def about(count: int, *, exact: bool) -> str:
+    """Returns a count of messages for people, who are told whether it is exact."""
     return str(count) if exact else f"about {count}"
 
 
