@@ -9,8 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from qdo.errors import InvalidArgument
-from queuey.extras import install_command
+from qdo.coordination.opening import need_zookeeper
 
 if TYPE_CHECKING:
     from qdo.curator.builder import QueueBuilder
@@ -44,14 +43,10 @@ def __getattr__(name: str) -> object:
     Raises:
         InvalidArgument: Kazoo is not installed.
     """
-    for home in _HOMES if name in __all__ else ():
-        try:
+    if name in __all__:
+        need_zookeeper()
+        for home in _HOMES:
             module = import_module(f"{__name__}.{home}")
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "kazoo":
-                raise
-            message = "ZooKeeper's driver is not installed. Install it"
-            raise InvalidArgument(f"{message}: {install_command('zookeeper')}") from error
-        if hasattr(module, name):
-            return getattr(module, name)
+            if hasattr(module, name):
+                return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
