@@ -323,9 +323,10 @@ class _Work:
                 lambda place: f"{found[place]} is not one of the queue's (1 to {most})",
             )
         if keys is not None:
-            left = np.flatnonzero(~known & keys.is_valid().to_numpy(zero_copy_only=False))
+            keyed = keys.is_valid().to_numpy(zero_copy_only=False)
+            left = np.flatnonzero(keyed & ~known)
             found[left] = self._by_keys(keys, left)
-            known = known | keys.is_valid().to_numpy(zero_copy_only=False)
+            known = known | keyed
         if not known.all():
             found[~known] = self._chosen()[~known]
         return found
