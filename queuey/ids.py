@@ -28,7 +28,9 @@ TICKS_MAX = (1 << 60) - 1
 FIRST: Position = (0, LOW_MIN)
 LAST: Position = (TICKS_MAX, LOW_MAX)
 
-_FLIP = 0x0080808080808080
+FLIP = 0x0080808080808080
+"""XORed with the last 8 bytes of an id, read as an integer, it gives the ``low`` of the position, and vice versa."""
+
 _MASK = 0xFFFFFFFFFFFFFFFF
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
 _SECONDS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,20}))?", re.ASCII)
@@ -51,13 +53,13 @@ def ticks_to_seconds(ticks: int) -> float:
 
 def low_hex(low: int) -> str:
     """Returns the last 16 hex digits of the ids whose position has this ``low``."""
-    return f"{(low & _MASK) ^ _FLIP:016x}"
+    return f"{(low & _MASK) ^ FLIP:016x}"
 
 
 def to_hex(position: Position) -> str:
     """Returns the id of a position: 32 lower-case hex digits."""
     ticks, low = position
-    return f"{ticks & 0xFFFFFFFF:08x}{(ticks >> 32) & 0xFFFF:04x}1{ticks >> 48:03x}{(low & _MASK) ^ _FLIP:016x}"
+    return f"{ticks & 0xFFFFFFFF:08x}{(ticks >> 32) & 0xFFFF:04x}1{ticks >> 48:03x}{(low & _MASK) ^ FLIP:016x}"
 
 
 def timestamp_text(ticks: int) -> str:
@@ -83,7 +85,7 @@ def parse_position(text: str) -> Position:
 
 def parse_low(digits: str) -> int:
     """Reads what :func:`low_hex` returns."""
-    low = int(digits, 16) ^ _FLIP
+    low = int(digits, 16) ^ FLIP
     return low - (1 << 64) if low > LOW_MAX else low
 
 
@@ -134,5 +136,5 @@ def random_low() -> int:
     """Returns a process's own ``low``: a random clock sequence and a random node (multicast bit set, RFC 9562 6.10)."""
     raw = int.from_bytes(os.urandom(8), "big")
     raw = (raw & 0x3FFFFFFFFFFFFFFF) | 0x8000000000000000 | (1 << 40)
-    low = raw ^ _FLIP
+    low = raw ^ FLIP
     return low - (1 << 64) if low > LOW_MAX else low

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from queuey.ids import EPOCH_TICKS, LOW_MIN, Position
+from queuey.ids import EPOCH_TICKS, FLIP, LOW_MIN, Position
 from queuey.messages import Meta
 from queuey.spark.errors import OptionError
 from queuey.storage.columns import meta_from
@@ -51,7 +51,6 @@ _COLUMNS: dict[str, DataType] = {
 _NULLABLE = frozenset({"contentType", HEADERS})
 _POSITION = re.compile(r"[0-9a-f]{32}")
 
-_FLIP = np.uint64(0x0080808080808080)
 _SIGN = np.uint64(1 << 63)
 _BYTES_AS_HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
 """Two hex digits a byte, as they lie in memory."""
@@ -151,7 +150,7 @@ def id_texts(ticks: Integers, low: Integers) -> pa.Array:
         | version
         | (time >> np.uint64(48))
     )
-    return _hex_texts(high, low.view(np.uint64) ^ _FLIP)
+    return _hex_texts(high, low.view(np.uint64) ^ np.uint64(FLIP))
 
 
 def text_of(position: Position) -> str:

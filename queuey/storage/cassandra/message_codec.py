@@ -9,12 +9,11 @@ from uuid import UUID
 
 import msgspec
 
-from queuey.ids import Position
+from queuey.ids import FLIP, Position
 from queuey.messages import Message, Meta, NewMessage
 from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import UNSET, Encoded, Rows, Statement
 
-_FLIP = 0x0080808080808080
 _MASK = 0xFFFFFFFFFFFFFFFF
 _TEXT, _BYTES = b"\0", b"\1"
 """First byte of a ``meta`` column. No column at all: text without metadata."""
@@ -64,7 +63,7 @@ COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_RANGE}") for n
 
 def id_bytes(ticks: int, low: int) -> bytes:
     """Returns an id as Cassandra has it: the 16 bytes of the UUID."""
-    return _pack_id(ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP)
+    return _pack_id(ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ FLIP)
 
 
 _pack_key = struct.Struct(">iqiiiq").pack
@@ -108,7 +107,7 @@ def encoded_insert(
     """Returns the encoded values of ``INSERT``."""
     ticks, low = position
     head = _pack_id_and_size(
-        16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP, len(body)
+        16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ FLIP, len(body)
     )
     if meta is UNSET:
         return b"".join((key, head, body, _pack_rest(8, expires, -2, 8, stamp, 4, ttl)))
@@ -124,7 +123,7 @@ def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
         (
             _pack_stamp(8, stamp),
             key,
-            _pack_only_id(16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP),
+            _pack_only_id(16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ FLIP),
         )
     )
 
@@ -216,7 +215,7 @@ def decode(body: bytes) -> Rows:
 def position_of(data: bytes) -> Position:
     """Returns the position of an id's 16 bytes."""
     first, middle, last, low = _unpack_id(data)
-    return (last & 0x0FFF) << 48 | middle << 32 | first, low ^ _FLIP
+    return (last & 0x0FFF) << 48 | middle << 32 | first, low ^ FLIP
 
 
 def uuid_of(position: Position) -> UUID:
@@ -272,14 +271,14 @@ def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the
     first, middle, last, low = _unpack_id(data)
     ticks = (last & 0x0FFF) << 48 | middle << 32 | first
     if meta is None:
-        return Message(ticks, low ^ _FLIP, partition, expires, body.decode())
+        return Message(ticks, low ^ FLIP, partition, expires, body.decode())
     name, meta = unmarked(meta)
     text, found = _decode_meta(meta)
     if text:
         body = body.decode()
     if name is None:
-        return Message(ticks, low ^ _FLIP, partition, expires, body, found)
-    return NamedMessage(ticks, low ^ _FLIP, partition, expires, body, found, name)
+        return Message(ticks, low ^ FLIP, partition, expires, body, found)
+    return NamedMessage(ticks, low ^ FLIP, partition, expires, body, found, name)
 
 
 def unmarked(meta: bytes) -> tuple[str | None, bytes]:
@@ -301,5 +300,5 @@ def messages(found: Rows, partition: int, now: int) -> list[Message]:
             continue
         first, middle, last, low = _unpack_id(data)
         ticks = (last & 0x0FFF) << 48 | middle << 32 | first
-        alive.append(Message(ticks, low ^ _FLIP, partition, expires, body.decode()))
+        alive.append(Message(ticks, low ^ FLIP, partition, expires, body.decode()))
     return alive

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from queuey import ids
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.ids import LOW_MIN, Position
+from queuey.ids import FLIP, LOW_MIN, Position
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.driver import Driver, Rows, TooManyDead
@@ -43,7 +43,6 @@ AHEAD = 4
 LARGE = 1000
 """Rows of a large page."""
 
-_FLIP = np.uint64(0x0080808080808080)
 _HEAD = 16
 """Bytes of an answer before its rows."""
 _ID = 16
@@ -173,7 +172,7 @@ def _columns(high: Array, low: Array, expires: Array, *texts: pa.Array) -> Colum
     """Returns columns of the halves of ids and the ends, as they are in an answer, and of bodies and ``meta``."""
     high = high.astype(np.uint64)
     ticks = ((high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32).astype(np.int64)
-    low = (low.astype(np.uint64) ^ _FLIP).view(np.int64)
+    low = (low.astype(np.uint64) ^ FLIP).view(np.int64)
     columns = [pa.array(ticks), pa.array(low), pa.array(expires.astype(np.int64)), *texts]
     return Columns(ticks, low, pa.RecordBatch.from_arrays(columns, schema=SCHEMA if texts else PLACES))
 

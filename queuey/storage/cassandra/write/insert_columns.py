@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from queuey.ids import FLIP
 from queuey.storage.columns import Integers, bytes_of, rows_as_bytes
 
-_FLIP = np.uint64(0x0080808080808080)
 _NO_META = b"\0"
 """A loaded message without metadata: nothing must be left of a message that was there."""
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -63,7 +63,7 @@ def encoded_inserts(
         first=time & np.uint64(0xFFFFFFFF),
         middle=time >> np.uint64(32) & np.uint64(0xFFFF),
         last=time >> np.uint64(48) | np.uint64(0x1000),
-        low=low.view(np.uint64) ^ _FLIP,
+        low=low.view(np.uint64) ^ np.uint64(FLIP),
         body_size=pc.binary_length(body).to_numpy(),
     )
     if meta.null_count == len(meta):
