@@ -5,42 +5,27 @@ from __future__ import annotations
 import contextlib
 import signal
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from queuey.web.gateway.registration import Registration, nodes_of_emodb
 from tests.acceptance.facades.calls import pair_of_ports, settings_file
 from tests.contract.samples import eventually
+from tests.qdo.contract.zookeeper import plain
 from tests.servers.plugin import ZooKeeper
 from tests.servers.served import Served
-
-START = 60.0
-"""Seconds for a connection."""
-
-
-@contextlib.contextmanager
-def connected(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
-    """A client of kazoo as it is."""
-    client = KazooClient(hosts, **options)
-    client.start(START)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
 
 
 @pytest.fixture
 def hosts(zookeeper: ZooKeeper) -> str:
     """The servers, and a root of the test's own."""
     root = f"/{uuid.uuid4().hex}"
-    with connected(zookeeper.connect_string) as client:
+    with plain(zookeeper.connect_string) as client:
         client.create(root)
     return zookeeper.connect_string + root
 
@@ -57,7 +42,7 @@ def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
     """While a service runs there is a node for each of its two protocols, as EmoDB's servers make it."""
     port = pair_of_ports()
     text = f'[facades]\nonly = "emodb"\n[facades.emodb]\nzookeeper = "{hosts}"\ncluster = "main"\n'
-    with connected(hosts) as client, Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
+    with plain(hosts) as client, Served(tmp_path, settings_file(tmp_path, text), port=port) as running:
         for service, path in (("emodb-queue-1", "/queue/1"), ("emodb-dedupq-1", "/dedupq/1")):
             place = f"/ostrich/main-{service}/127.0.0.1:{port}"
             assert eventually(lambda place=place: read(client, place) is not None)  # type: ignore[misc]
@@ -79,7 +64,7 @@ def test_registered_again(hosts: str, how: str) -> None:
     assert path == "/ostrich/emodb-queue-1/[::1]:8080"
     registration = Registration(hosts, nodes)
     with contextlib.ExitStack() as stack:
-        client = stack.enter_context(connected(hosts))
+        client = stack.enter_context(plain(hosts))
         if how != "expired":
             client.create(path, b"{}", ephemeral=True, makepath=True)
         registration.start()
@@ -88,6 +73,6 @@ def test_registered_again(hosts: str, how: str) -> None:
         assert eventually(there)
         if how == "expired":
             before = client.exists(path).ephemeralOwner
-            with contextlib.suppress(Exception), connected(hosts, client_id=registration._client.client_id):
+            with contextlib.suppress(Exception), plain(hosts, client_id=registration._client.client_id):
                 pass  # Closing the session under its own number ends it.
             assert eventually(lambda: there() and client.exists(path).ephemeralOwner != before)

@@ -107,7 +107,7 @@ async def commit_unfenced(
 def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
     """A client of kazoo as it is, for what tests do behind the members' backs."""
     client = KazooClient(hosts, **options)
-    client.start(30)
+    client.start(60)
     try:
         yield client
     finally:

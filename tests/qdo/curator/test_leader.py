@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from kazoo.client import KazooClient
 
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, in_turn
 from qdo.errors import InvalidArgument, SessionLost
+from tests.qdo.contract.zookeeper import plain
 from tests.qdo.curator.queues.scene import end_session, expire, until
 from tests.qdo.zookeeper.proxy import Proxy
 from tests.servers.plugin import ZooKeeper, unique_name
@@ -42,17 +42,10 @@ class Told:
             assert self._news.wait_for(lambda: tuple(self.states[: len(states)]) == states, PATIENCE), self.states
 
 
-@contextlib.contextmanager
-def connected(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
+def connected(hosts: str) -> contextlib.AbstractContextManager[Any]:
     """A client of kazoo that comes back soon after a break."""
     patience = {"max_tries": -1, "delay": 0.05, "max_delay": 0.5}
-    client = KazooClient(hosts, timeout=30, connection_retry=patience, command_retry=patience, **options)
-    client.start(PATIENCE)
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
+    return plain(hosts, timeout=30, connection_retry=patience, command_retry=patience)
 
 
 @pytest.fixture
