@@ -25,6 +25,7 @@ from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
 from queuey.service.watching import Waiter, Watchers
+from queuey.service.workers import Workers
 from queuey.storage import Store
 
 __all__ = [
@@ -84,6 +85,8 @@ class Service:
         self.offsets = OffsetUseCases(store)
         watchers = self.reader.watchers
         self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers)
+        self.workers = Workers()
+        self.claims.share(self.workers)
         self.explaining = Explaining(store, self.limits, self.claims)
         self.names = NameUseCases(store, self.limits, self.metrics, self.stopping, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)

@@ -23,7 +23,7 @@ class OpsViews:
 
     def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._service = service
-        self.told = Told(lambda: metrics.snapshot(service.metrics, service.statistics()))
+        self._told = Told(lambda: metrics.snapshot(service.metrics, service.statistics()), service.workers)
         self._clock = clock
         self._looking = threading.Lock()
         self._health: StoreUnavailable | None = None
@@ -84,14 +84,13 @@ class OpsViews:
 
     def metrics(self, environ: Environ, match: Match) -> Response:
         """Writes what all workers have done, for Prometheus."""
-        return Response(200, metrics.exposition(self.told.all()), ("Content-Type", metrics.CONTENT_TYPE))
+        return Response(200, metrics.exposition(self._told.all()), ("Content-Type", metrics.CONTENT_TYPE))
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds the operations resources."""
     service: Service = config.registry.service
     views = OpsViews(service)
-    config.registry.told = views.told
     # Name, path, what answers in a thread, and what answers without one.
     resources: list[tuple[str, str, Handler, Handler | None]] = [
         ("ops.heartbeat", "/__heartbeat__", views.heartbeat, views.heartbeat_at_once),

@@ -6,8 +6,10 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tests.faults.checking.history import Fault, FaultKind, Recorder, now
@@ -92,6 +94,51 @@ class WebProcess:
     def resume(self) -> None:
         """Lets them go on."""
         os.killpg(self.served.process.pid, signal.SIGCONT)
+
+
+class OneWorker:
+    """One of the worker processes of a service; the service replaces it when it is killed.
+
+    Args:
+        service: It has several.
+        number: Which, in the order of their process ids.
+    """
+
+    def __init__(self, service: WebProcess, number: int) -> None:
+        self._service = service
+        self._number = number
+        self._pids: list[int] = []
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL."""
+        self._pids = self._workers()
+        os.kill(self._pids[self._number - 1], signal.SIGKILL)
+
+    def start(self) -> None:
+        """Waits until there is another one."""
+        while len(found := self._workers()) < len(self._pids) or found == self._pids:
+            time.sleep(0.05)
+
+    def pause(self) -> None:
+        """Stops it where it is."""
+        self._pids = self._workers()
+        os.kill(self._pids[self._number - 1], signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on."""
+        os.kill(self._pids[self._number - 1], signal.SIGCONT)
+
+    def _workers(self) -> list[int]:
+        pid = self._service.served.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return sorted(int(child) for child in children if b"spawn_main" in _command(child))
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 class Step(NamedTuple):

@@ -11,11 +11,12 @@ from typing import Literal
 from queuey.ids import Position
 from queuey.messages import Location
 
-Outcome = Literal["done", "final", "superseded", "none", "unknown", ""]
-"""What a client was told of an acknowledgement; final: it was done before; empty: nothing."""
+Outcome = Literal["done", "final", "again", "superseded", "none", "unknown", ""]
+"""What a client was told of an acknowledgement; final: it was done before; again: the same, perhaps by this very one;
+empty: nothing."""
 APART = 1.0
 """The largest difference between two clocks (seconds)."""
-FOR_GOOD = frozenset({"done", "final"})
+FOR_GOOD = frozenset({"done", "final", "again"})
 
 
 @dataclass
@@ -148,8 +149,8 @@ class History:
 
     def _copies(self) -> list[str]:
         """A dedup queue gives no copy of what was given, if both were there by everybody's clock at that time."""
-        given = [one.position for one in self.deliveries if one.position in self.bodies]
-        undone = {self.bodies[position][0] for position in given if position not in self.acknowledged}
+        # A message that its poster does not know to be there may be gone, after it was given, even to nobody who lives.
+        undone = {body for position, (body, _, _) in self.bodies.items() if position not in self.acknowledged}
         found = []
         firsts = [one for one in self.deliveries if one.first and one.position in self.bodies]
         for one in firsts:
@@ -182,8 +183,9 @@ class History:
     def lost(self) -> list[str]:
         """G6: what was posted is given until somebody may have acknowledged it, or it is a dead letter."""
         given = {one.position for one in self.deliveries} | self.letters.keys()
-        late = {one.position for one in self.deliveries if one.answered > self.calm and not one.kept}
-        perhaps = {one.position for one in self.acknowledgings if one.outcome in {"done", "unknown", ""}}
+        ended = max((demand.asked for demand in self.releases), default=self.calm)
+        late = {one.position for one in self.deliveries if one.answered > (ended if one.kept else self.calm)}
+        perhaps = {one.position for one in self.acknowledgings if one.outcome in {"done", "again", "unknown", ""}}
         perhaps |= self.letters.keys()
         return [
             f"G6: {position} was never given"

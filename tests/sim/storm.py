@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, Limits, Waiter, Watchers
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.upkeep import Upkeep
+from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
 from tests.sim.history import APART, FOR_GOOD, Acknowledging, Delivery, History, Outcome, ReleasingAll
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedRuntime, World
@@ -29,6 +30,10 @@ OUTCOMES: Mapping[ReceiptStatus, Outcome] = {
     ReceiptStatus.SUPERSEDED: "superseded",
     ReceiptStatus.REFUSED: "none",
 }
+TOGETHER = 0.5
+"""Part of the histories whose web processes are the workers of one service, on one machine, with one clock."""
+SEEN_UP = 0.95
+"""How often a worker knows of a connection to another one."""
 STORM = 12.0
 """Seconds."""
 CALM, LONGEST_CALM = 14.0, 150.0
@@ -50,14 +55,18 @@ class Web:
 
     def __init__(self, world: World, replicas: Replicas, offset: float, setup: Setup) -> None:
         self.process = Process(world, offset)
+        self.identity = WorkerIdentity("", 1)
+        self.others: list[Web] = []
+        """The workers of its service, this one among them."""
         self._replicas = replicas
         self._setup = setup
         self.claims = self._start()
 
     def _start(self) -> ClaimUseCases:
         self.watchers = Watchers()
+        self.workers = SimulatedWorkers(self)
         store = self._setup.store(self._replicas, self.process).store
-        return ClaimUseCases(
+        claims = ClaimUseCases(
             store,
             self._setup.limits,
             Metrics(),
@@ -67,11 +76,62 @@ class Web:
             timing=self._setup.timing,
             upkeep=Upkeep(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
         )
+        claims.share(self.workers)
+        return claims
 
     def crash(self) -> None:
         """Ends, and is there again at once."""
         self.process.crash()
         self.claims = self._start()
+
+
+class SimulatedWorkers(Workers):
+    """The workers of one service: questions and answers take their time, and connections are lost.
+
+    Args:
+        web: The worker that asks.
+    """
+
+    def __init__(self, web: Web) -> None:
+        super().__init__()
+        self.identity = web.identity
+        self._web = web
+
+    def is_up(self, number: int) -> bool:
+        """See the base class. Connections come and go."""
+        return self._web.process.world.rng.random() < SEEN_UP
+
+    def ask(self, number: int, topic: Topic, question: bytes, answer: Answer) -> None:
+        """See the base class. Who was asked may do it though no answer comes."""
+        asking, asked = self._web.process, self._web.others[number - 1].process
+        world, life, handlers = asking.world, asking.life, self._web.others[number - 1].workers._handlers
+        ended: list[bytes | None] = []
+        under_way: list[Callable[[], object]] = []
+
+        def end(value: bytes | None) -> None:
+            if not ended:
+                ended.append(value)
+                answer(value)
+
+        def answered(value: bytes | None) -> None:
+            asking.soon(world.some(0.0005), lambda: end(value), life)
+
+        def arrive() -> None:
+            if not ended:
+                under_way.append(handlers[topic](question, answered))
+
+        def lose() -> None:
+            if not ended:
+                end(None)
+                for give_up in under_way:
+                    asked.soon(world.some(0.0005), partial(_called, give_up))
+
+        asked.soon(world.some(0.0005), arrive)
+        asking.soon(world.rng.choice((0.001, 0.01, *[LOST_SECONDS] * 18)), lose)
+
+
+def _called(function: Callable[[], object]) -> None:
+    function()
 
 
 class Poll(Waiter):
@@ -234,7 +294,9 @@ class Client:
                     none = isinstance(error, StoreUnavailable) and error.outcome == "none"
                     one.outcome = "none" if none else "unknown"
                 else:
-                    one.outcome = OUTCOMES[settled[number].status]
+                    outcome = OUTCOMES[settled[number].status]
+                    # A worker that gets no answer of another one does it again.
+                    one.outcome = "again" if outcome == "final" and web.others else outcome
             if settled is None and self._rng.random() < 0.5:
                 self._world.at(0.1, partial(self._acknowledge, jobs))
             elif settled is not None and self._rng.random() < 0.4:
@@ -288,6 +350,11 @@ class Storm:
             Web(world, self.replicas, rng.choice((-APART, 0, APART)) / 2 * rng.choice((1, 1, rng.random())), setup)
             for _ in range(rng.randint(1, 3))
         ]
+        if rng.random() < TOGETHER:
+            for number, web in enumerate(self.webs, 1):
+                web.process.offset = self.webs[0].process.offset
+                web.identity, web.others = WorkerIdentity("", len(self.webs), number), self.webs
+                web.workers.identity = web.identity
         self.history = History(calm=world.now + STORM)
 
     def run(self) -> History:

@@ -21,6 +21,7 @@ from queuey.messages import Location, LogEntry, NewMessage, Page, Queue, Slice
 from queuey.service.claims import duplicates
 from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import FollowUps, publish
+from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from tests.replacing import replace, replace_in
@@ -282,6 +283,11 @@ class Forgetful(ModelStore):
         """Does nothing."""
 
 
+def never_late(forwarding: Forwarding, asked: float, ttl: float) -> bool:
+    """Tells callers of claims however late another worker's answer comes."""
+    return False
+
+
 REAL_DRAFT = Duplicates.draft
 
 
@@ -302,6 +308,9 @@ MUTATIONS = {
     ),
     "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART))),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART))),
+    "the deadline of another worker's answer": Mutation(
+        ("G4",), instead=lambda: replace(Forwarding._is_late, never_late), first=700
+    ),
     "sending again what is in doubt": Mutation(
         ("G5", "G6"), instead=lambda: replace(PartitionLog._append, reading_once)
     ),
@@ -310,7 +319,7 @@ MUTATIONS = {
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind)),
     "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
     "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing)),
-    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin), first=1140),
+    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin), first=1260),
     "the end of covers whose message is gone": Mutation(
         ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1500
     ),
@@ -325,9 +334,9 @@ MUTATIONS = {
     "the append before the dead letter": Mutation(
         ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first)
     ),
-    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=280),
+    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=410),
     "the append before the deletion": Mutation(
-        ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=820
+        ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=1120
     ),
 }
 

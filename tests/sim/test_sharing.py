@@ -11,9 +11,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from queuey.claims import Settlement, decode_entry
+from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, Queue
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, Limits, Watchers
+from queuey.service.claims.forwarding import SHARED
+from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.contracts.claim_logs import Appended
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedRuntime, World
@@ -33,6 +36,21 @@ class Held(ModelStore):
     ) -> None:
         """See the contract."""
         self.appends.append((entry, done))
+
+
+class Failing(ModelStore):
+    """A store that refuses appends when the test says so."""
+
+    fails = False
+
+    def begin_append_entry(
+        self, queue: Queue, partition: int, entry: LogEntry, done: Appended, **options: int | None
+    ) -> None:
+        """See the contract."""
+        if self.fails:
+            done(None, StoreUnavailable("away", outcome="none"))
+        else:
+            super().begin_append_entry(queue, partition, entry, done, **options)
 
 
 @dataclass
@@ -136,3 +154,92 @@ def test_who_is_refused_takes_in_who_came_meanwhile() -> None:
     scene.let(SOON)
     assert len({one.message.position for one in scene.found}) == 6
     assert len(scene.settled) == 1
+
+
+class Silent(Workers):
+    """Another worker that does nothing with what it is asked until the test answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.identity = WorkerIdentity("", 2, 1)
+        self.asked: list[tuple[Topic, Answer]] = []
+
+    def is_up(self, number: int) -> bool:
+        """It always is."""
+        return number == 2
+
+    def ask(self, number: int, topic: Topic, question: bytes, answer: Answer) -> None:
+        """Keeps the question."""
+        self.asked.append((topic, answer))
+
+
+def met(scene: Scene, kind: type[ModelStore] = ModelStore) -> tuple[ModelStore, ClaimUseCases, Silent, HandedOut]:
+    """Returns a process that has met another one in a log whose home it is not, and what was claimed there."""
+    store, claims = scene.start(kind)
+    other = Silent()
+    claims.share(other)
+    scene.fill(1, 10)
+    for process in (claims, scene.start(ModelStore)[1], claims):
+        scene.claim(process, AWAY, 1)
+        scene.let(SOON)
+    assert len(scene.found) == 3
+    return store, claims, other, scene.found[-1]
+
+
+AWAY = replace(QUEUE, qid=2)
+"""A queue whose only partition has its home at the second of two workers."""
+
+
+def test_the_home_is_asked_by_who_was_refused() -> None:
+    """Who has met another process asks the home, and does it alone when there is no answer."""
+    scene = Scene()
+    _, claims, other, mine = met(scene)
+    scene.claim(claims, AWAY, 1)
+    claims.begin_acknowledge(AWAY, [mine.receipt], partial(scene._told, scene.settled))
+    scene.let(SOON)
+    assert [topic for topic, _ in other.asked] == [Topic.CLAIM, Topic.SETTLE]
+    assert (len(scene.found), len(scene.settled)) == (3, 0)
+    for _, answer in other.asked:
+        answer(None)
+    scene.let(SOON)
+    assert (len(scene.found), len(scene.settled)) == (4, 1)
+    scene.let(SHARED)
+    scene.claim(claims, AWAY, 1)
+    scene.let(SOON)
+    assert (len(scene.found), len(other.asked)) == (5, 2)
+
+
+def test_other_partitions_are_worked_on_here() -> None:
+    """Nobody is asked about a partition where nobody was met, nor about one whose home is here."""
+    scene = Scene()
+    _, claims, other, _ = met(scene)
+    for queue in (replace(QUEUE, qid=4), replace(QUEUE, qid=3)):
+        for process in (claims, scene.start(ModelStore)[1], claims)[: 1 if queue.qid == 4 else 3]:
+            scene.claim(process, queue, 1)
+            scene.let(SOON)
+        scene.claim(claims, queue, 1)
+        scene.let(SOON)
+    assert len(scene.found) == 3 + 2 + 4
+    assert other.asked == []
+
+
+def test_silence_is_doubt() -> None:
+    """After a home that has not answered, no failure here means that nothing was changed."""
+    scene = Scene()
+    failing, claims, other, mine = met(scene, Failing)
+    assert isinstance(failing, Failing)
+    errors: list[Exception | None] = []
+    claims.begin_acknowledge(AWAY, [mine.receipt], lambda _settled, error: errors.append(error))
+    scene.let(SOON)
+    [(_, answer)] = other.asked
+    failing.fails = True
+    answer(None)
+    scene.let(SOON)
+    [error] = errors
+    assert isinstance(error, StoreUnavailable)
+    assert error.outcome == "unknown"
+    scene.let(SHARED)
+    claims.begin_acknowledge(AWAY, [mine.receipt], lambda _settled, error: errors.append(error))
+    scene.let(SOON)
+    assert isinstance(errors[1], StoreUnavailable)
+    assert errors[1].outcome == "none"

@@ -22,6 +22,7 @@ from queuey.ids import Position
 from queuey.messages import Location, Message, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service.claims.claiming import ClaimSearch, HandedOut
+from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimNews
@@ -42,6 +43,7 @@ from queuey.service.claims.upkeep import Upkeep
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.watching import Trigger, Waiter, WaitingThread, Watchers
+from queuey.service.workers import Workers
 from queuey.storage import Store
 
 __all__ = ["ClaimCounts", "ClaimUseCases", "HandedOut", "Size"]
@@ -122,6 +124,11 @@ class ClaimUseCases:
         return PartitionLog(
             self._store, key, self._runtime, self._timing, self._limits, self._upkeep, self._totals, rested
         )
+
+    def share(self, workers: Workers) -> None:
+        """Lets one worker of the service do what callers of the others want of a partition."""
+        forwarding = Forwarding(workers, self._logs.add_here, self._runtime, self._timing, self._totals)
+        self._logs.elsewhere = forwarding.forward
 
     def statistics(self) -> dict[str, float]:
         """Returns what this process has counted, and what it has in memory, by the names that the metrics have."""

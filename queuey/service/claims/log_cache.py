@@ -13,6 +13,9 @@ from queuey.service.claims.requests import Request
 Key = tuple[int, int]
 """A queue's ``qid``, and a partition."""
 
+Elsewhere = Callable[[Key, float, Sequence[Request]], Sequence[Request]]
+"""Of a log that another process was found at work on at a time (boot time)."""
+
 
 class LogCache:
     """Finds logs, makes those that are missing, and drops the least recently used ones.
@@ -30,13 +33,23 @@ class LogCache:
         self._weights: dict[Key, int] = {}
         self.weight = 0
         """Bytes of all states together, about."""
+        self.elsewhere: Elsewhere = lambda _key, _refused, requests: requests
+        """Hands requests to another worker, perhaps; returns those that it has not."""
 
     def __len__(self) -> int:
         """How many logs there are in memory."""
         return len(self._logs)
 
     def add(self, key: Key, *requests: Request) -> None:
-        """Passes requests to a log, which answers them."""
+        """Passes requests to a log, which answers them, or to another worker that does."""
+        log = self._logs.get(key)
+        if log is not None and log.refused >= 0:
+            requests = tuple(self.elsewhere(key, log.refused, requests))
+        if requests:
+            self.add_here(key, *requests)
+
+    def add_here(self, key: Key, *requests: Request) -> None:
+        """Passes requests to a log of this process, which answers them."""
         with self._lock:
             log = self._logs.get(key)
             if log is None:

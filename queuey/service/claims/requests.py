@@ -25,9 +25,10 @@ class Request:
     Attributes:
         asked: When (boot time); set by the log.
         sent: An entry that carries it may have been appended.
+        doubtful: It may have been done before it comes to the log, so no error may say that nothing was changed.
     """
 
-    __slots__ = ("_done", "_first", "asked", "queue", "sent")
+    __slots__ = ("_done", "_first", "asked", "doubtful", "queue", "sent")
 
     weight = 1
     """Ids that it adds to an entry, at most."""
@@ -35,7 +36,7 @@ class Request:
     def __init__(self, queue: Queue, done: Done) -> None:
         self.queue = queue
         self.asked = 0.0
-        self.sent = False
+        self.sent = self.doubtful = False
         self._done = done
         self._first = threading.Lock()
 
@@ -43,6 +44,8 @@ class Request:
         """Gives the caller its answer; returns False if it has one already or has given up."""
         if not self._first.acquire(blocking=False):
             return False
+        if self.doubtful and isinstance(error, StoreUnavailable) and error.outcome == "none":
+            error = StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
         self._done(value, error)
         return True
 

@@ -14,13 +14,18 @@ class ClaimTotals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._appends = self._refused = self._operations = 0
+        self._appends = self._refused = self._operations = self._forwarded = 0
         self._delivered = self._redelivered = self._acknowledged = self._superseded = 0
 
     def refused(self) -> None:
         """Counts an append that another process was ahead of."""
         with self._lock:
             self._refused += 1
+
+    def forwarded(self) -> None:
+        """Counts a request that another worker was asked for."""
+        with self._lock:
+            self._forwarded += 1
 
     def ended(self, requests: Sequence[Request], entry: Entry | None, state: State) -> None:
         """Counts a round.
@@ -61,4 +66,5 @@ class ClaimTotals:
                 "claims_appends_total": self._appends,
                 "claims_appends_refused_total": self._refused,
                 "claims_operations_total": self._operations,
+                "claims_forwarded_total": self._forwarded,
             }

@@ -44,12 +44,12 @@ from granian.server import MPServer
 
 from queuey.errors import QueueyError
 from queuey.service import Limits
+from queuey.service.workers import WorkerIdentity, Workers
 from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.opening import no_password, open_store
 from queuey.web.credentials.users import readers_of
 from queuey.web.gateway import logs
-from queuey.web.gateway.workers import Told, WorkerIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ OTHER_FILES = 1024
 """Files that a worker may have open beside its connections: those of the store, and connections to Cassandra."""
 CLOSE_SHARE = 0.25
 """Part of the shutdown timeout that is kept back for closing the store."""
+LEAVE_SECONDS = 1.0
+"""Seconds for answering what the other workers have asked."""
 HARD_STOP_AFTER = 5.0
 """Seconds beyond the shutdown timeout after which the parent ends whatever is left."""
 REBIND_FOR = 2.0
@@ -235,8 +237,8 @@ def run_worker(
     stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, stop, done), daemon=True)
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    told: Told = opened.app.registry.told  # type: ignore[attr-defined] # Pyramid's router
-    told.join(identity._replace(number=number))
+    workers: Workers = opened.app.registry.service.workers  # type: ignore[attr-defined] # Pyramid's router
+    workers.join(identity._replace(number=number))
     from queuey.web.gateway.asgi import Gateway  # noqa: PLC0415 - not in the parent process
     from queuey.web.gateway.rates import RateLimits  # noqa: PLC0415 - the same
 
@@ -266,6 +268,7 @@ def run_worker(
         gateway.stop()
     finally:
         done.set()
+        workers.leave(LEAVE_SECONDS)
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
 
 

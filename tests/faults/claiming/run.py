@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from tests.faults.checking import history
 from tests.faults.checking.history import Fault, Recorder, now
 from tests.faults.claiming.claimer import TTLS, Claimer
 from tests.faults.experiment import Store
-from tests.faults.nemesis import Act, Severable, Victim, WebProcess, perform
+from tests.faults.nemesis import Act, OneWorker, Severable, Victim, WebProcess, perform
 from tests.faults.wire import Account, Web, make_queue
 from tests.faults.workload import LONGEST_DELAY, PARTITIONS, Style, Writer
 from tests.servers.served import Served
@@ -58,14 +60,26 @@ class ClaimRun:
         directory: For data, logs and the history of posts.
         store: What they run on.
         seed: Of what clients do.
-        webs: How many web processes.
+        webs: How many services.
+        workers: How many processes each of them has.
         consistency: Of the queue.
     """
 
-    def __init__(self, directory: Path, store: Store, seed: int, webs: int = 4, *, consistency: str = "strong") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        store: Store,
+        seed: int,
+        webs: int = 4,
+        *,
+        workers: int = 1,
+        consistency: str = "strong",
+    ) -> None:
         self._directory = directory
         self._store = store
         self._seed = seed
+        self._workers = workers
+        self._forwarded = 0
         self._consistency = consistency
         self._names = [f"web-{number}" for number in range(1, webs + 1)]
         self._processes: dict[str, WebProcess] = {}
@@ -84,7 +98,12 @@ class ClaimRun:
         """
         try:
             with self._serving():
-                victims: Mapping[str, Victim | Severable] = {**self._processes, **self._store.nodes}
+                workers = {
+                    f"{name}/{number}": OneWorker(process, number)
+                    for name, process in self._processes.items()
+                    for number in range(1, self._workers + 1)
+                }
+                victims: Mapping[str, Victim | Severable] = {**self._processes, **self._store.nodes, **workers}
                 with self._claiming() as claimers:
                     with self._posting():
                         threading.Event().wait(1.0)
@@ -94,6 +113,7 @@ class ClaimRun:
                     self._history.calm = now()
                     self._calm.set()
                     self._drain(claimers)
+                self._forwarded = sum(map(_forwarded, self._webs))
         finally:
             history.write(self._recorder.history(), self._directory / "history.jsonl")
             (self._directory / "output.txt").write_text(self._output())
@@ -125,7 +145,8 @@ class ClaimRun:
                 process.kill()
 
     def _serve(self, name: str, port: int | None) -> Served:
-        return Served(self._directory, [*self._store.options, *self._store.centres.get(name, ())], port=port)
+        options = [*self._store.options, *self._store.centres.get(name, ())]
+        return Served(self._directory, [*options, "--workers", str(self._workers)], port=port)
 
     @contextmanager
     def _posting(self) -> Iterator[None]:
@@ -140,7 +161,7 @@ class ClaimRun:
     def _claiming(self) -> Iterator[list[Claimer]]:
         claimers = [
             Claimer(
-                self._webs,
+                self._webs * self._workers,
                 self._account,
                 QUEUE,
                 self._history,
@@ -172,6 +193,7 @@ class ClaimRun:
             "again": sum(times > 1 for times in positions.values()),
             **{f"acknowledgements {outcome}": times for outcome, times in sorted(outcomes.items())},
             "faults": len(self._recorder.history().faults),
+            "forwarded": self._forwarded,
         }
 
     def _judge(self) -> Result:
@@ -179,6 +201,15 @@ class ClaimRun:
         for post in found.posts:
             self._history.acknowledged.update(map(ids.parse_position, post.ids))
         return Result(self._history.violations(), self._counts(), list(found.faults), self._output())
+
+
+def _forwarded(web: Web) -> int:
+    """Returns how many requests the workers of a service have left to each other."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{web.port}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    return sum(
+        int(float(count)) for count in re.findall(r"^queuey_claims_forwarded_total(?:{.*})? (\S+)$", text, re.MULTILINE)
+    )
 
 
 @contextmanager

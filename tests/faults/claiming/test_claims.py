@@ -39,6 +39,22 @@ def test_sqlite(tmp_path: Path, record_property: Record) -> None:
     verify(result, record_property, {"posted": 40, "again": 3, "acknowledgements done": 40, "faults": 4})
 
 
+AMONG_WORKERS: list[Act] = [
+    (Step("pause", "web-1/1", 4.0), Step("kill", "web-1/2", 0.0, after=0.5)),
+    (Step("pause", "web-1/3", 1.0), Step("pause", "web-1/4", 4.0, after=0.5)),
+]
+"""Workers are paused for longer and shorter than the others wait for them, and one is killed."""
+
+
+def test_workers_of_one_service(tmp_path: Path, record_property: Record) -> None:
+    """Workers that leave claims of a partition to one of them lose none when one is paused or killed."""
+    store = Store(options=(), span=Span(deadline=0.5, delay=0.5))
+    result = ClaimRun(tmp_path, store, seed=2, webs=1, workers=4).run(AMONG_WORKERS, rest=0.5)
+    verify(
+        result, record_property, {"posted": 40, "again": 3, "acknowledgements done": 40, "faults": 4, "forwarded": 10}
+    )
+
+
 PAUSES: Act = (
     Step("pause", "web-1", 6.0),
     Step("pause", "node-2", 2.0, after=1.0),
@@ -62,6 +78,20 @@ def test_cassandra(
     store = store_on(cassandra_nodes, nodes_keyspace, span, difference=0.5, row_age=1.0)
     result = ClaimRun(tmp_path, store, seed=1, webs=3).run(acts, rest=0.5)
     least = {"posted": 25, "again": 2, "acknowledgements done": 25, "faults": sum(map(len, acts))}
+    verify(result, record_property, least)
+
+
+@pytest.mark.slow
+def test_workers_on_cassandra(
+    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str
+) -> None:
+    """Four workers of one service on three nodes; workers and a node are paused and killed."""
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+
+    store = store_on(cassandra_nodes, nodes_keyspace, Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
+    acts: list[Act] = [*AMONG_WORKERS, (Step("pause", "node-2", 2.0), Step("pause", "web-1/2", 4.0, after=0.5))]
+    result = ClaimRun(tmp_path, store, seed=2, webs=1, workers=4).run(acts, rest=0.5)
+    least = {"posted": 25, "again": 2, "acknowledgements done": 25, "faults": 6, "forwarded": 10}
     verify(result, record_property, least)
 
 

@@ -204,6 +204,7 @@ def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:
         "appends_total": 5,
         "appends_refused_total": 1,
         "operations_total": 5,
+        "forwarded_total": 0,
         "covers": 0,
         "outstanding": 2,
         "waiting": 0,

@@ -1,15 +1,32 @@
-"""What the workers of one service tell each other."""
+"""What the workers of one service count, all together."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
 
 from queuey.metrics import Snapshot
-from queuey.web.gateway.workers import Told, WorkerIdentity
+from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
+from queuey.web.gateway.workers import Told
 from tests.contract.samples import eventually
+
+
+@pytest.fixture(name="leaving")
+def _leaving() -> Iterator[ExitStack]:
+    """Has workers leave at the end."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def joined(identity: WorkerIdentity, leaving: ExitStack, own: Callable[[], Snapshot]) -> Told:
+    """Returns the counts of a worker that has joined."""
+    workers = Workers()
+    told = Told(own, workers)
+    workers.join(identity)
+    leaving.callback(workers.leave, 1)
+    return told
 
 
 def counting(received: int) -> Callable[[], Snapshot]:
@@ -22,45 +39,31 @@ def received(told: Told) -> dict[str, int | None]:
     return {name: None if found is None else found.received for name, found in told.all().items()}
 
 
-def test_one_alone() -> None:
+def test_one_alone(leaving: ExitStack) -> None:
     """Who has no others beside it speaks for itself, without a name."""
-    told = Told(counting(5))
-    assert received(told) == {"": 5}
-    told.join(WorkerIdentity("alone", 1, 1))
-    assert received(told) == {"": 5}
+    assert received(Told(counting(5), Workers())) == {"": 5}
+    assert received(joined(WorkerIdentity("alone", 1, 1), leaving, counting(5))) == {"": 5}
 
 
-def test_any_of_several_knows_all() -> None:
+def test_any_of_several_knows_all(leaving: ExitStack) -> None:
     """Whichever worker is asked, the answer has all of them, and says which one is missing."""
     service = WorkerIdentity.of_service(3)
-    told = [Told(counting(number)) for number in (1, 2, 3)]
-    for number in (1, 2):
-        told[number - 1].join(service._replace(number=number))
+    told = [joined(service._replace(number=number), leaving, counting(number)) for number in (1, 2)]
     expected = {"1": 1, "2": 2, "3": None}
-    assert eventually(lambda: [received(one) for one in told[:2]] == [expected] * 2, 60)
-    told[2].join(service._replace(number=3))
+    assert eventually(lambda: [received(one) for one in told] == [expected] * 2, 60)
+    told.append(joined(service._replace(number=3), leaving, counting(3)))
     assert eventually(lambda: [received(one) for one in told] == [expected | {"3": 3}] * 3, 60)
-    other = Told(counting(9))
-    other.join(WorkerIdentity.of_service(2)._replace(number=1))
+    other = joined(WorkerIdentity.of_service(2)._replace(number=1), leaving, counting(9))
     assert received(other) == {"1": 9, "2": None}
 
 
-def test_a_worker_that_says_nothing_or_nonsense() -> None:
-    """What is no answer of a worker counts as none."""
+def test_a_worker_that_says_nothing(leaving: ExitStack) -> None:
+    """A worker that does not answer in time is missing."""
     service = WorkerIdentity.of_service(2)
-    told = Told(counting(1))
-    told.join(service._replace(number=1))
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(service.address(2))
-        listener.listen()
-
-        def response() -> None:
-            for text in (b"", b"nonsense", b"\x81"):
-                peer, _ = listener.accept()
-                with peer, contextlib.suppress(BrokenPipeError):  # who asked has not waited
-                    peer.sendall(text)
-
-        thread = threading.Thread(target=response)
-        thread.start()
-        assert [received(told) for _ in range(3)] == [{"1": 1, "2": None}] * 3
-        thread.join()
+    told = joined(service._replace(number=1), leaving, counting(1))
+    silent = Workers()
+    kept: list[Answer] = []
+    silent.handle(Topic.COUNTS, lambda _question, answer: lambda: kept.append(answer))
+    silent.join(service._replace(number=2))
+    leaving.callback(silent.leave, 0)
+    assert received(told) == {"1": 1, "2": None}

@@ -1,0 +1,194 @@
+"""What the workers of one service ask each other."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from queue import SimpleQueue
+
+import pytest
+
+from queuey.service import workers as workers_module
+from queuey.service.workers import (
+    LOST_SECONDS,
+    MOST_BYTES,
+    QUIET_SECONDS,
+    Answer,
+    Handler,
+    Topic,
+    WorkerIdentity,
+    Workers,
+)
+from tests.contract.samples import eventually
+from tests.replacing import replace_in
+
+Answers = SimpleQueue[bytes | None]
+
+
+def joined(stack: ExitStack, identity: WorkerIdentity, handler: Handler) -> Workers:
+    """Returns a worker that answers, until the test is over."""
+    workers = Workers()
+    workers.handle(Topic.CLAIM, handler)
+    workers.join(identity)
+    stack.callback(workers.leave, 0)
+    return workers
+
+
+def doubled(question: bytes, answer: Answer) -> Callable[[], object]:
+    """Answers at once."""
+    answer(question * 2)
+    return lambda: None
+
+
+@pytest.fixture(name="stack")
+def _stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(name="service")
+def _service() -> WorkerIdentity:
+    return WorkerIdentity.of_service(2)
+
+
+@pytest.fixture(name="asking")
+def _asking(stack: ExitStack, service: WorkerIdentity) -> Workers:
+    return joined(stack, service._replace(number=1), doubled)
+
+
+def test_questions_and_answers(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
+    """Each question gets its own answer, in both directions, from any thread, however long it is."""
+    other = joined(stack, service._replace(number=2), doubled)
+    assert eventually(lambda: asking.is_up(2) and other.is_up(1), 60)
+    answers: dict[bytes, bytes | None] = {}
+
+    def ask(workers: Workers, number: int, mark: bytes) -> None:
+        for text in (mark + b"%d" % at for at in range(200)):
+            workers.ask(number, Topic.CLAIM, text, partial(answers.__setitem__, text))
+
+    threads = [threading.Thread(target=ask, args=(asking, 2, b"%d-" % number)) for number in range(4)]
+    threads.append(threading.Thread(target=ask, args=(other, 1, b"x-")))
+    for thread in threads:
+        thread.start()
+    assert eventually(lambda: len(answers) == 1000, 60)
+    assert all(answer == text * 2 for text, answer in answers.items())
+    long: Answers = SimpleQueue()
+    asking.ask(2, Topic.CLAIM, bytes(10_000_000), long.put)
+    assert long.get(timeout=60) == bytes(20_000_000)
+
+
+def test_there_is_no_answer(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
+    """Of oneself, of a worker that is not there, that fails, or that knows no such question."""
+    answers: Answers = SimpleQueue()
+    for number in (1, 2, 3):
+        asking.ask(number, Topic.CLAIM, b"", answers.put)
+        assert answers.get(timeout=60) is None
+    assert not asking.is_up(2)
+
+    def fail(_question: bytes, _answer: Answer) -> Callable[[], object]:
+        raise ValueError
+
+    joined(stack, service._replace(number=2), fail)
+    assert eventually(lambda: asking.is_up(2), 60)
+    for topic in (Topic.CLAIM, Topic.SETTLE):
+        asking.ask(2, topic, b"", answers.put)
+        assert answers.get(timeout=60) is None
+    assert asking.is_up(2)
+
+
+def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
+    """A worker that takes its time is waited for; one that says nothing at all is not."""
+    answers: Answers = SimpleQueue()
+    kept: SimpleQueue[Answer] = SimpleQueue()
+
+    def keep(_question: bytes, answer: Answer) -> Callable[[], object]:
+        kept.put(answer)
+        return lambda: None
+
+    stack.enter_context(replace_in(workers_module, QUIET_SECONDS, 0.1))
+    stack.enter_context(replace_in(workers_module, LOST_SECONDS, 1.0))
+    slow = joined(stack, service._replace(number=2), keep)
+    assert eventually(lambda: asking.is_up(2), 60)
+    asking.ask(2, Topic.CLAIM, b"", answers.put)
+    time.sleep(2.5)
+    kept.get(timeout=60)(b"late")
+    assert answers.get(timeout=60) == b"late"
+    slow.leave(0)
+    with socket.socket(socket.AF_UNIX) as stopped:
+        assert eventually(lambda: _bound(stopped, service.address(2)), 60)
+        stopped.listen()
+        assert eventually(lambda: asking.is_up(2), 60)
+        asking.ask(2, Topic.CLAIM, b"", answers.put)
+        assert answers.get(timeout=60) is None
+        assert not asking.is_up(2)
+
+
+def test_who_talks_nonsense(service: WorkerIdentity, asking: Workers) -> None:
+    """A connection to whoever sends more than any worker does is closed."""
+    answers: Answers = SimpleQueue()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(service.address(2))
+        listener.listen()
+        asking.ask(2, Topic.CLAIM, b"", answers.put)
+        peer, _ = listener.accept()
+        with peer:
+            peer.sendall(workers_module._FRAME.pack(MOST_BYTES + 1, 0, 1))
+            assert answers.get(timeout=60) is None
+
+
+def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None:
+    """What a worker has asked that is gone is given up."""
+    gave_up = threading.Event()
+    asked = threading.Event()
+
+    def keep(_question: bytes, _answer: Answer) -> Callable[[], object]:
+        asked.set()
+        return gave_up.set
+
+    joined(stack, service._replace(number=2), keep)
+    asking = joined(stack, service._replace(number=1), doubled)
+    answers: Answers = SimpleQueue()
+    assert eventually(lambda: asking.is_up(2), 60)
+    asking.ask(2, Topic.CLAIM, b"", answers.put)
+    assert asked.wait(60)
+    asking.leave(0)
+    assert answers.get(timeout=60) is None
+    assert gave_up.wait(60)
+    asking.ask(2, Topic.CLAIM, b"", answers.put)
+    assert answers.get(timeout=60) is None
+
+
+def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
+    """A worker that leaves answers what it was asked before; then it can be replaced."""
+    answers: Answers = SimpleQueue()
+    asked = threading.Event()
+
+    def soon(question: bytes, answer: Answer) -> Callable[[], object]:
+        timer = threading.Timer(0.5, answer, (question,))
+        timer.start()
+        asked.set()
+        return timer.cancel
+
+    leaving = joined(stack, service._replace(number=2), soon)
+    assert eventually(lambda: asking.is_up(2), 60)
+    asking.ask(2, Topic.CLAIM, b"before", answers.put)
+    assert asked.wait(60)
+    leaving.leave(60)
+    assert answers.get(timeout=60) == b"before"
+    assert not asking.is_up(2)
+    joined(stack, service._replace(number=2), doubled)
+    assert eventually(lambda: asking.is_up(2), 60)
+    asking.ask(2, Topic.CLAIM, b"x", answers.put)
+    assert answers.get(timeout=60) == b"xx"
+
+
+def _bound(listener: socket.socket, address: str) -> bool:
+    try:
+        listener.bind(address)
+    except OSError:
+        return False
+    return True
