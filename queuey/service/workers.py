@@ -339,10 +339,12 @@ class _Asking:
         return self._waiting is not None
 
     async def _open(self) -> None:
-        link = None
+        link: _Link | None = None
         with contextlib.suppress(OSError):
             _, link = await self._loop.create_unix_connection(partial(_Link, self._loop, self._lost), self._address)
         with self._lock:
+            if link is not None and link.is_over:
+                link = None
             self._link, self._opening = link, False
             waiting, self._waiting = self._waiting or [], None
             if link is None:
@@ -371,13 +373,20 @@ class _Link(_Frames):
         self._asked: dict[int, Answer] = {}
         self._heard = 0.0
         self._watching = False
-        self._is_over = False
-        self.is_up = True
+        self._is_leaving = False
+        self.is_over = False
+        self.is_up = False
+        """Whether it has said something, and is not about to leave."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asks whether the other end is alive: the system connects to processes that are stopped, too."""
+        super().connection_made(transport)
+        self.send(_ALIVE, 0, b"")
 
     def ask(self, topic: Topic, question: bytes, answer: Answer) -> None:
         """Sends a question, unless the connection is lost."""
         with self._lock:
-            over = self._is_over
+            over = self.is_over
             self._number += 1
             number = self._number
             if not over:
@@ -396,7 +405,7 @@ class _Link(_Frames):
     def _watch(self) -> None:
         """Makes sure that whoever owes an answer is alive."""
         quiet = self._loop.time() - self._heard
-        self._watching = bool(self._asked) and not self._is_over
+        self._watching = bool(self._asked) and not self.is_over
         if not self._watching:
             return
         if quiet > LOST_SECONDS:
@@ -409,9 +418,8 @@ class _Link(_Frames):
     def took(self, kind: int, number: int, content: bytes) -> None:
         """Passes an answer on."""
         self._heard = self._loop.time()
-        if kind == _LEAVING:
-            self.is_up = False
-            return
+        self._is_leaving = self._is_leaving or kind == _LEAVING
+        self.is_up = not self._is_leaving
         answer = self._asked.pop(number, None)
         if answer is not None:
             answer(content if kind == _ANSWER else None)
@@ -420,7 +428,7 @@ class _Link(_Frames):
         """Ends all questions."""
         self.is_up = False
         with self._lock:
-            self._is_over = True
+            self.is_over = True
             asked, self._asked = self._asked, {}
         self._lost()
         for answer in asked.values():

@@ -49,11 +49,11 @@ from queuey.messages import Location, LogEntry, LogPage, Message, Queue, Slice
 from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
-from queuey.service.claims.request_line import RequestLine
 from queuey.service.claims.requests import (
     LookRequest,
     PollRequest,
     Request,
+    RequestLine,
     SentRequest,
     SettleRequest,
     too_late,

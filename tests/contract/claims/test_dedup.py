@@ -156,14 +156,16 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
             appends.clear()
             for body in ("a", "b"):
                 assert texts(one.claims.claim(access, limit=1, ttl=600)) == [body]
+            stored.update(store.read_covers(queue, 1, [A]))
 
+    stored: dict[bytes, int] = {}
     between.instead(Store.begin_read, lambda *_: False)
     between.instead(Store.read, read)
     between.before(Store.begin_append_entry, meanwhile)
     with replace_in(duplicates, MOST_COVERS, 1):
         given = texts(two.claims.claim(there, limit=9, ttl=600))
     assert (reads, appends) == ([], [])
-    assert store.read_covers(queue, 1, [A])
+    assert stored
     return given
 
 

@@ -121,10 +121,12 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
     with socket.socket(socket.AF_UNIX) as stopped:
         assert eventually(lambda: _bound(stopped, service.address(2)), 60)
         stopped.listen()
-        assert eventually(lambda: asking.is_up(2), 60)
-        asking.ask(2, Topic.CLAIM, b"", answers.put)
-        assert answers.get(timeout=60) is None
-        assert not asking.is_up(2)
+        stopped.settimeout(60)
+        assert not eventually(lambda: asking.is_up(2), 1.5)
+        with stopped.accept()[0]:
+            assert not asking.is_up(2)
+            asking.ask(2, Topic.CLAIM, b"", answers.put)
+            assert answers.get(timeout=60) is None
 
 
 def test_who_talks_nonsense(service: WorkerIdentity, asking: Workers) -> None:
