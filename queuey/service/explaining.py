@@ -161,7 +161,7 @@ class Explaining:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
             yield from self._doubt(queue)
             return
-        for number, standing in self._claims.look_at(queue, numbers, partial(_standing, position)).items():
+        for number, standing in self._claims.look_at(queue, partial(_standing, position), numbers).items():
             yield from _of_stored(standing, number)
         if queue.kind == "dedup":
             text = "This is a dedup queue: of messages with equal bodies that wait one is delivered, perhaps another."
@@ -202,7 +202,7 @@ class Explaining:
 
     def _traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
         if self._store.claims_refusal(queue) is None:
-            for number, standing in self._claims.look_at(queue, numbers, partial(_standing, position)).items():
+            for number, standing in self._claims.look_at(queue, partial(_standing, position), numbers).items():
                 yield from _of_absent(standing, number)
 
 

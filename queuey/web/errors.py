@@ -36,6 +36,10 @@ HEADERS: dict[int, tuple[Header, ...]] = {
 BATCH = "queuey.batch"
 """Set in the environ of a batch once its messages are known: how many there are."""
 
+FIRST = "queuey.first"
+"""Set in the environ of a request that does something before it may fail: its attribute ``in_doubt`` says whether that
+may be done, so that an error has the outcome ``unknown``."""
+
 ERROR_FORM = "queuey.error_form"
 """Set in the environ of a request to a facade: the :data:`ErrorForm` of its protocol."""
 
@@ -106,6 +110,8 @@ def _texts(error: Exception) -> dict[str, str]:
 
 def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
     """Returns what an error says beyond its texts."""
+    if FIRST in environ and environ[FIRST].in_doubt:
+        return {"outcome": "unknown"}
     if isinstance(error, errors.StoreUnavailable | errors.QueueChanged | errors.TooManyRequests):
         outcome = error.outcome if isinstance(error, errors.StoreUnavailable) else "none"
         batch = environ.get(BATCH)

@@ -15,7 +15,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.metrics import Metrics
-from queuey.service import ClaimUseCases, HandedOut, Limits, Waiter, Watchers
+from queuey.service import Acknowledgement, ClaimUseCases, HandedOut, Limits, Waiter, Watchers
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
@@ -140,7 +140,7 @@ class Poll(Waiter):
     Args:
         web: Where it is sent to.
         done: Called with the result.
-        limit, ttl, wait, queue: What is asked.
+        limit, ttl, wait, queue, ack: What is asked.
 
     Attributes:
         tries: How often it was tried.
@@ -148,14 +148,24 @@ class Poll(Waiter):
 
     __slots__ = ("_asked", "_attempting", "_done", "_process", "_queue", "_until", "_web", "_woken", "tries")
 
-    def __init__(self, web: Web, done: Done, *, limit: int, ttl: float, wait: float, queue: Queue = QUEUE) -> None:
+    def __init__(
+        self,
+        web: Web,
+        done: Done,
+        *,
+        limit: int,
+        ttl: float,
+        wait: float,
+        queue: Queue = QUEUE,
+        ack: Acknowledgement | None = None,
+    ) -> None:
         super().__init__(web.watchers)
         self.tries = 0
         self._queue = queue
         self._web = web
         self._process = web.process
         self._done = done
-        self._asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait}
+        self._asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "ack": ack}
         self._until = web.process.world.now + wait
         self._attempting = self._woken = False
         if wait:
@@ -206,6 +216,8 @@ class Client:
         self._world = storm.world
         self._history = storm.history
         self._kept: list[tuple[Delivery, ClaimReceipt]] = []
+        self._finished: list[tuple[Delivery, ClaimReceipt]] = []
+        """What the next claim acknowledges."""
 
     def start(self) -> None:
         """Begins."""
@@ -218,11 +230,18 @@ class Client:
         web = self._rng.choice(self._storm.webs)
         asked, ttl = self._world.now, self._rng.choice((1.5, 3.0, 8.0))
         told: list[bool] = []
+        jobs, self._finished = self._finished, []
+        ack = Acknowledgement([receipt for _, receipt in jobs])
+        settled = self._acknowledging(jobs)
 
         def done(found: list[HandedOut] | None, error: Exception | None) -> None:
             if told:
                 return
             told.append(True)
+            if error is not None and ack.in_doubt:
+                error = StoreUnavailable("as the service says it", outcome="unknown")
+            if jobs:
+                settled(None if error else ack.settled, error)
             self._given(web, asked, found or [])
             self._world.at(self._world.some(0.3 if self._storm.world.now < self._history.calm else 1.0), self._poll)
 
@@ -234,7 +253,7 @@ class Client:
 
         self._world.at(8.0, give_up)
         wait = self._rng.choice((0, 0, 0, 1.0))
-        Poll(web, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=wait, queue=self._storm.queue).attempt()
+        Poll(web, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=wait, queue=self._storm.queue, ack=ack).attempt()
 
     def _given(self, web: Web, asked: float, found: Sequence[HandedOut]) -> None:
         now = self._world.now
@@ -281,6 +300,15 @@ class Client:
         web.claims.begin_release(self._storm.queue, [receipt for _, receipt in jobs], lambda *_: None)
 
     def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
+        if self._rng.random() < 0.4:
+            self._finished += jobs
+            return
+        web = self._rng.choice(self._storm.webs)
+        receipts = [receipt for _, receipt in jobs]
+        web.claims.begin_acknowledge(self._storm.queue, receipts, self._acknowledging(jobs))
+
+    def _acknowledging(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> Done:
+        """Notes that jobs are being acknowledged; returns what takes in the result."""
         now = self._world.now
         sent = [Acknowledging(job.position, now) for job, _ in jobs]
         self._history.acknowledgings += sent
@@ -307,8 +335,7 @@ class Client:
                 ]
                 self._world.at(self._world.some(4.0), partial(self._too_late, ended))
 
-        web = self._rng.choice(self._storm.webs)
-        web.claims.begin_acknowledge(self._storm.queue, [receipt for _, receipt in jobs], done)
+        return done
 
     def _too_late(self, receipts: Sequence[ClaimReceipt]) -> None:
         """Speaks of messages that are done, by their bare ids."""

@@ -7,8 +7,7 @@ ends, for callers that serve many requests in one thread, and one that waits.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
@@ -17,11 +16,11 @@ import msgspec
 
 from queuey import ids
 from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State
-from queuey.errors import ClaimsRefused, InvalidRequest, Outcome, StoreUnavailable
+from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
 from queuey.ids import Position
 from queuey.messages import Location, Message, Queue, Slice
 from queuey.metrics import Metrics
-from queuey.service.claims.claiming import ClaimSearch, HandedOut
+from queuey.service.claims.claiming import Acknowledgement, Add, ClaimSearch, HandedOut, begin_after, begin_each
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
@@ -46,7 +45,7 @@ from queuey.service.watching import Trigger, Waiter, WaitingThread, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
 
-__all__ = ["ClaimCounts", "ClaimUseCases", "HandedOut", "Size"]
+__all__ = ["Acknowledgement", "ClaimCounts", "ClaimUseCases", "HandedOut", "Size"]
 
 T = TypeVar("T")
 ENOUGH = 100
@@ -152,6 +151,7 @@ class ClaimUseCases:
         partitions: Sequence[int] | None = None,
         max_bytes: int | None = None,
         gather: bool = False,
+        ack: Acknowledgement | None = None,
     ) -> Callable[[], Outcome]:
         """Starts a claim. It does not wait: if there is no message to claim, it calls the ``waiter``.
 
@@ -166,6 +166,8 @@ class ClaimUseCases:
             partitions: Partitions to claim from; None: all.
             max_bytes: Bytes of bodies, but for the last one's; None: as many as a page has.
             gather: Give as many as ``limit``, of several partitions, if they are there; else the messages are of one.
+            ack: Acknowledge this at once, in the same entry if it is of the partition that is asked first. It learns
+                the result before ``done`` is called. If it fails, nothing is claimed.
 
         Returns:
             A function that gives up: what was claimed for it is released.
@@ -190,8 +192,34 @@ class ClaimUseCases:
         def is_late(began: float) -> bool:
             return self._runtime.boottime() - began > self._timing.answer_within(ttl)
 
-        search = ClaimSearch(self._logs, self._turns, queue, order, poll, told, gather=is_late if gather else None)
-        return search.start()
+        ack = ack or Acknowledgement()
+        search = ClaimSearch(self._logs, self._turns, queue, order, poll, told, is_late, ack, gather=gather)
+        return self._begin_both(queue, ack, search, order[0]) if ack.pending else search.start()
+
+    def _begin_both(self, queue: Queue, ack: Acknowledgement, search: ClaimSearch, first: int) -> Callable[[], Outcome]:
+        """Starts a claim that begins with the partition ``first``, and what it acknowledges."""
+        beside: list[Request] = []
+        logs = self._logs_of(queue)
+
+        def add(number: int, request: Request) -> None:
+            beside.append(request) if number == first else logs(number, request)
+
+        parts = _by_partition(ack.receipts)
+        if parts.keys() == {first} or self._knows(queue, parts):
+            withdraw = self._begin_settling(queue, "acknowledge", ack.receipts, 0.0, search.acknowledged, add)
+            search.start(*beside)
+        else:  # There may be a receipt that no entry has made: then nothing is claimed.
+
+            def told(settled: list[Settlement] | None, error: Exception | None) -> None:
+                search.acknowledged(settled, error)
+                search.start()
+
+            withdraw = self.begin_acknowledge(queue, ack.receipts, told)
+
+        def give_up() -> Outcome:
+            return "unknown" if "unknown" in {withdraw(), search.give_up()} else "none"
+
+        return give_up
 
     def claim(
         self,
@@ -203,6 +231,7 @@ class ClaimUseCases:
         waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
         gather: bool = False,
+        ack: Acknowledgement | None = None,
     ) -> list[HandedOut]:
         """Gives messages to a caller; does what :meth:`begin_claim` does, and waits if there is nothing.
 
@@ -214,18 +243,13 @@ class ClaimUseCases:
             waiter: The request that waits instead of this call, as for :meth:`begin_claim`. None: this call waits.
             partitions: Partitions to claim from.
             gather: See :meth:`begin_claim`.
+            ack: See :meth:`begin_claim`.
         """
-        asked: dict[str, Any] = {
-            "limit": limit,
-            "ttl": ttl,
-            "wait": wait,
-            "partitions": partitions,
-            "gather": gather,
-        }
+        asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "partitions": partitions, "gather": gather}
 
         def attempt(waiter: Waiter | None) -> list[HandedOut]:
             found: list[HandedOut] = access.use(
-                lambda queue: _wait(partial(self.begin_claim, queue, **asked, waiter=waiter))
+                lambda queue: _wait(partial(self.begin_claim, queue, **asked, waiter=waiter, ack=ack))
             )
             return found
 
@@ -256,11 +280,12 @@ class ClaimUseCases:
         if partitions is not None:
             wanted = set(partitions)
             order = [number for number in order if number in wanted]
-        keys = [(queue.qid, number) for number in order]
-        loads = (self._logs.load(key) for key in keys)
-        at = next((at for at, load in enumerate(loads) if not load or load + limit <= ENOUGH), None)
-        if at is None:
-            at = min(range(len(keys)), key=lambda at: self._logs.load(keys[at]))
+
+        def load(number: int) -> int:
+            return self._logs.load((queue.qid, number))
+
+        has_room = (number for number in order if not (held := load(number)) or held + limit <= ENOUGH)
+        at = order.index(next(has_room, None) or min(order, key=load))
         return [*order[at:], *order[:at]] if at else order
 
     # Receipts
@@ -309,15 +334,23 @@ class ClaimUseCases:
         return found
 
     def _begin_settling(
-        self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float, done: Done
+        self,
+        queue: Queue,
+        kind: Kind,
+        receipts: Sequence[ClaimReceipt],
+        ttl: float,
+        done: Done,
+        add: Add | None = None,
     ) -> Callable[[], Outcome]:
-        by_partition: defaultdict[int, list[ClaimReceipt]] = defaultdict(list)
-        for receipt in receipts:
-            by_partition[receipt.partition].append(receipt)
+        """Starts to settle receipts. ``add`` passes requests to logs, which have all entries that the receipts name."""
+        by_partition = _by_partition(receipts)
         self.check(queue, list(by_partition))
+        logs = add or self._logs_of(queue)
         if len(by_partition) == 1:
             [number] = by_partition
-            return self._begin_one(queue, number, SettleRequest(queue, done, kind, receipts, ttl))
+            request = SettleRequest(queue, done, kind, receipts, ttl)
+            logs(number, request)
+            return request.give_up
 
         began = self._runtime.boottime()
 
@@ -337,14 +370,17 @@ class ClaimUseCases:
             return SettleRequest(queue, each, how, by_partition[number], ttl)
 
         def settle() -> Callable[[], Outcome]:
-            return self._begin_each(queue, list(by_partition), partial(make, kind), told)
+            return begin_each(logs, list(by_partition), partial(make, kind), told)
 
         def check(checked: Done) -> Callable[[], Outcome]:
-            return self._begin_each(queue, list(by_partition), partial(make, "check"), checked)
+            return begin_each(logs, list(by_partition), partial(make, "check"), checked)
 
-        if all(self._logs.knows((queue.qid, number), some) for number, some in by_partition.items()):
+        if add is not None or self._knows(queue, by_partition):
             return settle()
-        return _begin_after(check, settle, done)
+        return begin_after(check, settle, done)
+
+    def _knows(self, queue: Queue, parts: Mapping[int, Sequence[ClaimReceipt]]) -> bool:
+        return all(self._logs.knows((queue.qid, number), some) for number, some in parts.items())
 
     # Names
 
@@ -359,11 +395,7 @@ class ClaimUseCases:
     def is_done(self, queue: Queue, location: Location) -> bool:
         """Returns whether a message was acknowledged, or is done in another way. Waits for the answer."""
         number, position = location
-        self.check(queue, [number])
-        found: bool = _wait(
-            lambda done: self._begin_one(queue, number, LookRequest(queue, done, lambda state: state.is_done(position)))
-        )
-        return found
+        return self.look_at(queue, lambda state, _now: state.is_done(position), [number])[number]
 
     # Moves to another queue
 
@@ -389,24 +421,23 @@ class ClaimUseCases:
         """Starts to end every claim of a queue."""
         self.check(queue)
         numbers = range(1, queue.partitions + 1)
-        return self._begin_each(queue, numbers, lambda _number, each: ReleaseAllRequest(queue, each), done)
+        return begin_each(self._logs_of(queue), numbers, lambda _number, each: ReleaseAllRequest(queue, each), done)
 
     def counts(self, access: QueueAccess) -> dict[int, ClaimCounts]:
         """Counts claims, by partition."""
 
-        def count(state: State) -> ClaimCounts:
-            now = self._runtime.now()
+        def count(state: State, now: int) -> ClaimCounts:
             claimed = sum(claim.expires >= now for claim in state.outstanding.values())
             return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
 
-        return self._look(access, count)
+        return access.use(lambda queue: self.look_at(queue, count))
 
     def size(self, access: QueueAccess, limit: int) -> Size:
         """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""
 
         def size(queue: Queue) -> Size:
             total, exact = 0, True
-            for number, view in self._views(queue).items():
+            for number, view in self.look_at(queue, _View).items():
                 total += view.outstanding
                 lower = ids.following(view.cursor)
                 for page in self._pages(queue, number, lower):
@@ -426,7 +457,7 @@ class ClaimUseCases:
         def peek(queue: Queue) -> list[Message]:
             found: list[Message] = []
             weight = 0
-            for number, view in self._views(queue).items():
+            for number, view in self.look_at(queue, _View).items():
                 for message in self._undone(queue, number, view):
                     if len(found) >= limit or weight >= self._limits.page_bytes:
                         return found
@@ -446,11 +477,6 @@ class ClaimUseCases:
         for page in self._pages(queue, number, ids.following(view.cursor)):
             yield from (message for message in page if message.position not in view.above)
 
-    def _views(self, queue: Queue) -> dict[int, _View]:
-        self.check(queue)
-        views: dict[int, _View] = _wait(lambda done: self._begin_looks(queue, _View, done))
-        return views
-
     def _pages(self, queue: Queue, number: int, lower: Position) -> Iterator[list[Message]]:
         """Reads a partition from a position up to now."""
         more = True
@@ -462,107 +488,44 @@ class ClaimUseCases:
             more = page.more and page.next is not None
             lower = page.next or lower
 
-    def _look(self, access: QueueAccess, look: Callable[[State], T]) -> dict[int, T]:
-        def call(queue: Queue) -> dict[int, T]:
-            self.check(queue)
-            found: dict[int, T] = _wait(lambda done: self._begin_looks(queue, look, done))
-            return found
+    def look_at(
+        self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
+    ) -> dict[int, T]:
+        """Returns what ``look`` says of partitions' states, given the time (milliseconds since 1970); waits.
 
-        return access.use(call)
-
-    def look_at(self, queue: Queue, numbers: Sequence[int], look: Callable[[State, int], T]) -> dict[int, T]:
-        """Returns what ``look`` says of partitions' states, given the time (milliseconds since 1970); waits."""
+        Args:
+            queue: The row.
+            look: Called once a partition.
+            numbers: Of partitions; None: all.
+        """
+        numbers = range(1, queue.partitions + 1) if numbers is None else numbers
         self.check(queue, numbers)
 
-        def call(state: State) -> T:
-            return look(state, self._runtime.now())
+        def make(_number: int, each: Done) -> Request:
+            return LookRequest(queue, each, lambda state: look(state, self._runtime.now()))
 
-        found: dict[int, T] = _wait(
-            lambda done: self._begin_each(queue, numbers, lambda _number, each: LookRequest(queue, each, call), done)
-        )
+        found: dict[int, T] = _wait(partial(begin_each, self._logs_of(queue), numbers, make))
         return found
 
-    def _begin_looks(self, queue: Queue, look: Callable[[State], Any], done: Done) -> Callable[[], Outcome]:
-        numbers = range(1, queue.partitions + 1)
-        return self._begin_each(queue, numbers, lambda _number, each: LookRequest(queue, each, look), done)
+    def _logs_of(self, queue: Queue) -> Add:
+        return lambda number, request: self._logs.add((queue.qid, number), request)
 
     def _begin_one(self, queue: Queue, number: int, request: Request) -> Callable[[], Outcome]:
         self._logs.add((queue.qid, number), request)
         return request.give_up
 
-    def _begin_each(
-        self, queue: Queue, numbers: Sequence[int], make: Callable[[int, Done], Request], done: Done
-    ) -> Callable[[], Outcome]:
-        """Asks the logs of several partitions; reports their results by partition, or the first error."""
-        if not numbers:
-            done({}, None)
-            return lambda: "none"
-        lock = threading.Lock()
-        found: dict[int, Any] = {}
-        errors: list[Exception] = []
 
-        def told(number: int, value: object, error: Exception | None) -> None:
-            with lock:
-                found[number] = value
-                if error is not None:
-                    errors.append(error)
-                last = len(found) == len(numbers)
-            if last and errors:
-                done(None, _first_error(errors, sent=any(request.sent for _, request in requests)))
-            elif last:
-                done({number: found[number] for number in numbers}, None)
-
-        requests = [(number, make(number, partial(told, number))) for number in numbers]
-        for number, request in requests:
-            self._logs.add((queue.qid, number), request)
-
-        def give_up() -> Outcome:
-            outcomes = {request.give_up() for _, request in requests}
-            return "unknown" if "unknown" in outcomes else "none"
-
-        return give_up
-
-
-def _begin_after(
-    first: Callable[[Done], Callable[[], Outcome]], then: Callable[[], Callable[[], Outcome]], done: Done
-) -> Callable[[], Outcome]:
-    """Begins something when something else has succeeded; reports the error if that fails."""
-    lock = threading.Lock()
-    given_up: list[Callable[[], Outcome]] = []
-    gone = False
-
-    def told(_value: object, error: Exception | None) -> None:
-        if error is not None:
-            done(None, error)
-            return
-        with lock:
-            if not gone:
-                given_up.append(then())
-
-    with lock:
-        given_up.append(first(told))
-
-    def give_up() -> Outcome:
-        nonlocal gone
-        with lock:
-            gone = True
-            return given_up[-1]()
-
-    return give_up
-
-
-def _first_error(errors: Sequence[Exception], *, sent: bool) -> Exception:
-    """Returns the error for a caller if some of several partitions failed; ``sent``: others may have changed."""
-    error = errors[0]
-    if sent and isinstance(error, StoreUnavailable) and error.outcome == "none":
-        return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
-    return error
+def _by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceipt]]:
+    found: dict[int, list[ClaimReceipt]] = {}
+    for receipt in receipts:
+        found.setdefault(receipt.partition, []).append(receipt)
+    return found
 
 
 class _View:
     """What is not done in a state, and what scans pass over."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, _now: int) -> None:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)

@@ -1,20 +1,24 @@
-"""A claim over several partitions, one after another."""
+"""What is asked of several partitions of a queue: a claim, of one after another; anything else, of all at once."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 
-from queuey.claims import ClaimReceipt, Poll
-from queuey.errors import Outcome, TooManyClaims
+from queuey.claims import ClaimReceipt, Poll, Settlement
+from queuey.errors import Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
 from queuey.service.claims.log_cache import LogCache
-from queuey.service.claims.requests import PollRequest, SettleRequest, too_late
+from queuey.service.claims.requests import PollRequest, Request, SettleRequest, too_late
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.turns import Turns
+
+Add = Callable[[int, Request], None]
+"""Passes a request to the log of a partition."""
 
 
 class HandedOut(msgspec.Struct, gc=False):
@@ -32,6 +36,27 @@ class HandedOut(msgspec.Struct, gc=False):
     expires: float
 
 
+class Acknowledgement(msgspec.Struct):
+    """What a claim acknowledges. All tries of a request share one, so that it is sent once.
+
+    Attributes:
+        receipts: Of the queue that is claimed from.
+        texts: The same as the caller wrote them, for its answer.
+        settled: What became of them, in the same order; None: that is not known yet.
+        in_doubt: Some may have been acknowledged, so an error of the request has the outcome ``unknown``.
+    """
+
+    receipts: Sequence[ClaimReceipt] = ()
+    texts: Sequence[str] = ()
+    settled: list[Settlement] | None = None
+    in_doubt: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to acknowledge."""
+        return self.settled is None and bool(self.receipts)
+
+
 class ClaimSearch:
     """Asks partitions for messages until one has some, or enough. The result is a list of :class:`HandedOut`.
 
@@ -41,13 +66,14 @@ class ClaimSearch:
         queue: The row.
         partitions: In the order in which they are asked.
         poll: What is wanted.
-        done: Called at the end.
-        gather: Go on to further partitions until there are as many messages as wanted. Says, given when the first
-            partition that had some was asked (boot time), whether its claims are over before the caller has the answer.
-            None: do not go on.
+        done: Called at the end, and not before :meth:`acknowledged`.
+        is_late: Says, given when the first partition that had messages was asked (boot time), whether its claims are
+            over before the caller has the answer.
+        ack: What is acknowledged beside.
+        gather: Go on to further partitions until there are as many messages as wanted.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a claim needs, and what it was asked for
         self,
         logs: LogCache,
         turns: Turns,
@@ -55,8 +81,10 @@ class ClaimSearch:
         partitions: Sequence[int],
         poll: Poll,
         done: Done,
+        is_late: Callable[[float], bool],
+        ack: Acknowledgement,
         *,
-        gather: Callable[[float], bool] | None = None,
+        gather: bool,
     ) -> None:
         self._logs = logs
         self._turns = turns
@@ -64,7 +92,11 @@ class ClaimSearch:
         self._partitions = partitions
         self._poll = poll
         self._done = done
-        self._is_late = gather
+        self._is_late = is_late
+        self._gather = gather
+        self._ack = ack
+        self._ended = False
+        self._error: Exception | None = None
         self._found: list[HandedOut] = []
         self._lock = threading.Lock()
         self._gone = False
@@ -73,11 +105,27 @@ class ClaimSearch:
         self._at = 0
         self._began = 0.0
         self._went_on = False
+        """It went on after it had found messages, so their claims may be over soon."""
 
-    def start(self) -> Callable[[], Outcome]:
-        """Begins; returns what gives it up."""
-        self._ask()
+    def start(self, *beside: Request) -> Callable[[], Outcome]:
+        """Begins; returns what gives it up. The first partition gets other requests as well, for the same entry."""
+        self._ask(*beside)
         return self.give_up
+
+    def acknowledged(self, settled: list[Settlement] | None, error: Exception | None) -> None:
+        """Takes in what became of the receipts; if that is an error, what was claimed is released."""
+        ack = self._ack
+        # Receipts beside one that was refused may have been acknowledged.
+        ack.in_doubt = error is None or isinstance(error, TooManyClaims)
+        if error is not None:
+            self.give_up()
+            self._done(None, error)
+            return
+        with self._lock:
+            ack.settled = settled
+            ended = self._ended
+        if ended:
+            self._report()
 
     def give_up(self) -> Outcome:
         """Ends the claim without calling back; messages that were claimed for the caller are released."""
@@ -97,7 +145,7 @@ class ClaimSearch:
             request = SettleRequest(self._queue, lambda _value, _error: None, "release", receipts)
             self._logs.add((self._queue.qid, number), request)
 
-    def _ask(self) -> None:
+    def _ask(self, *beside: Request) -> None:
         number = self._partitions[self._at]
         left = self._poll.max_bytes - sum(len(each.message.body) for each in self._found)
         poll = Poll(self._poll.limit - len(self._found), self._poll.ttl, left)
@@ -106,7 +154,7 @@ class ClaimSearch:
             if self._gone:
                 return
             request = self._asked = PollRequest(self._queue, partial(self._told, number), poll)
-        self._logs.add((self._queue.qid, number), request)
+        self._logs.add((self._queue.qid, number), *beside, request)
 
     def _told(self, number: int, given: list[tuple[Message, int, int, int]] | None, error: Exception | None) -> None:
         if isinstance(error, TooManyClaims):
@@ -140,16 +188,94 @@ class ClaimSearch:
 
     def _has_enough(self) -> bool:
         """Returns whether no further partition is to be asked."""
-        if self._is_late is None or len(self._found) >= self._poll.limit:
+        if not self._gather or len(self._found) >= self._poll.limit:
             return True
         return sum(len(each.message.body) for each in self._found) >= self._poll.max_bytes
 
     def _end(self, error: Exception | None = None) -> None:
+        """Notes the end of the search, and reports it unless receipts are still being acknowledged."""
+        with self._lock:
+            self._ended, self._error = True, error
+            if self._ack.pending:
+                self._went_on = True
+                return
+        self._report()
+
+    def _report(self) -> None:
         """Gives the caller what was found; the error if that is nothing."""
-        if self._went_on and self._poll.ttl and self._is_late is not None and self._is_late(self._began):
+        if self._found and self._went_on and self._poll.ttl and self._is_late(self._began):
             self._release(self._found)
             self._done(None, too_late())
-        elif self._found or error is None:
+        elif self._found or self._error is None:
             self._done(self._found, None)
         else:
-            self._done(None, error)
+            self._done(None, self._error)
+
+
+def begin_each(
+    add: Add, numbers: Sequence[int], make: Callable[[int, Done], Request], done: Done
+) -> Callable[[], Outcome]:
+    """Asks the logs of several partitions; reports their results by partition, or the first error."""
+    if not numbers:
+        done({}, None)
+        return lambda: "none"
+    lock = threading.Lock()
+    found: dict[int, Any] = {}
+    errors: list[Exception] = []
+
+    def told(number: int, value: object, error: Exception | None) -> None:
+        with lock:
+            found[number] = value
+            if error is not None:
+                errors.append(error)
+            last = len(found) == len(numbers)
+        if last and errors:
+            done(None, _first_error(errors, sent=any(request.sent for _, request in requests)))
+        elif last:
+            done({number: found[number] for number in numbers}, None)
+
+    requests = [(number, make(number, partial(told, number))) for number in numbers]
+    for number, request in requests:
+        add(number, request)
+
+    def give_up() -> Outcome:
+        outcomes = {request.give_up() for _, request in requests}
+        return "unknown" if "unknown" in outcomes else "none"
+
+    return give_up
+
+
+def begin_after(
+    first: Callable[[Done], Callable[[], Outcome]], then: Callable[[], Callable[[], Outcome]], done: Done
+) -> Callable[[], Outcome]:
+    """Begins something when something else has succeeded; reports the error if that fails."""
+    lock = threading.Lock()
+    given_up: list[Callable[[], Outcome]] = []
+    gone = False
+
+    def told(_value: object, error: Exception | None) -> None:
+        if error is not None:
+            done(None, error)
+            return
+        with lock:
+            if not gone:
+                given_up.append(then())
+
+    with lock:
+        given_up.append(first(told))
+
+    def give_up() -> Outcome:
+        nonlocal gone
+        with lock:
+            gone = True
+            return given_up[-1]()
+
+    return give_up
+
+
+def _first_error(errors: Sequence[Exception], *, sent: bool) -> Exception:
+    """Returns the error for a caller if some of several partitions failed; ``sent``: others may have changed."""
+    error = errors[0]
+    if sent and isinstance(error, StoreUnavailable) and error.outcome == "none":
+        return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
+    return error

@@ -358,7 +358,9 @@ class PartitionLog:
         if not poll.given:
             full = material is not None and material.full
             request.first_asked = request.first_asked or request.asked
-            if material is not None and material.more and end.chosen - request.first_asked < PATIENCE:
+            # What is to be delivered again may have been taken by others, or settled by receipts in the same entry.
+            more = material is not None and (material.more or material.again)
+            if more and end.chosen - request.first_asked < PATIENCE:
                 self.add(request)
                 return
             request.answer(None, too_many(self._partition)) if full else request.answer([])

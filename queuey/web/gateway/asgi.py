@@ -34,10 +34,11 @@ from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
+from queuey.service import Acknowledgement
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WAITER, Deferred, Endpoint, Hot, Match, WouldBlock
-from queuey.web.errors import error_response
+from queuey.web.errors import FIRST, error_response
 from queuey.web.facades.facade import FACADE, Facade
 from queuey.web.gateway.long_polls import LongPoll, LongPolls
 from queuey.web.gateway.rates import RateLimits
@@ -293,6 +294,7 @@ class Gateway:
             poll = environ[WAITER] = self._polls.begin(
                 tenant, environ.get("HTTP_AUTHORIZATION"), receive if BODY in environ else None
             )
+            environ[FIRST] = Acknowledgement()
             if (turn := self._polls.first_turn(poll)) is not None:
                 await turn
         return await self._work(environ, hot, tenant)
@@ -304,8 +306,9 @@ class Gateway:
 
     async def _read(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
         """Answers a read, whose answer may have a page of bodies."""
-        if hot is not None and self._is_short_read(environ, hot):
-            response = await self._read_at_once(environ, hot, tenant)
+        size = len(environ.get(BODY, b""))
+        if hot is not None and size <= SHORT_BODY and self._is_short_read(environ, hot):
+            response = await self._read_at_once(environ, hot, tenant, size)
             if response is not None:
                 return response
         # Threads that wait for a network do not disturb each other.
@@ -334,13 +337,13 @@ class Gateway:
         if self._contention.several:
             await self._scheduler.pause(tenant)
 
-    async def _read_at_once(self, environ: Environ, hot: Hot, tenant: str) -> Response | None:
+    async def _read_at_once(self, environ: Environ, hot: Hot, tenant: str, size: int) -> Response | None:
         """Answers in the loop's thread what has messages in its answer, or returns None with the request as it was."""
         if not self._memory.take(tenant, SHORT_BYTES):
             return None
         response = None
         try:
-            response = await self._at_once(self._hot[hot.resource], environ, hot.match, 0)
+            response = await self._at_once(self._hot[hot.resource], environ, hot.match, size)
         finally:
             self._release_rest(environ, tenant, response, SHORT_BYTES)
         return response

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from msgspec import UNSET
@@ -12,11 +12,12 @@ from msgspec import UNSET
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, Outcome, TooManyClaims
 from queuey.messages import Queue
-from queuey.service import HandedOut, QueueAccess, Service
+from queuey.service import Acknowledgement, HandedOut, QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WAITER, Begin, Begun, Done, Match, WouldBlock
+from queuey.web.errors import FIRST
 from queuey.web.requests import read_body, read_object, read_query
 from queuey.web.responses import JSON, Environ, Response, body_of, json_response
 from queuey.web.v1 import schemas
@@ -25,6 +26,7 @@ from queuey.web.v1.ranges import read_partitions
 from queuey.web.v1.spec import DEFAULT_CLAIM, DEFAULT_CLAIMS, DEFAULT_COUNTED, MAX_CLAIM, MOST_CLAIMS, MOST_COUNTED
 from queuey.web.validators import Errors
 
+T = TypeVar("T")
 CLAIM_FIELDS = frozenset({"limit", "ttl", "wait", "partitions"})
 LIMIT_FIELDS = frozenset({"limit"})
 
@@ -50,13 +52,32 @@ class ClaimViews:
     def claim(self, environ: Environ, match: Match) -> Response:
         """Claims messages."""
         access = self._enter(environ, match)
-        return _handed_out(access.queue, self._claims.claim(access, **self._asked(environ)))
+        asked = self._asked(environ)
+        ack = _with_fresh_row(access, partial(self._acknowledged_first, environ))
+        try:
+            return _handed_out(access.queue, ack, self._claims.claim(access, **asked, ack=ack))
+        except InvalidRequest as error:
+            fields = {"acknowledge" if name == "receipts" else name: text for name, text in error.fields.items()}
+            raise InvalidRequest(fields) from error
 
     def begin_claim(self, environ: Environ, match: Match) -> Begun:
         """Is ``claim`` without blocking."""
         queue = self._authorization.enter_at_once(environ, match, "work")
-        begin = partial(self._claims.begin_claim, queue, **self._asked(environ), max_bytes=SHORT_BYTES)
-        return _begun(begin, partial(_handed_out, queue))
+        asked = self._asked(environ)
+        ack = _at_once(partial(self._acknowledged_first, environ), queue)
+        begin = partial(self._claims.begin_claim, queue, **asked, max_bytes=SHORT_BYTES, ack=ack)
+        return _begun(begin, partial(_handed_out, queue, ack))
+
+    def _acknowledged_first(self, environ: Environ, queue: Queue) -> Acknowledgement:
+        """Returns what a claim acknowledges; reads it, unless an earlier try of the request has acknowledged it."""
+        ack: Acknowledgement = environ.setdefault(FIRST, Acknowledgement())
+        if ack.settled is None and (body := read_body(environ, self._limits.max_body)):
+            texts = read_object(body).get("acknowledge")
+            errors = Errors()
+            ack.receipts = [] if texts is None else _receipts("acknowledge", texts, queue, errors)
+            errors.check()
+            ack.texts = texts or ()
+        return ack
 
     def _asked(self, environ: Environ) -> dict[str, Any]:
         """Reads what the query asks for, as the use case takes it."""
@@ -116,24 +137,16 @@ class ClaimViews:
 
     def _read_at_once(self, environ: Environ, match: Match) -> tuple[Queue, _Given]:
         queue = self._authorization.enter_at_once(environ, match, "work")
-        try:
-            return queue, self._read(environ, queue)
-        except InvalidRequest:
-            raise WouldBlock from None  # it may be the row that is wrong
+        return queue, _at_once(partial(self._read, environ), queue)
 
     def _read_fresh(self, environ: Environ, access: QueueAccess) -> _Given:
-        try:
-            return self._read(environ, access.queue)
-        except InvalidRequest:
-            if not access.renew():
-                raise
-            return self._read(environ, access.queue)
+        return _with_fresh_row(access, partial(self._read, environ))
 
     def _read(self, environ: Environ, queue: Queue) -> _Given:
         """Reads receipts, and for how long to renew them."""
         given = read_object(read_body(environ, self._limits.max_body))
         errors = Errors()
-        receipts = _receipts(given.get("receipts"), queue, errors)
+        receipts = _receipts("receipts", given.get("receipts"), queue, errors)
         ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
         errors.check()
         return _Given(given["receipts"], receipts, DEFAULT_CLAIM if ttl is None else ttl)
@@ -169,8 +182,25 @@ class ClaimViews:
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
-def _handed_out(queue: Queue, claimed: Sequence[HandedOut]) -> Response:
-    return Response(200, body_of(render_claims(claimed, mark_of(queue))), JSON)
+def _handed_out(queue: Queue, ack: Acknowledgement, claimed: Sequence[HandedOut]) -> Response:
+    acknowledged = _results(ack.texts, ack.settled or ())
+    return Response(200, body_of(render_claims(claimed, mark_of(queue), acknowledged)), JSON)
+
+
+def _at_once(read: Callable[[Queue], T], queue: Queue) -> T:
+    try:
+        return read(queue)
+    except InvalidRequest:
+        raise WouldBlock from None  # it may be the row that is wrong
+
+
+def _with_fresh_row(access: QueueAccess, read: Callable[[Queue], T]) -> T:
+    try:
+        return read(access.queue)
+    except InvalidRequest:
+        if not access.renew():
+            raise
+        return read(access.queue)
 
 
 def _begun(begin: Begin, respond_with: Callable[[Any], Response]) -> Begun:
@@ -195,13 +225,13 @@ def _limit(environ: Environ, most: int) -> int | None:
     return limit
 
 
-def _receipts(value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]:
-    """Reads receipts; bad ones are noted in ``errors``."""
+def _receipts(name: str, value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]:
+    """Reads the receipts of a field; bad ones are noted in ``errors``."""
     if not isinstance(value, list):
-        errors["receipts"] = validators.REQUIRED if value is None else "Is not a list"
+        errors[name] = validators.REQUIRED if value is None else "Is not a list"
         return []
     if len(value) > MOST_CLAIMS:
-        errors["receipts"] = f"Longer than maximum length {MOST_CLAIMS}"
+        errors[name] = f"Longer than maximum length {MOST_CLAIMS}"
         return []
     found = []
     mark = mark_of(queue)
@@ -210,10 +240,10 @@ def _receipts(value: object, queue: Queue, errors: Errors) -> list[ClaimReceipt]
         try:
             receipt = parse_receipt(text)
         except ValueError:
-            errors[f"receipts.{index}"] = f'"{validators.show(item)}" is not a receipt'
+            errors[f"{name}.{index}"] = f'"{validators.show(item)}" is not a receipt'
             continue
         if marked != mark or receipt.partition > queue.partitions:
-            errors[f"receipts.{index}"] = f'"{item}" is of another queue, or of before this one was purged'
+            errors[f"{name}.{index}"] = f'"{item}" is of another queue, or of before this one was purged'
         found.append(receipt)
     return found
 
@@ -230,7 +260,17 @@ def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Respons
         TooManyClaims: The partition has as many claims as it may have.
         ClaimLost: Some were superseded.
     """
-    results = [
+    results = _results(texts, settlements)
+    statuses = {each.status for each in settlements}
+    if ReceiptStatus.REFUSED in statuses:
+        raise TooManyClaims("A partition has as many claims as it may have. Acknowledge or release some first.")
+    if ReceiptStatus.SUPERSEDED in statuses:
+        raise ClaimLost(results)
+    return json_response(schemas.Settled(results=results))
+
+
+def _results(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[schemas.Settlement]:
+    return [
         schemas.Settlement(
             receipt=text,
             status="superseded" if each.status is ReceiptStatus.SUPERSEDED else "ok",
@@ -238,9 +278,3 @@ def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Respons
         )
         for text, each in zip(texts, settlements, strict=True)
     ]
-    statuses = {each.status for each in settlements}
-    if ReceiptStatus.REFUSED in statuses:
-        raise TooManyClaims("A partition has as many claims as it may have. Acknowledge or release some first.")
-    if ReceiptStatus.SUPERSEDED in statuses:
-        raise ClaimLost(results)
-    return json_response(schemas.Settled(results=results))

@@ -104,7 +104,7 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
 
 
-def render_claims(claims: Sequence[HandedOut], mark: str) -> list[bytes]:
+def render_claims(claims: Sequence[HandedOut], mark: str, acknowledged: object = None) -> list[bytes]:
     """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
     ending = mark.encode()
     more = [
@@ -120,7 +120,8 @@ def render_claims(claims: Sequence[HandedOut], mark: str) -> list[bytes]:
         )
         for claim in claims
     ]
-    return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], more), b"]}"]
+    end = b'],"acknowledged":%b}' % encode(acknowledged) if acknowledged else b"]}"
+    return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], more), end]
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:

@@ -362,12 +362,6 @@ class ClaimedMessage(ReadMessage, kw_only=True):
     expires: Annotated[float, Meta(description="seconds since 1970, by the server's clock")]
 
 
-class Claims(Done, kw_only=True):
-    """Messages that were claimed, oldest first; none, when there are none."""
-
-    messages: list[ClaimedMessage]
-
-
 class Receipts(Struct):
     """Claims that are to end."""
 
@@ -386,6 +380,22 @@ class Settlement(Struct, omit_defaults=True):
     receipt: str
     status: Literal["ok", "superseded"]
     expires: float | UnsetType = UNSET
+
+
+class ClaimRequest(Struct):
+    """What a claim acknowledges, before it claims anything and at once."""
+
+    acknowledge: Annotated[list[Receipt], Meta(max_length=1000)] | None = None
+
+
+class Claims(Done, kw_only=True, omit_defaults=True):
+    """Messages that were claimed, oldest first; none, when there are none.
+
+    ``acknowledged``: what became of the receipts, in the order given, if there were any.
+    """
+
+    messages: list[ClaimedMessage]
+    acknowledged: list[Settlement] | UnsetType = UNSET
 
 
 class Settled(Done, kw_only=True):

@@ -18,7 +18,7 @@ from queuey.deadletters import dead_letter_from
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.messages import LogEntry, Meta, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
-from queuey.service import ClaimUseCases, HandedOut, Limits, QueueAccess, Service
+from queuey.service import Acknowledgement, ClaimUseCases, HandedOut, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
 from queuey.service.claims.runtime import ThreadRuntime
 from queuey.storage import Store
@@ -303,6 +303,48 @@ def test_given_up(store: Store) -> None:
     give_up = service.claims.begin_claim(queue, lambda *told_of: told.append(told_of), limit=1, ttl=1000)
     give_up()
     assert eventually(lambda: told != [] or texts(service.claims.claim(access, limit=1, ttl=1000)) == ["a"])
+
+
+def test_acknowledge_and_claim(store: Store) -> None:
+    """One request does both, in one entry if the receipt is of the partition that it asks first; it may be repeated."""
+    queue = make_queue(store, partitions=2)
+    service, access = enter(store, queue)
+    places = say(store, queue, "a", "b", "c", partition=1)
+    say(store, queue, "d", partition=2)
+    [a] = service.claims.claim(access, limit=1, ttl=60, partitions=[1])
+    number = store.read_log(queue, 1, 1).last
+    ack = Acknowledgement([a.receipt])
+    [b] = service.claims.claim(access, limit=1, ttl=60, partitions=[1], ack=ack)
+    assert b.message.position == places[1]
+    assert statuses(ack.settled or []) == [ReceiptStatus.DONE]
+    assert store.read_log(queue, 1, 1).last == number + 1
+    again = Acknowledgement([a.receipt, b.receipt])
+    [d] = service.claims.claim(access, limit=1, ttl=60, partitions=[2], ack=again)
+    assert d.message.body == "d"
+    assert statuses(again.settled or []) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
+    both = Acknowledgement([d.receipt, a.receipt])
+    assert texts(service.claims.claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
+    assert statuses(both.settled or []) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
+    assert service.claims.claim(access, limit=1, ttl=60, ack=both) == []
+    assert sum(counts.claimed for counts in service.claims.counts(access).values()) == 1
+
+
+@pytest.mark.parametrize("partitions", [[1], [2]])
+def test_acknowledge_what_another_process_gave(store: Store, other: Store, partitions: list[int]) -> None:
+    """A process that has not read the log does so; if a receipt names an entry that is not there, it claims nothing."""
+    queue = make_queue(store, partitions=2)
+    one, access = enter(store, queue)
+    two, there = enter(other, other.queue(APP, queue.name))
+    for number in (1, 2):
+        say(store, queue, "a", "b", partition=number)
+    held = [one.claims.claim(access, limit=1, ttl=60, partitions=[number])[0].receipt for number in (1, 2)]
+    wrong = Acknowledgement([structs.replace(held[0], number=99)])
+    with pytest.raises(InvalidRequest):
+        two.claims.claim(there, limit=1, ttl=60, partitions=partitions, ack=wrong)
+    assert sum(counts.claimed for counts in one.claims.counts(access).values()) == 2
+    ack = Acknowledgement(held)
+    assert texts(two.claims.claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
+    assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
 
 
 def test_many_callers(store: Store, other: Store) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
 
-from queuey.claims import Poll
-from queuey.errors import StoreUnavailable, TooManyClaims
+from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
+from queuey.errors import InvalidRequest, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
-from queuey.service.claims.claiming import ClaimSearch
+from queuey.service.claims.claiming import Acknowledgement, ClaimSearch
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.turns import Turns
@@ -21,11 +21,20 @@ QUEUE = Queue(application="a", name="q", uid=1, qid=7, partitions=3)
 class Scene:
     """A search, what it has asked for, and what it has told its caller."""
 
-    def __init__(self, poll: Poll, *, gather: Callable[[float], bool] | None = lambda _began: False) -> None:
+    def __init__(
+        self,
+        poll: Poll,
+        *,
+        is_late: Callable[[float], bool] = lambda _began: False,
+        gather: bool = True,
+        receipts: Sequence[ClaimReceipt] = (),
+    ) -> None:
+        self.ack = Acknowledgement(receipts)
         self.asked: list[tuple[int, Request]] = []
         self.told: list[tuple[Any, Exception | None]] = []
         turns = Turns(lambda: 0.0, lambda: 0.0)
-        self.search = ClaimSearch(cast(LogCache, self), turns, QUEUE, [1, 2, 3], poll, self._done, gather=gather)
+        logs = cast(LogCache, self)
+        self.search = ClaimSearch(logs, turns, QUEUE, [1, 2, 3], poll, self._done, is_late, self.ack, gather=gather)
         self.give_up = self.search.start()
 
     def add(self, key: Key, request: Request) -> None:
@@ -62,7 +71,7 @@ class Scene:
 
 def test_one_partition_is_enough() -> None:
     """Unless it is to gather, a claim ends with the first partition that has some."""
-    scene = Scene(Poll(5, 60, 100), gather=None)
+    scene = Scene(Poll(5, 60, 100), gather=False)
     scene.answer()
     scene.answer("a")
     assert (scene.bodies, [number for number, _ in scene.asked]) == (["a"], [1, 2])
@@ -119,10 +128,63 @@ def test_nothing_is_claimed_with_no_time() -> None:
 
 def test_claims_that_would_be_over() -> None:
     """If gathering has taken so long that the first claims may be over, the caller gets none of them."""
-    scene = Scene(Poll(5, 60, 100), gather=lambda _began: True)
+    scene = Scene(Poll(5, 60, 100), is_late=lambda _began: True)
     scene.answer("a")
     scene.answer("b")
     scene.answer()
     assert scene.released == [(1, [10]), (2, [20])]
+    [(found, error)] = scene.told
+    assert (found, isinstance(error, StoreUnavailable)) == (None, True)
+
+
+RECEIPT = ClaimReceipt(2, 5, 0, 1)
+SETTLED = [Settlement(RECEIPT, ReceiptStatus.DONE)]
+
+
+@pytest.mark.parametrize("first", ["messages", "receipts"])
+def test_answers_when_both_have_ended(first: str) -> None:
+    """The caller learns of its messages when the receipts are settled, too, whichever comes first."""
+    scene = Scene(Poll(5, 60, 100), gather=False, receipts=[RECEIPT])
+    steps: list[Callable[[], object]] = [lambda: scene.answer("a"), lambda: scene.search.acknowledged(SETTLED, None)]
+    for step in steps if first == "messages" else steps[::-1]:
+        assert scene.told == []
+        step()
+    assert scene.bodies == ["a"]
+    assert (scene.ack.settled, scene.ack.in_doubt, scene.ack.pending) == (SETTLED, True, False)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_nothing_is_claimed_if_the_acknowledgement_fails(found: bool) -> None:  # noqa: FBT001 - a case
+    """What was found is released, or no longer wanted; the error is that of the receipts."""
+    scene = Scene(Poll(5, 60, 100), gather=False, receipts=[RECEIPT])
+    if found:
+        scene.answer("a")
+    error = InvalidRequest({"receipts": "of another queue"})
+    scene.search.acknowledged(None, error)
+    assert scene.told == [(None, error)]
+    assert scene.released == ([(1, [10])] if found else [])
+    assert scene.asked[0][1].answered
+    assert not scene.ack.in_doubt
+    scene.search.start()
+    assert len([one for _, one in scene.asked if isinstance(one, PollRequest)]) == 1
+
+
+def test_a_claim_that_fails_after_the_acknowledgement() -> None:
+    """The error leaves open what was done, and another try acknowledges nothing."""
+    scene = Scene(Poll(5, 60, 100), receipts=[RECEIPT])
+    scene.answer(error=StoreUnavailable("away"))
+    scene.search.acknowledged(SETTLED, None)
+    [(found, error)] = scene.told
+    assert (found, str(error)) == (None, "away")
+    assert scene.ack.in_doubt
+    assert not scene.ack.pending
+
+
+def test_an_acknowledgement_that_takes_too_long() -> None:
+    """Claims that would be over when the caller learns of them are released."""
+    scene = Scene(Poll(5, 60, 100), is_late=lambda _began: True, gather=False, receipts=[RECEIPT])
+    scene.answer("a")
+    scene.search.acknowledged(SETTLED, None)
+    assert scene.released == [(1, [10])]
     [(found, error)] = scene.told
     assert (found, isinstance(error, StoreUnavailable)) == (None, True)

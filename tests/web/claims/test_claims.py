@@ -246,7 +246,7 @@ def test_bad_claims_are_refused(owner: Caller, q: str, field: str, value: str) -
 
 
 ID = "0123456789ab11e88000000000000001"
-BAD_RECEIPTS = [
+BAD_RECEIPTS: list[tuple[dict[str, Any], str]] = [
     ({}, "receipts"),
     ({"receipts": None}, "receipts"),
     ({"receipts": "1"}, "receipts"),

@@ -1,0 +1,301 @@
+"""One request that acknowledges what was done and claims what is next, in a thread and without one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from queuey.errors import QueueChanged, StoreUnavailable
+from queuey.service import ClaimUseCases, Limits
+from queuey.storage import Store
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.scheduling import SharedQuota
+from tests.backends import Clock
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace
+from tests.web.caller import Caller, Reply
+from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, claim, settle
+from tests.web.gateway_calls import ALWAYS, Request, running, until
+
+Ask = Callable[..., Reply]
+BAD = [(body, field) for body, field in BAD_RECEIPTS if body.get("receipts") is not None]
+QUERY = "limit=1&ttl=60&partitions="
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Long polls that no busy machine ends, and bodies short enough to be too long."""
+    return Limits(max_wait=ALWAYS, max_body=200_000)
+
+
+@pytest.fixture
+def q(owner: Caller) -> str:
+    """A queue of two partitions with the messages a, b and c in the first, and d in the second."""
+    owner.create("q", partitions=2)
+    for body in "abc":
+        owner.post("q", body, X_Partition="1")
+    owner.post("q", "d", X_Partition="2")
+    return "q"
+
+
+def written(acknowledge: object) -> bytes:
+    """The body of a claim that acknowledges."""
+    return json.dumps({"acknowledge": acknowledge}).encode()
+
+
+@pytest.fixture(params=["in a thread", "at once"])
+def ask(request: pytest.FixtureRequest, app: Any, owner: Caller) -> Ask:  # noqa: ANN401 - Pyramid's router
+    """Claims one message of a partition, with a body; what is not answered at once is handled in a thread."""
+
+    def blocking(body: bytes, partition: int = 1) -> Reply:
+        return owner("POST", f"q/claims?{QUERY}{partition}", body)
+
+    def at_once(body: bytes, partition: int = 1) -> Reply:
+        asked = Request("POST", "/v1/queuey/q/claims", body, query=f"{QUERY}{partition}")
+        reply: Reply = running(app)(asked.to)
+        return reply
+
+    return blocking if request.param == "in a thread" else at_once
+
+
+@pytest.fixture
+def settling() -> Iterator[list[int]]:
+    """How many receipts each acknowledgement had that reached the service."""
+    seen: list[int] = []
+    real = ClaimUseCases._begin_settling
+
+    def counting(claims: ClaimUseCases, *given: Any) -> Any:  # noqa: ANN401 - passed on
+        seen.append(len(given[2]))
+        return real(claims, *given)
+
+    with replace(ClaimUseCases._begin_settling, counting):
+        yield seen
+
+
+def receipt(owner: Caller, partition: int = 1) -> str:
+    """Claims a message of a partition."""
+    found: str = claim(owner, limit=1, ttl=100, partitions=partition)[0]["receipt"]
+    return found
+
+
+def claimed(owner: Caller) -> int:
+    """How many messages are claimed."""
+    found: int = owner.get("q/claims").json["claimed"]
+    return found
+
+
+def test_both_in_one_request(owner: Caller, q: str, ask: Ask) -> None:
+    """The next message comes with what became of the receipts, in their order; the same request again is safe."""
+    first, other = receipt(owner), receipt(owner, partition=2)
+    for status, expected in (("ok", ["b"]), ("ok", ["c"])):
+        reply = ask(written([other, first]))
+        assert (reply.status, bodies(reply.messages)) == (200, expected)
+        assert reply.json["acknowledged"] == [{"receipt": each, "status": status} for each in (other, first)]
+    assert claimed(owner) == 2
+    assert owner.get("q/size").json["size"] == 2
+
+
+def test_at_once_without_a_thread(app: Any, owner: Caller, q: str) -> None:  # noqa: ANN401 - Pyramid's router
+    """The gateway needs no thread for it."""
+    body = written([receipt(owner)])
+
+    async def work(gateway: Gateway) -> Reply:
+        async def refuse(*_: object, **__: object) -> None:
+            raise AssertionError("a thread was asked for")
+
+        gateway._threads.run = refuse  # type: ignore[method-assign, assignment]
+        return await Request("POST", "/v1/queuey/q/claims", body, query=f"{QUERY}1").to(gateway)
+
+    reply = running(app)(work)
+    assert (bodies(reply.messages), len(reply.json["acknowledged"])) == (["b"], 1)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"acknowledge":null}', b'{"acknowledge":[]}', b'{"more":1}'])
+def test_nothing_to_acknowledge(owner: Caller, q: str, ask: Ask, body: bytes) -> None:
+    """A claim without receipts is a claim."""
+    reply = ask(body)
+    assert (bodies(reply.messages), list(reply.json)) == (["a"], ["status", "messages"])
+
+
+def test_superseded(owner: Caller, q: str, clock: Clock, ask: Ask) -> None:
+    """A receipt that was superseded says so, and fails neither the others nor the claim."""
+    first, second = (each["receipt"] for each in claim(owner, limit=2, ttl=30, partitions="1"))
+    clock.advance(100)
+    [again] = claim(owner, limit=1, ttl=1000, partitions="1")
+    reply = ask(written([first, second]))
+    assert (reply.status, bodies(reply.messages)) == (200, ["c"])
+    assert [each["status"] for each in reply.json["acknowledged"]] == ["superseded", "ok"]
+    assert settle(owner, "ack", again).status == 200
+
+
+@pytest.mark.parametrize(("body", "field"), BAD)
+def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], field: str) -> None:
+    """What cannot be a receipt of this queue is named; nothing is acknowledged and nothing claimed."""
+    given = body["receipts"]
+    if isinstance(given, list) and len(given) == 1:
+        given, field = [receipt(owner), *given], "receipts.1"
+    reply = ask(written(given))
+    assert (reply.status, list(reply.errors)) == (400, [field.replace("receipts", "acknowledge")]), reply
+    assert claimed(owner) == (1 if field == "receipts.1" else 0)
+
+
+@pytest.mark.parametrize("partition", [1, 2])
+def test_a_receipt_of_no_entry(owner: Caller, q: str, ask: Ask, partition: int) -> None:
+    """A receipt may look right and name a delivery that never was: nothing is claimed."""
+    place, number, mark = receipt(owner).rsplit("-", 2)
+    reply = ask(written([f"{place}-{int(number) + 50}-{mark}"]), partition)
+    assert (reply.status, list(reply.errors)) == (400, ["acknowledge"])
+    assert claimed(owner) == 1
+
+
+@pytest.mark.parametrize("body", [b"x", b"[]", b"1", b'{"acknowledge":[1', b'{"acknowledge":NaN}'])
+def test_bodies_that_are_none(owner: Caller, q: str, ask: Ask, body: bytes) -> None:
+    """A body that is no JSON object is bad input."""
+    assert ask(body).status == 400
+    assert claimed(owner) == 0
+
+
+def test_too_long(owner: Caller, q: str, ask: Ask) -> None:
+    """A body has the same bounds as that of an acknowledgement."""
+    assert ask(b" " * 200_001).status == 413
+    receipts = [receipt(owner)] * 1000
+    reply = ask(json.dumps({"acknowledge": receipts}, indent=40).encode())  # longer than what is handled at once
+    assert len(reply.json["acknowledged"]) == 1000
+
+
+def test_without_the_right(owner: Caller, guest: Caller, anonymous: Caller, q: str) -> None:
+    """Who may not claim may not acknowledge by a claim."""
+    body = written([receipt(owner)])
+    assert [caller("POST", f"{caller.base}/q/claims", body).status for caller in (guest, anonymous)] == [403, 401]
+    assert claimed(owner) == 1
+
+
+# Failures
+
+
+def failing(error: Callable[[], Exception], times: int = 1000) -> Callable[..., bool]:
+    """Returns what stands for a call of the store that reports an error to its last argument."""
+    left = [times]
+
+    def call(_queue: object, *given: Any, **_: object) -> bool:  # noqa: ANN401 - as the store has it
+        left[0] -= 1
+        if left[0] < 0:
+            raise AssertionError("not expected")
+        given[-1](None, error())
+        return True
+
+    return call
+
+
+def test_the_acknowledgement_fails(owner: Caller, between: InterposedStore, q: str, ask: Ask) -> None:
+    """If nothing could be written, nothing was done, and the error says so."""
+    body = written([receipt(owner)])
+    between.instead(Store.begin_append_entry, failing(lambda: StoreUnavailable("away")))
+    for partition in (1, 2):
+        reply = ask(body, partition)
+        assert (reply.status, reply.json["outcome"]) == (503, "none")
+    between.passing(Store.begin_append_entry)
+    assert claimed(owner) == 1
+    assert bodies(ask(body).messages) == ["b"]
+
+
+def test_the_claim_fails(owner: Caller, between: InterposedStore, q: str, ask: Ask) -> None:
+    """What was acknowledged stays so, and the error leaves that open; the same request again finds it done."""
+    body = written([receipt(owner)])
+    between.instead(Store.begin_read, failing(lambda: StoreUnavailable("away")))
+    reply = ask(body, partition=2)
+    assert (reply.status, reply.json["outcome"]) == (503, "unknown")
+    assert claimed(owner) == 0
+    between.passing(Store.begin_read)
+    reply = ask(body, partition=2)
+    assert (bodies(reply.messages), reply.json["acknowledged"][0]["status"]) == (["d"], "ok")
+
+
+def test_the_row_changes(
+    owner: Caller, between: InterposedStore, store: Store, q: str, ask: Ask, settling: list[int]
+) -> None:
+    """A claim that is made again with a fresh row does not acknowledge again."""
+    body = written([receipt(owner)])
+    real = store.begin_read
+    changes = [QueueChanged("another row")]
+
+    def read(queue: Any, part: Any, done: Any) -> bool:  # noqa: ANN401 - as the store has it
+        if changes:
+            done(None, changes.pop())
+            return True
+        return real(queue, part, done)
+
+    between.instead(Store.begin_read, read)
+    reply = ask(body, partition=2)
+    assert (bodies(reply.messages), settling, changes) == (["d"], [1], [])
+    assert reply.json["acknowledged"][0]["status"] == "ok"
+
+
+# Waiting
+
+
+def drained(owner: Caller) -> str:
+    """Claims everything and acknowledges all but one message; returns its receipt."""
+    *rest, last = [receipt(owner), receipt(owner), receipt(owner), receipt(owner, 2)]
+    assert settle(owner, "ack", *rest).status == 200
+    return last
+
+
+def test_a_thread_that_waits(owner: Caller, q: str, settling: list[int]) -> None:
+    """What is acknowledged is so before the wait, and once, however often the claim is tried."""
+    body = written([drained(owner)])
+    settling.clear()
+    replies: list[Reply] = []
+    thread = threading.Thread(target=lambda: replies.append(owner("POST", "q/claims?wait=60&ttl=60", body)))
+    thread.start()
+    while claimed(owner):
+        thread.join(0.01)
+    assert replies == []
+    owner.post("q", "next", X_Partition="1")
+    thread.join()
+    assert (bodies(replies[0].messages), len(replies[0].json["acknowledged"])) == (["next"], 1)
+    assert settling == [1]
+
+
+@pytest.mark.parametrize("ends", ["message", "time", "leaves"])
+def test_a_long_poll(app: Any, owner: Caller, q: str, settling: list[int], ends: str) -> None:  # noqa: ANN401
+    """The same without a thread, whatever ends the wait."""
+    body = written([drained(owner)])
+    settling.clear()
+
+    async def work(gateway: Gateway) -> Reply:
+        wait = 1 if ends == "time" else ALWAYS
+        asked = Request("POST", "/v1/queuey/q/claims", body, query=f"wait={wait}&ttl=60")
+        task = asyncio.create_task(asked.to(gateway))
+        await until(lambda: gateway._polls.places.total != gateway._polls.places.free)
+        if ends != "time":
+            assert await asyncio.to_thread(claimed, owner) == 0
+            assert not task.done()
+        if ends == "message":
+            await Request(body=b"next").to(gateway)
+        elif ends == "leaves":
+            app.registry.service.stopping.set()
+        return await task
+
+    reply = running(app)(work)
+    assert bodies(reply.messages) == (["next"] if ends == "message" else [])
+    assert [each["status"] for each in reply.json["acknowledged"]] == ["ok"]
+    assert settling == [1]
+
+
+def test_no_place_to_wait(app: Any, owner: Caller, q: str) -> None:  # noqa: ANN401 - Pyramid's router
+    """A claim that is refused its wait has acknowledged all the same, so the error leaves that open."""
+    body = written([drained(owner)])
+
+    async def work(gateway: Gateway) -> Reply:
+        gateway._polls.places = SharedQuota(0, alpha=2)
+        return await Request("POST", "/v1/queuey/q/claims", body, query="wait=60&ttl=60").to(gateway)
+
+    reply = running(app)(work)
+    assert (reply.status, list(reply.errors), reply.json["outcome"]) == (503, ["TooManyWaiters"], "unknown")
+    assert claimed(owner) == 0
