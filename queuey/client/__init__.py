@@ -79,6 +79,7 @@ from queuey.client.results import (
     RawMessage,
     Reason,
     Receipt,
+    Received,
     Refused,
 )
 from queuey.client.sync import Client
@@ -153,6 +154,7 @@ __all__ = [
     "Reason",
     "Receipt",
     "ReceiptsError",
+    "Received",
     "Refused",
     "RetryPolicy",
     "SendOptions",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -371,6 +371,25 @@ class Refused(msgspec.Struct, frozen=True):
 
     receipt: str
     status: str
+
+
+class Received(list[Claimed]):
+    """Claimed messages, as a list.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> first = jobs.receive(1)
+        >>> second = jobs.receive(1, acknowledge=first)
+        >>> second[0].message.body, second.refused
+        ('two eggs', [])
+
+    Attributes:
+        refused: The receipts that were to be acknowledged and were refused.
+    """
+
+    def __init__(self, claimed: Iterable[Claimed] = (), refused: Iterable[Refused] = ()) -> None:
+        super().__init__(claimed)
+        self.refused = list(refused)
 
 
 class PartitionClaims(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from queuey.errors import StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
-from queuey.service.claims import Acknowledgement, ClaimCounts, ClaimUseCases, HandedOut, Size
+from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, JoinedAck, Size
 from queuey.service.drafts import Draft
 from queuey.service.explaining import Explaining, Explanation
 from queuey.service.limits import Limits
@@ -29,7 +29,6 @@ from queuey.service.workers import Workers
 from queuey.storage import Store
 
 __all__ = [
-    "Acknowledgement",
     "Bound",
     "Check",
     "ClaimCounts",
@@ -39,6 +38,7 @@ __all__ = [
     "Explaining",
     "Explanation",
     "HandedOut",
+    "JoinedAck",
     "Limits",
     "Location",
     "Mark",

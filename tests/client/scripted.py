@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,8 @@ def page(*numbers: int, more: bool = False, **fields: object) -> httpx2.Response
     return ok(**body | fields)
 
 
-def claims(*numbers: int, deliveries: int = 1) -> httpx2.Response:
-    """Gives the answer to a claim: messages of partition 1."""
+def claims(*numbers: int, deliveries: int = 1, superseded: Sequence[int] = ()) -> httpx2.Response:
+    """Gives the answer to a claim: messages of partition 1, and what it could not acknowledge."""
     messages = [
         {
             "message_id": message_id(n),
@@ -76,7 +76,8 @@ def claims(*numbers: int, deliveries: int = 1) -> httpx2.Response:
         }
         for n in numbers
     ]
-    return ok(messages=messages)
+    acknowledged = [{"receipt": f"r{n}", "status": "superseded"} for n in superseded]
+    return ok(messages=messages, **{"acknowledged": acknowledged} if superseded else {})
 
 
 def settled(*superseded: int) -> httpx2.Response:

@@ -15,7 +15,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.metrics import Metrics
-from queuey.service import Acknowledgement, ClaimUseCases, HandedOut, Limits, Waiter, Watchers
+from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, Waiter, Watchers
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
@@ -157,7 +157,7 @@ class Poll(Waiter):
         ttl: float,
         wait: float,
         queue: Queue = QUEUE,
-        ack: Acknowledgement | None = None,
+        ack: JoinedAck | None = None,
     ) -> None:
         super().__init__(web.watchers)
         self.tries = 0
@@ -231,7 +231,7 @@ class Client:
         asked, ttl = self._world.now, self._rng.choice((1.5, 3.0, 8.0))
         told: list[bool] = []
         jobs, self._finished = self._finished, []
-        ack = Acknowledgement([receipt for _, receipt in jobs])
+        ack = JoinedAck([receipt for _, receipt in jobs])
         settled = self._acknowledging(jobs)
 
         def done(found: list[HandedOut] | None, error: Exception | None) -> None:

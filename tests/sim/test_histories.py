@@ -19,6 +19,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, NewMessage, Page, Queue, Slice
 from queuey.service.claims import duplicates
+from queuey.service.claims.claiming import ClaimSearch
 from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
@@ -221,6 +222,7 @@ class Renumbering(ModelStore):
 
 
 REAL_APPEND = PartitionLog._append
+REAL_END = ClaimSearch._end
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,12 @@ class Mutation:
     setup: Setup = field(default_factory=Setup)
     instead: Callable[[], AbstractContextManager[None]] = nullcontext
     first: int = 0
+
+
+def ending_alone(search: ClaimSearch, error: Exception | None = None) -> None:
+    """Takes what waited for an acknowledgement for as good as new."""
+    REAL_END(search, error)
+    search._went_on = False
 
 
 def knowing_nothing_above(state: State, position: Position) -> bool:
@@ -310,6 +318,9 @@ MUTATIONS = {
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART))),
     "the deadline of another worker's answer": Mutation(
         ("G4",), instead=lambda: replace(Forwarding._is_late, never_late), first=700
+    ),
+    "the deadline of an answer that waits for an acknowledgement": Mutation(
+        ("G4",), instead=lambda: replace(ClaimSearch._end, ending_alone), first=1390
     ),
     "sending again what is in doubt": Mutation(
         ("G5", "G6"), instead=lambda: replace(PartitionLog._append, reading_once)

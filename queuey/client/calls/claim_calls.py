@@ -3,6 +3,7 @@
 All of them may be sent again after an answer that was lost:
 
 * *acknowledge*, *renew* and *release* name the claim by its receipt. Done twice they are the same as done once.
+  A *claim* may acknowledge as well.
 * A *claim* whose answer was lost has claimed messages for no caller. They are delivered again later, with
   one more delivery counted, whether or not the call is sent again.
 
@@ -11,7 +12,7 @@ The one exception is *release all*: sent again it might release what was claimed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import msgspec
@@ -28,10 +29,11 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.read_calls import Partitions, WireMessage, messages_of, plain_messages
 from queuey.client.errors import InvalidArgument
-from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize
+from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
 
 RECEIPTS_PER_CALL = 1000
 """The server's limit."""
+_JSON = {"content-type": "application/json"}
 
 Claim = str | Claimed
 """A claim: its receipt, or what a call returned."""
@@ -45,10 +47,16 @@ class _WireClaim(WireMessage, frozen=True, kw_only=True, gc=False):
 
 class _WireClaims(msgspec.Struct, frozen=True):
     messages: tuple[_WireClaim, ...]
+    acknowledged: tuple[Refused, ...] = ()
 
 
-def claim(queue: str, limit: int, ttl: float, wait: float, partitions: Partitions) -> Call[list[Claimed]]:
-    """Claims up to ``limit`` messages for ``ttl`` seconds; waits for some up to ``wait`` seconds."""
+def claim(
+    queue: str, limit: int, ttl: float, wait: float, partitions: Partitions, acknowledged: Sequence[str] = ()
+) -> Call[Received]:
+    """Claims up to ``limit`` messages for ``ttl`` seconds; waits for some up to ``wait`` seconds.
+
+    Before that, and at once, it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts.
+    """
     params = [("limit", number_text(limit)), ("ttl", number_text(ttl))]
     if wait:
         params.append(("wait", number_text(wait)))
@@ -56,7 +64,11 @@ def claim(queue: str, limit: int, ttl: float, wait: float, partitions: Partition
     if named != "*":
         params.append(("partitions", named))
     path = f"{queue_segment(queue)}/claims"
-    return Call("POST", path, _claimed, params=tuple(params), repeatable=True, wait=wait)
+    content = encode({"acknowledge": list(acknowledged)}) if acknowledged else None
+    headers = _JSON if acknowledged else {}
+    return Call(
+        "POST", path, _claimed, params=tuple(params), headers=headers, content=content, repeatable=True, wait=wait
+    )
 
 
 def acknowledge(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
@@ -113,16 +125,13 @@ def receipts_of(claims: Claim | Iterable[Claim]) -> list[str]:
 
 def _by_receipts(queue: str, what: str, receipts: Iterable[str], **fields: float) -> Iterator[Call[None]]:
     path, given = f"{queue_segment(queue)}/claims/{what}", list(receipts)
-    headers = {"content-type": "application/json"}
     for start in range(0, len(given), RECEIPTS_PER_CALL):
         content = encode({"receipts": given[start : start + RECEIPTS_PER_CALL], **fields})
-        yield Call("POST", path, nothing, headers=headers, content=content, repeatable=True)
+        yield Call("POST", path, nothing, headers=_JSON, content=content, repeatable=True)
 
 
-def _claimed(answer: HttpAnswer) -> list[Claimed]:
-    wires = decode(answer, _WireClaims).messages
-    messages = plain_messages(wires)
-    return [
-        Claimed(message, wire.receipt, wire.deliveries, wire.expires)
-        for message, wire in zip(messages, wires, strict=True)
-    ]
+def _claimed(answer: HttpAnswer) -> Received:
+    found = decode(answer, _WireClaims)
+    pairs = zip(plain_messages(found.messages), found.messages, strict=True)
+    claimed = [Claimed(message, wire.receipt, wire.deliveries, wire.expires) for message, wire in pairs]
+    return Received(claimed, [each for each in found.acknowledged if each.status != "ok"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
 from queuey.client.calls import claim_calls
 from queuey.client.calls.call import Call
-from queuey.client.calls.claim_calls import Claim
+from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
 from queuey.client.claims.held import HeldJob, Hold, Holding, Work
@@ -16,7 +16,7 @@ from queuey.client.claims.jobs import LEAVING
 from queuey.client.errors import ClaimLost, ClientError
 from queuey.client.http.attempts import AsyncTiming, Notice, Patience
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Refused
+from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
 
 if TYPE_CHECKING:
     import asyncio
@@ -187,21 +187,23 @@ class AsyncJobQueue:
         holds: list[Hold] = []
         try:
             while True:
+                holding.postpone(loop.to_acknowledge())
                 try:
                     claimed = await self._run(loop.call())
                 except ClientError as error:
                     await timing.sleep(loop.pause_after(error))
                     continue
-                loop.answered()
+                holding.settle(loop.finished, [each.receipt for each in claimed.refused])
+                loop.acknowledged()
                 holds = self._keeper.hold(self.name, [each.receipt for each in claimed], loop.ttl, loop.asked)
                 for each, hold in zip(claimed, holds, strict=True):
                     if hold.state != "held":
                         continue
                     yield AsyncJob(each, hold, holding, timing.clock, self._run)
                     holding.finish(hold)
-                    if loop.worked(hold):
+                    # What is finished with the last one goes along with the next claim.
+                    if loop.worked(hold) and hold is not holds[-1]:
                         await self._acknowledge(loop)
-                await self._acknowledge(loop)
                 pause = loop.pause(len(claimed))
                 if pause is None:
                     return
@@ -211,10 +213,21 @@ class AsyncJobQueue:
             await self._leave(holds)
 
     async def receive(
-        self, limit: int = 10, *, ttl: float = 30.0, wait: float = 0.0, partitions: Partitions = "*"
-    ) -> list[Claimed]:
+        self,
+        limit: int = 10,
+        *,
+        ttl: float = 30.0,
+        wait: float = 0.0,
+        partitions: Partitions = "*",
+        acknowledge: Claim | Iterable[Claim] = (),
+    ) -> Received:
         """Claims messages once, which nothing renews; see :meth:`JobQueue.receive`."""
-        return await self._run(claim_calls.claim(self.name, limit, ttl, wait, partitions))
+        receipts = claim_calls.receipts_of(acknowledge)
+        refused = await self.ack(receipts[RECEIPTS_PER_CALL:])
+        asked = limit, ttl, wait, partitions, receipts[:RECEIPTS_PER_CALL]
+        received = await self._run(claim_calls.claim(self.name, *asked))
+        received.refused += refused
+        return received
 
     async def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
         """Says that messages are done; see :meth:`JobQueue.ack`."""

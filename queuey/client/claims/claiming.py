@@ -11,7 +11,7 @@ from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.held import Hold
 from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import Patience
-from queuey.client.results import Claimed
+from queuey.client.results import Received
 
 SHORTEST_TTL = 2.0
 """Seconds of the shortest claim that can be renewed in time."""
@@ -85,14 +85,15 @@ class Claiming:
         """Claims that were worked on and are to be acknowledged."""
         self._acknowledged = self._last
 
-    def call(self) -> Call[list[Claimed]]:
-        """Returns the claim to send now."""
+    def call(self) -> Call[Received]:
+        """Returns the claim to send now, which acknowledges what is finished."""
         self.asked = now = self._clock()
         # A message that comes at the end of the wait still has most of its time.
         wait = min(LONGEST_WAIT, self.ttl / 3)
         if self._idle is not None:
             wait = max(0.0, min(wait, self._last + self._idle - now))
-        return claim(self._queue, self._limit, self.ttl, wait, self._partitions)
+        receipts = [hold.receipt for hold in self.finished]
+        return claim(self._queue, self._limit, self.ttl, wait, self._partitions, receipts)
 
     def answered(self) -> None:
         """Notes that the service works."""
@@ -112,7 +113,7 @@ class Claiming:
         return max(0.0, _SHORTEST_POLL - (now - self.asked))
 
     def worked(self, hold: Hold) -> bool:
-        """Notes that a job was worked on; returns whether the finished ones are to be acknowledged now."""
+        """Notes that a job was worked on; returns whether the finished ones are to be acknowledged before the next."""
         now = self._last = self._clock()
         if hold.state == "finished":
             self.finished.append(hold)

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from queuey.client.calls import claim_calls
 from queuey.client.calls.call import Call
-from queuey.client.calls.claim_calls import Claim
+from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
 from queuey.client.claims.held import HeldJob, Hold, Holding
@@ -16,7 +16,7 @@ from queuey.client.claims.keeper import Keeper, SendCall, send_all
 from queuey.client.errors import ClaimLost, ClientError
 from queuey.client.http.attempts import Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Refused
+from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
 
 LEAVING = 5.0
 """Seconds for which a loop that is left tries to give its jobs back."""
@@ -167,21 +167,23 @@ class JobQueue:
         holds: list[Hold] = []
         try:
             while True:
+                holding.postpone(loop.to_acknowledge())
                 try:
                     claimed = self._run(loop.call())
                 except ClientError as error:
                     timing.sleep(loop.pause_after(error))
                     continue
-                loop.answered()
+                holding.settle(loop.finished, [each.receipt for each in claimed.refused])
+                loop.acknowledged()
                 holds = self._keeper.hold(self.name, [each.receipt for each in claimed], loop.ttl, loop.asked)
                 for each, hold in zip(claimed, holds, strict=True):
                     if hold.state != "held":
                         continue
                     yield Job(each, hold, holding, timing.clock, self._run)
                     holding.finish(hold)
-                    if loop.worked(hold):
+                    # What is finished with the last one goes along with the next claim.
+                    if loop.worked(hold) and hold is not holds[-1]:
                         self._acknowledge(loop)
-                self._acknowledge(loop)
                 pause = loop.pause(len(claimed))
                 if pause is None:
                     return
@@ -191,8 +193,14 @@ class JobQueue:
             self._leave(holds)
 
     def receive(
-        self, limit: int = 10, *, ttl: float = 30.0, wait: float = 0.0, partitions: Partitions = "*"
-    ) -> list[Claimed]:
+        self,
+        limit: int = 10,
+        *,
+        ttl: float = 30.0,
+        wait: float = 0.0,
+        partitions: Partitions = "*",
+        acknowledge: Claim | Iterable[Claim] = (),
+    ) -> Received:
         """Claims messages once, for a program that acknowledges them itself. Nothing renews these.
 
         Args:
@@ -200,6 +208,8 @@ class JobQueue:
             ttl: Seconds, up to 43,200, after which a message that is not acknowledged is delivered again.
             wait: Seconds, up to 20, to wait for messages if there are none.
             partitions: ``"*"`` for all, a number, or several.
+            acknowledge: Receipts, or what this method returned: they are acknowledged by the same request, before
+                it waits. ``refused`` of the result names those whose messages were delivered to another caller.
 
         Example:
             >>> from queuey.client import Client
@@ -213,7 +223,12 @@ class JobQueue:
             >>> len(claimed), refused
             (2, [])
         """
-        return self._run(claim_calls.claim(self.name, limit, ttl, wait, partitions))
+        receipts = claim_calls.receipts_of(acknowledge)
+        refused = self.ack(receipts[RECEIPTS_PER_CALL:])
+        asked = limit, ttl, wait, partitions, receipts[:RECEIPTS_PER_CALL]
+        received = self._run(claim_calls.claim(self.name, *asked))
+        received.refused += refused
+        return received
 
     def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
         """Acknowledges messages: they are not delivered again.

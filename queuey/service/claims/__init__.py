@@ -20,7 +20,7 @@ from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
 from queuey.ids import Position
 from queuey.messages import Location, Message, Queue, Slice
 from queuey.metrics import Metrics
-from queuey.service.claims.claiming import Acknowledgement, Add, ClaimSearch, HandedOut, begin_after, begin_each
+from queuey.service.claims.claiming import Add, ClaimSearch, HandedOut, JoinedAck, begin_after, begin_each
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
@@ -45,7 +45,7 @@ from queuey.service.watching import Trigger, Waiter, WaitingThread, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
 
-__all__ = ["Acknowledgement", "ClaimCounts", "ClaimUseCases", "HandedOut", "Size"]
+__all__ = ["ClaimCounts", "ClaimUseCases", "HandedOut", "JoinedAck", "Size"]
 
 T = TypeVar("T")
 ENOUGH = 100
@@ -151,7 +151,7 @@ class ClaimUseCases:
         partitions: Sequence[int] | None = None,
         max_bytes: int | None = None,
         gather: bool = False,
-        ack: Acknowledgement | None = None,
+        ack: JoinedAck | None = None,
     ) -> Callable[[], Outcome]:
         """Starts a claim. It does not wait: if there is no message to claim, it calls the ``waiter``.
 
@@ -192,11 +192,11 @@ class ClaimUseCases:
         def is_late(began: float) -> bool:
             return self._runtime.boottime() - began > self._timing.answer_within(ttl)
 
-        ack = ack or Acknowledgement()
+        ack = ack or JoinedAck()
         search = ClaimSearch(self._logs, self._turns, queue, order, poll, told, is_late, ack, gather=gather)
         return self._begin_both(queue, ack, search, order[0]) if ack.pending else search.start()
 
-    def _begin_both(self, queue: Queue, ack: Acknowledgement, search: ClaimSearch, first: int) -> Callable[[], Outcome]:
+    def _begin_both(self, queue: Queue, ack: JoinedAck, search: ClaimSearch, first: int) -> Callable[[], Outcome]:
         """Starts a claim that begins with the partition ``first``, and what it acknowledges."""
         beside: list[Request] = []
         logs = self._logs_of(queue)
@@ -231,7 +231,7 @@ class ClaimUseCases:
         waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
         gather: bool = False,
-        ack: Acknowledgement | None = None,
+        ack: JoinedAck | None = None,
     ) -> list[HandedOut]:
         """Gives messages to a caller; does what :meth:`begin_claim` does, and waits if there is nothing.
 

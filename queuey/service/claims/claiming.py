@@ -36,7 +36,7 @@ class HandedOut(msgspec.Struct, gc=False):
     expires: float
 
 
-class Acknowledgement(msgspec.Struct):
+class JoinedAck(msgspec.Struct):
     """What a claim acknowledges. All tries of a request share one, so that it is sent once.
 
     Attributes:
@@ -82,7 +82,7 @@ class ClaimSearch:
         poll: Poll,
         done: Done,
         is_late: Callable[[float], bool],
-        ack: Acknowledgement,
+        ack: JoinedAck,
         *,
         gather: bool,
     ) -> None:

@@ -34,7 +34,7 @@ from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
-from queuey.service import Acknowledgement
+from queuey.service import JoinedAck
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WAITER, Deferred, Endpoint, Hot, Match, WouldBlock
@@ -294,7 +294,7 @@ class Gateway:
             poll = environ[WAITER] = self._polls.begin(
                 tenant, environ.get("HTTP_AUTHORIZATION"), receive if BODY in environ else None
             )
-            environ[FIRST] = Acknowledgement()
+            environ[FIRST] = JoinedAck()
             if (turn := self._polls.first_turn(poll)) is not None:
                 await turn
         return await self._work(environ, hot, tenant)

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest, Outcome, TooManyClaims
 from queuey.messages import Queue
-from queuey.service import Acknowledgement, HandedOut, QueueAccess, Service
+from queuey.service import HandedOut, JoinedAck, QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -68,9 +68,9 @@ class ClaimViews:
         begin = partial(self._claims.begin_claim, queue, **asked, max_bytes=SHORT_BYTES, ack=ack)
         return _begun(begin, partial(_handed_out, queue, ack))
 
-    def _acknowledged_first(self, environ: Environ, queue: Queue) -> Acknowledgement:
+    def _acknowledged_first(self, environ: Environ, queue: Queue) -> JoinedAck:
         """Returns what a claim acknowledges; reads it, unless an earlier try of the request has acknowledged it."""
-        ack: Acknowledgement = environ.setdefault(FIRST, Acknowledgement())
+        ack: JoinedAck = environ.setdefault(FIRST, JoinedAck())
         if ack.settled is None and (body := read_body(environ, self._limits.max_body)):
             texts = read_object(body).get("acknowledge")
             errors = Errors()
@@ -182,7 +182,7 @@ class ClaimViews:
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
-def _handed_out(queue: Queue, ack: Acknowledgement, claimed: Sequence[HandedOut]) -> Response:
+def _handed_out(queue: Queue, ack: JoinedAck, claimed: Sequence[HandedOut]) -> Response:
     acknowledged = _results(ack.texts, ack.settled or ())
     return Response(200, body_of(render_claims(claimed, mark_of(queue), acknowledged)), JSON)
 

@@ -18,7 +18,7 @@ from queuey.deadletters import dead_letter_from
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.messages import LogEntry, Meta, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
-from queuey.service import Acknowledgement, ClaimUseCases, HandedOut, Limits, QueueAccess, Service
+from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
 from queuey.service.claims.runtime import ThreadRuntime
 from queuey.storage import Store
@@ -313,16 +313,16 @@ def test_acknowledge_and_claim(store: Store) -> None:
     say(store, queue, "d", partition=2)
     [a] = service.claims.claim(access, limit=1, ttl=60, partitions=[1])
     number = store.read_log(queue, 1, 1).last
-    ack = Acknowledgement([a.receipt])
+    ack = JoinedAck([a.receipt])
     [b] = service.claims.claim(access, limit=1, ttl=60, partitions=[1], ack=ack)
     assert b.message.position == places[1]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE]
     assert store.read_log(queue, 1, 1).last == number + 1
-    again = Acknowledgement([a.receipt, b.receipt])
+    again = JoinedAck([a.receipt, b.receipt])
     [d] = service.claims.claim(access, limit=1, ttl=60, partitions=[2], ack=again)
     assert d.message.body == "d"
     assert statuses(again.settled or []) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
-    both = Acknowledgement([d.receipt, a.receipt])
+    both = JoinedAck([d.receipt, a.receipt])
     assert texts(service.claims.claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
     assert statuses(both.settled or []) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
     assert service.claims.claim(access, limit=1, ttl=60, ack=both) == []
@@ -338,11 +338,11 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     for number in (1, 2):
         say(store, queue, "a", "b", partition=number)
     held = [one.claims.claim(access, limit=1, ttl=60, partitions=[number])[0].receipt for number in (1, 2)]
-    wrong = Acknowledgement([structs.replace(held[0], number=99)])
+    wrong = JoinedAck([structs.replace(held[0], number=99)])
     with pytest.raises(InvalidRequest):
         two.claims.claim(there, limit=1, ttl=60, partitions=partitions, ack=wrong)
     assert sum(counts.claimed for counts in one.claims.counts(access).values()) == 2
-    ack = Acknowledgement(held)
+    ack = JoinedAck(held)
     assert texts(two.claims.claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
 

@@ -10,7 +10,7 @@ import pytest
 from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
 from queuey.errors import InvalidRequest, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
-from queuey.service.claims.claiming import Acknowledgement, ClaimSearch
+from queuey.service.claims.claiming import ClaimSearch, JoinedAck
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.turns import Turns
@@ -29,7 +29,7 @@ class Scene:
         gather: bool = True,
         receipts: Sequence[ClaimReceipt] = (),
     ) -> None:
-        self.ack = Acknowledgement(receipts)
+        self.ack = JoinedAck(receipts)
         self.asked: list[tuple[int, Request]] = []
         self.told: list[tuple[Any, Exception | None]] = []
         turns = Turns(lambda: 0.0, lambda: 0.0)
