@@ -77,7 +77,7 @@ def claims(*numbers: int, deliveries: int = 1, superseded: Sequence[int] = ()) -
         for n in numbers
     ]
     acknowledged = [{"receipt": f"r{n}", "status": "superseded"} for n in superseded]
-    return ok(messages=messages, **{"acknowledged": acknowledged} if superseded else {})
+    return ok(messages=messages, acknowledged=acknowledged)
 
 
 def settled(*superseded: int) -> httpx2.Response:
