@@ -1,5 +1,7 @@
 """The same granian and Pyramid, and a view that hands jobs out of a SQLite table: each claim and each end a commit.
 
+A claim whose body names receipts ends those in its own commit.
+
 A claim is one ``UPDATE … RETURNING`` of the oldest rows that nobody has. What it leaves out it leaves out in its own
 favour: no history, no second process, no limits, no metrics, no TTL of messages.
 
@@ -18,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import apsw
 from pyramid.config import Configurator
@@ -65,9 +68,12 @@ def fill(path: Path, count: int) -> None:
     connection.close()
 
 
-def claim(connection: apsw.Connection, limit: int) -> list[tuple[int, str, int]]:
-    """Claims the oldest jobs in a transaction of its own."""
+def claim(
+    connection: apsw.Connection, limit: int, receipts: Iterable[tuple[int, int]] = ()
+) -> list[tuple[int, str, int]]:
+    """Ends claims, and claims the oldest jobs, in a transaction of its own."""
     connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(DONE, receipts)
     now = time.time()
     found = connection.execute(CLAIM, (now + 60, now, limit)).fetchall()
     connection.execute("COMMIT")
@@ -90,19 +96,22 @@ def view(context: object, request: Request) -> Answer:
     connection: apsw.Connection | None = getattr(LOCAL, "connection", None)
     if connection is None:
         connection = LOCAL.connection = connect(PATH)
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    receipts = [(int(one), int(times)) for one, times in RECEIPT.findall(body)]
     if environ["PATH_INFO"].endswith("/ack"):
-        body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
-        receipts = [(int(one), int(times)) for one, times in RECEIPT.findall(body)]
         with TURNS:
             end(connection, receipts)
         return Answer("200 OK", b'{"status":"ok"}')
     with TURNS:
-        found = claim(connection, int(request.GET["limit"]))
+        found = claim(connection, int(request.GET["limit"]), receipts)
     messages = [
         {"message_id": str(number), "body": body, "receipt": f"{number}-{times}", "deliveries": times}
         for number, body, times in found
     ]
-    return Answer("200 OK", json.dumps({"status": "ok", "messages": messages}, separators=(",", ":")).encode())
+    answer: dict[str, Any] = {"status": "ok", "messages": messages}
+    if receipts:
+        answer["acknowledged"] = [{"receipt": f"{number}-{times}", "status": "ok"} for number, times in receipts]
+    return Answer("200 OK", json.dumps(answer, separators=(",", ":")).encode())
 
 
 def _digest(key: str) -> bytes:

@@ -1,7 +1,8 @@
 """Clients that claim messages and acknowledge them, one cycle after another, in a process of its own.
 
 Run as ``python -m tests.bench.load.cycles``; reads one JSON plan from standard input and writes one JSON result. It is
-the load generator with two requests in turn on each connection: the second names the receipts that the first got.
+the load generator with two requests in turn on each connection: the second names the receipts that the first got. Where
+the claims are joined, each request names the receipts that the one before it got, and claims the next messages.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import select
 import sys
 import time
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from tests.bench.load.generator import BadAnswer, Connection, Generator, Result, body_length
 
@@ -25,6 +26,7 @@ class Dialect(TypedDict):
 
     ``claim`` is a whole request; ``receipt`` a regular expression of what an answer names a message by. ``settle`` is a
     request up to its length, and ``before``, ``each`` (of a number and a receipt) and ``after`` make its body.
+    ``joined``: ``settle`` claims as well; a receipt that its answer calls superseded is an error.
     """
 
     claim: str
@@ -33,6 +35,7 @@ class Dialect(TypedDict):
     before: str
     each: str
     after: str
+    joined: NotRequired[bool]
 
 
 class CyclePlan(TypedDict):
@@ -66,6 +69,7 @@ class Cycles(Generator):
         self.settled = 0
         self.waiting = plan["connections"]
         self.dialect = plan["dialect"]
+        self.joined = self.dialect.get("joined", False)
         self.claim = self.dialect["claim"].encode()
         self.receipt = re.compile(self.dialect["receipt"].encode())
 
@@ -123,18 +127,19 @@ class Cycles(Generator):
             raise BadAnswer("connection closed")
         if end < 0 or len(whole) < end + 4 + body_length(whole[:end]):
             return False
-        if whole[9:12] != self.status:
+        if whole[9:12] != self.status or (self.joined and b'"superseded"' in whole):
             self.errors += 1
             self.error = whole[:600].decode("latin-1")
             return False
         receipts = self.receipts.pop(connection, None)
         if receipts:
             self.settled += len(receipts)
-        else:
+        found: list[bytes] = []
+        if self.joined or not receipts:
             self.latencies.append(time.perf_counter_ns() - connection.sent_at)
-            receipts = self.receipts[connection] = self.receipt.findall(whole, end)
+            found = self.receipts[connection] = self.receipt.findall(whole, end)
         self.next_request(connection)
-        return bool(receipts)
+        return bool(receipts or found)
 
 
 def main() -> None:

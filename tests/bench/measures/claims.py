@@ -23,21 +23,26 @@ from tests.bench.results import Report, Verdict, paired
 from tests.bench.started import processes, service
 
 QUEUE = "bench"
+TWO, ONE = "", ", one request a message"
+"""How sides are called that take two requests for a message, and one."""
 
 
-def dialect(limit: int, queue: str) -> Dialect:
-    """Returns how claims of so many messages, and their acknowledgements, are asked for."""
+def dialect(limit: int, queue: str, *, joined: bool = False) -> Dialect:
+    """Returns how claims of so many messages, and their acknowledgements, are asked for; joined: in one request."""
     path = f"{service.BASE}/{queue}/claims"
     length = "Content-Length: "
-    settle = traffic.request("POST", f"{path}/ack", "", {"Content-Type": "application/json"})
+    claim = f"{path}?limit={limit}&ttl=60"
+    settle = traffic.request("POST", claim if joined else f"{path}/ack", "", {"Content-Type": "application/json"})
     return {
-        "claim": traffic.request("POST", f"{path}?limit={limit}&ttl=60"),
-        "receipt": '"receipt":"([^"]+)"',
+        "claim": traffic.request("POST", claim),
+        # Not those that were acknowledged.
+        "receipt": '"receipt":"([^"]+)","deliveries"',
         "settle": settle[: settle.index(length) + len(length)],
-        "before": '{"receipts":[',
+        "before": '{"acknowledge":[' if joined else '{"receipts":[',
         # Two values are given: the first is left out.
         "each": '%.0s"%s"',
         "after": "]}",
+        "joined": joined,
     }
 
 
@@ -49,9 +54,10 @@ def run(
     connections: int,
     queue: str = QUEUE,
     backend: Metered | None = None,
+    joined: bool = False,
 ) -> Sample:
-    """Lets clients claim and acknowledge so many messages; see :func:`cycle`."""
-    return cycle(server, dialect(limit, queue), count, connections, backend)
+    """Lets clients claim and acknowledge so many messages, perhaps in one request; see :func:`cycle`."""
+    return cycle(server, dialect(limit, queue, joined=joined), count, connections, backend)
 
 
 def cycle(
@@ -108,29 +114,41 @@ def claim100(bench: Bench) -> Report:
 
 @measure("claim1", "Claims of one message and their acknowledgement, against a view with UPDATE … RETURNING")
 def claim1(bench: Bench) -> Report:
-    """The baseline commits each claim and each end; with as many threads as the service has, and with one."""
+    """The baseline commits each claim and each end, or both as one; with as many threads as the service, and with one.
+
+    A message takes two requests to each side, or one that ends a claim and claims the next message.
+    """
     count, ours = bench.size(4_000, 500), bench.fresh("queuey")
+    baselines: dict[str, list[str]] = {TWO: [], ONE: []}
+    calls: dict[str, Callable[[], Sample]] = {}
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(service.prepare(ours)))
         server = stack.enter_context(service.serve(ours))
-        cycles = partial(run, server, count=count, limit=1, connections=32)
-        filled(store, cycles, count)
-        calls: dict[str, Callable[[], Sample]] = {"queuey": partial(filled, store, cycles, count)}
+
+        def cycles(side: processes.Process, form: str) -> Callable[[], Sample]:
+            return partial(run, side, count=count, limit=1, connections=32, joined=form == ONE)
+
+        filled(store, cycles(server, TWO), count)
+        for form in baselines:
+            calls[f"queuey{form}"] = partial(filled, store, cycles(server, form), count)
         for threads in (service.THREADS, 1):
             theirs = bench.fresh("jobs")
             settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": "lock"}
             baseline = stack.enter_context(
                 processes.granian("tests.bench.baselines.claim_each:app", theirs, threads=threads, environment=settings)
             )
-            each = partial(run, baseline, count=count, limit=1, connections=32)
-            calls[f"claim each, {threads} threads"] = partial(refilled, theirs, each, count)
+            for form, names in baselines.items():
+                names.append(f"claim each, {threads} threads{form}")
+                calls[names[-1]] = partial(refilled, theirs, cycles(baseline, form), count)
         samples = bench.interleave(calls, bench.size(5, 2))
-    names = [name for name in samples if name != "queuey"]
-    best = max(names, key=lambda name: traffic.row(name, samples[name]).median)
-    ratio = paired(traffic.rates(samples["queuey"]), traffic.rates(samples[best]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    verdicts = []
+    for form, names in baselines.items():
+        best = max(names, key=lambda name: traffic.row(name, samples[name]).median)
+        ratio = paired(traffic.rates(samples[f"queuey{form}"]), traffic.rates(samples[best]))
+        verdicts.append(Verdict(f"queuey{form} / {best}", ratio, goal=2, aim=4))
     notes = [f"32 clients, {traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
-    return Report("claim1", "", rows, [Verdict(f"queuey / {best}", ratio, goal=2, aim=4)], notes)
+    return Report("claim1", "", rows, verdicts, notes)
 
 
 @measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
