@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx2
 import pytest
 
-from queuey.client import AsyncClient, ClaimLost, Client
+from queuey.client import AsyncClient, ClaimLost, Client, RetryPolicy
 from queuey.client.credentials.profile import read_profile
 from queuey.client.results import Claimed
-from tests.client.live import Served
+from tests.client.live import LOCAL, LOCAL_KEY, Application, Served
+from tests.client.scripted import Script
 
 Queuey = Any
 """A client of either kind."""
@@ -46,6 +49,35 @@ def test_an_error_gives_the_job_back(queuey: Queuey, queue: str) -> None:
         fail()
     (job,) = queuey.job_queue(queue).receive()
     assert (job.message.body, job.deliveries) == ("a", 2)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_claims_that_acknowledge_are_lost(connect: Callable[..., Any], app: Application, limit: int) -> None:
+    """What a claim was to acknowledge the next one does, if the service or the client has not heard of it."""
+    lost: list[str] = []
+
+    def forward(request: httpx2.Request) -> httpx2.Response:
+        acknowledges = request.url.path.endswith("/claims") and bool(request.content)
+        if acknowledges and not lost:
+            lost.append("request")
+            raise httpx2.RemoteProtocolError("broken", request=request)
+        plain = httpx2.Request(request.method, request.url, headers=request.headers, content=request.content)
+        answer = httpx2.WSGITransport(app).handle_request(plain)
+        response = httpx2.Response(answer.status_code, headers=answer.headers, content=answer.read())
+        if acknowledges and len(lost) == 1 and not response.json()["messages"]:
+            lost.append("answer")
+            raise httpx2.RemoteProtocolError("broken", request=request)
+        return response
+
+    script = Script(forward)
+    client = connect(script, LOCAL, retry=RetryPolicy(rounds=1), key=LOCAL_KEY)
+    name = client.create_queue(partitions=2).name
+    client.send_many(name, [str(number) for number in range(7)])
+    jobs = client.job_queue(name)
+    seen = [(job.body, job.deliveries) for job in jobs.claim(limit=limit, idle=0)]
+    assert sorted(seen) == [(str(number), 1) for number in range(7)]
+    assert (jobs.size().size, jobs.counts().claimed, lost) == (0, 0, ["request", "answer"])
+    assert not any(request.url.path.endswith("/ack") for request in script.requests)
 
 
 def test_who_waits_gets_what_is_sent_and_what_is_released(service: Served) -> None:
