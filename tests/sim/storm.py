@@ -232,7 +232,7 @@ class Client:
         told: list[bool] = []
         jobs, self._finished = self._finished, []
         ack = JoinedAck([receipt for _, receipt in jobs])
-        settled = self._acknowledging(jobs)
+        settled = self._acknowledging(jobs, web)
 
         def done(found: list[HandedOut] | None, error: Exception | None) -> None:
             if told:
@@ -305,9 +305,9 @@ class Client:
             return
         web = self._rng.choice(self._storm.webs)
         receipts = [receipt for _, receipt in jobs]
-        web.claims.begin_acknowledge(self._storm.queue, receipts, self._acknowledging(jobs))
+        web.claims.begin_acknowledge(self._storm.queue, receipts, self._acknowledging(jobs, web))
 
-    def _acknowledging(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> Done:
+    def _acknowledging(self, jobs: list[tuple[Delivery, ClaimReceipt]], web: Web) -> Done:
         """Notes that jobs are being acknowledged; returns what takes in the result."""
         now = self._world.now
         sent = [Acknowledging(job.position, now) for job, _ in jobs]

@@ -320,7 +320,7 @@ MUTATIONS = {
         ("G4",), instead=lambda: replace(Forwarding._is_late, never_late), first=700
     ),
     "the deadline of an answer that waits for an acknowledgement": Mutation(
-        ("G4",), instead=lambda: replace(ClaimSearch._end, ending_alone), first=1390
+        ("G4",), instead=lambda: replace(ClaimSearch._end, ending_alone), first=2100
     ),
     "sending again what is in doubt": Mutation(
         ("G5", "G6"), instead=lambda: replace(PartitionLog._append, reading_once)
@@ -332,7 +332,7 @@ MUTATIONS = {
     "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing)),
     "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin), first=1260),
     "the end of covers whose message is gone": Mutation(
-        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1500
+        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=2240
     ),
     "covers in the store": Mutation(("dedup",), Setup(store=Forgetful)),
     "the end of all claims": Mutation(("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing)),
