@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import queuey
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.metrics import Metrics
+from queuey.service.workers import Workers
 from queuey.storage import Store
 from queuey.web.endpoint import WouldBlock
 from queuey.web.gateway.asgi import Gateway
@@ -74,7 +75,7 @@ def test_nobody_makes_the_heartbeat_write_more_than_once_a_second(app: Any, anon
     """However many ask, the store is asked once a second; other methods than reading ones are 405."""
     now = [100.0]
     store = Counted()
-    service: Any = SimpleNamespace(store=store, metrics=app.registry.service.metrics)
+    service: Any = SimpleNamespace(store=store, metrics=app.registry.service.metrics, workers=Workers())
     views = OpsViews(service, lambda: now[0])
     assert [views.heartbeat({}, {}).status for _ in range(50)] == [200] * 50
     store.error = StoreFull("The disk is full.")
@@ -91,7 +92,7 @@ def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
     """Without a thread it is answered by what is known; one caller is sent to look again, the others meanwhile not."""
     now = [100.0]
     store = Counted()
-    service: Any = SimpleNamespace(store=store, metrics=Metrics())
+    service: Any = SimpleNamespace(store=store, metrics=Metrics(), workers=Workers())
     views = OpsViews(service, lambda: now[0])
     with pytest.raises(WouldBlock):
         views.heartbeat_at_once({}, {})

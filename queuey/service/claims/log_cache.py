@@ -45,8 +45,9 @@ class LogCache:
         log = self._logs.get(key)
         if log is not None and log.refused >= 0:
             requests = tuple(self.elsewhere(key, log.refused, requests))
-        if requests:
-            self.add_here(key, *requests)
+            if not requests:
+                return
+        self.add_here(key, *requests)
 
     def add_here(self, key: Key, *requests: Request) -> None:
         """Passes requests to a log of this process, which answers them."""
