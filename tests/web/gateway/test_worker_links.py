@@ -118,6 +118,7 @@ def test_who_is_slow_and_who_is_stopped(stack: ExitStack, service: WorkerIdentit
     kept.get(timeout=60)(b"late")
     assert answers.get(timeout=60) == b"late"
     slow.leave(0)
+    assert eventually(lambda: not asking.is_up(2), 60)
     with socket.socket(socket.AF_UNIX) as stopped:
         assert eventually(lambda: _bound(stopped, service.address(2)), 60)
         stopped.listen()
