@@ -433,6 +433,11 @@ class StoreUnavailable(QueueyError):
         self.retry_after = retry_after
 
 
+def in_doubt(error: StoreUnavailable) -> StoreUnavailable:
+    """Returns the same error for a caller whose write may be visible all the same."""
+    return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
+
+
 class StoreBusy(StoreUnavailable):
     """Another process holds the store's write lock for too long."""
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable
+from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, in_doubt
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key
@@ -121,7 +121,7 @@ def change(name: str, content: bytes, *, free_only: bool = False, clear: bool = 
             yield from _supersede(now)
         except StoreUnavailable as error:
             # The new value is there, whatever becomes of the one before.
-            raise StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after) from error
+            raise in_doubt(error) from error
         return Changed(now.location, stored=not clear)
     raise StoreBusy(f'Others change what "{name}" stands for all the time. Try again later.')
 

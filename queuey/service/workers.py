@@ -2,7 +2,8 @@
 
 Each listens at its own name in Linux' abstract namespace, where nothing is left behind when it dies. The kernel reports
 the user of the other process: only processes of the same user are spoken to. A thread of its own has all connections,
-so whoever asks never waits, and a worker that is stopped or gone holds nobody up: its questions come back unanswered.
+so a thread that asks never waits, and a worker that is stopped or gone holds nobody up: questions to it come back
+unanswered.
 """
 
 from __future__ import annotations
@@ -290,13 +291,12 @@ class _Asking:
         self._link: _Link | None = None
         self._waiting: list[tuple[Topic, bytes, Answer]] | None = None
         """While a connection is made, the questions that wait for it."""
-        self._opening = False
         self._not_before = 0.0
 
     @property
     def is_connected(self) -> bool:
         """Whether there is a connection, or one is being made."""
-        return self._link is not None or self._opening
+        return self._link is not None or self._waiting is not None
 
     def is_up(self) -> bool:
         """Returns whether it can be asked now; if not, begins to connect."""
@@ -324,7 +324,9 @@ class _Asking:
         with self._lock:
             self._not_before = math.inf
             link = self._link
-            waiting, self._waiting = self._waiting or [], None
+            waiting: list[tuple[Topic, bytes, Answer]] = []
+            if self._waiting is not None:
+                waiting, self._waiting = self._waiting, []
         if link is not None:
             link.abort()
         for _, _, answer in waiting:
@@ -334,7 +336,6 @@ class _Asking:
         """Begins to connect, unless that was tried a moment ago; returns whether a connection is being made."""
         if self._waiting is None and self._link is None and time.monotonic() >= self._not_before:
             self._waiting = []
-            self._opening = True
             asyncio.run_coroutine_threadsafe(self._open(), self._loop)
         return self._waiting is not None
 
@@ -345,7 +346,7 @@ class _Asking:
         with self._lock:
             if link is not None and link.is_over:
                 link = None
-            self._link, self._opening = link, False
+            self._link = link
             waiting, self._waiting = self._waiting or [], None
             if link is None:
                 self._not_before = max(self._not_before, time.monotonic() + AGAIN_SECONDS)
@@ -403,7 +404,7 @@ class _Link(_Frames):
             self._loop.call_later(QUIET_SECONDS, self._watch)
 
     def _watch(self) -> None:
-        """Makes sure that whoever owes an answer is alive."""
+        """Makes sure that a worker that has not answered yet is alive."""
         quiet = self._loop.time() - self._heard
         self._watching = bool(self._asked) and not self.is_over
         if not self._watching:

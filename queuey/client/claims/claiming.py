@@ -95,10 +95,6 @@ class Claiming:
         receipts = [hold.receipt for hold in self.finished]
         return claim(self._queue, self._limit, self.ttl, wait, self._partitions, receipts)
 
-    def answered(self) -> None:
-        """Notes that the service works."""
-        self._patience.restored()
-
     def pause(self, count: int) -> float | None:
         """Returns what comes after a claim of so many messages.
 
@@ -126,8 +122,8 @@ class Claiming:
         return self.finished
 
     def acknowledged(self) -> None:
-        """Notes that nothing is to be acknowledged any more."""
-        self.answered()
+        """Notes that the service works, and that nothing is to be acknowledged any more."""
+        self._patience.restored()
         self.finished = []
 
     def pause_after(self, error: ClientError) -> float:

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from queuey.claims import ClaimReceipt, Poll, Settlement
-from queuey.errors import Outcome, StoreUnavailable, TooManyClaims
+from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.messages import Message, Queue
 from queuey.service.claims.log_cache import LogCache
-from queuey.service.claims.requests import PollRequest, Request, SettleRequest, too_late
+from queuey.service.claims.requests import PollRequest, Request, giving_back, too_late
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.turns import Turns
 
@@ -142,8 +142,7 @@ class ClaimSearch:
             return
         for number in {each.receipt.partition for each in found}:
             receipts = [each.receipt for each in found if each.receipt.partition == number]
-            request = SettleRequest(self._queue, lambda _value, _error: None, "release", receipts)
-            self._logs.add((self._queue.qid, number), request)
+            self._logs.add((self._queue.qid, number), giving_back(self._queue, receipts))
 
     def _ask(self, *beside: Request) -> None:
         number = self._partitions[self._at]
@@ -277,5 +276,5 @@ def _first_error(errors: Sequence[Exception], *, sent: bool) -> Exception:
     """Returns the error for a caller if some of several partitions failed; ``sent``: others may have changed."""
     error = errors[0]
     if sent and isinstance(error, StoreUnavailable) and error.outcome == "none":
-        return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
+        return in_doubt(error)
     return error

@@ -17,7 +17,7 @@ import msgspec
 from queuey.claims import ClaimReceipt, ClaimTiming, Poll, ReceiptStatus, Settlement
 from queuey.messages import Message, Meta, Queue
 from queuey.service.claims.log_cache import Key
-from queuey.service.claims.requests import Kind, PollRequest, Request, SettleRequest, too_late
+from queuey.service.claims.requests import Kind, PollRequest, Request, SettleRequest, giving_back, too_late
 from queuey.service.claims.runtime import Done, Runtime
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.workers import Answer, Topic, Workers
@@ -149,13 +149,9 @@ class Forwarding:
         if not (given and ttl):
             request.answer(given)
             return
-        late = self._is_late(asked, ttl)
-        told = not late and request.answer(given)
-        if late:
-            request.answer(None, too_late())
-        if not told:
+        if not request.tell(given, late=self._is_late(asked, ttl)):
             receipts = [ClaimReceipt(key[1], *message.position, number) for message, _, number, _ in given]
-            self._add(key, SettleRequest(request.queue, _forget, "release", receipts))
+            self._add(key, giving_back(request.queue, receipts))
 
     def _settled(self, request: SettleRequest, asked: float, answer: bytes) -> None:
         if request.kind == "renew" and self._is_late(asked, request.ttl):
@@ -195,7 +191,3 @@ def _write_given(given: list[tuple[Message, int, int, int]]) -> bytes:
     return _encode(
         [_Given(one.ticks, one.low, one.partition, one.expires, one.body, one.meta, *claim) for one, *claim in given]
     )
-
-
-def _forget(_value: object, _error: Exception | None) -> None:
-    """Is called when claims are released that nobody has learned of."""

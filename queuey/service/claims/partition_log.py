@@ -56,6 +56,7 @@ from queuey.service.claims.requests import (
     RequestLine,
     SentRequest,
     SettleRequest,
+    giving_back,
     too_late,
     too_many,
 )
@@ -376,10 +377,7 @@ class PartitionLog:
             if claim is not None and claim.number == end.number and claim.expires
         ]
         late = self._runtime.boottime() - end.chosen > self._timing.answer_within(poll.ttl)
-        told = not late and request.answer(given)
-        if late:
-            request.answer(None, too_late())
-        if not told:
+        if not request.tell(given, late=late):
             self._give_back(request, [message.position for message in poll.given], end.number)
 
     def _deliveries(self, message: Message) -> int:
@@ -389,7 +387,7 @@ class PartitionLog:
     def _give_back(self, request: Request, positions: Sequence[Position], number: int) -> None:
         """Releases claims that no caller has learned of."""
         receipts = [ClaimReceipt(self._partition, *position, number) for position in positions]
-        self.add(SettleRequest(request.queue, lambda _value, _error: None, "release", receipts))
+        self.add(giving_back(request.queue, receipts))
 
     def _give_up_late(self, taken: Sequence[Request]) -> None:
         """Answers the requests that have waited for too long. Their work may be done all the same."""

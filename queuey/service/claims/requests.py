@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from queuey.claims import MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, Settlement, State
 from queuey.claims.drafts import MOST_IDS
-from queuey.errors import Outcome, StoreUnavailable, TooManyClaims
+from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.service.claims.runtime import Done
@@ -47,7 +47,7 @@ class Request:
         if not self._first.acquire(blocking=False):
             return False
         if self.doubtful and isinstance(error, StoreUnavailable) and error.outcome == "none":
-            error = StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
+            error = in_doubt(error)
         self._done(value, error)
         return True
 
@@ -79,6 +79,13 @@ class PollRequest(Request):
         self.poll = poll
         self.first_asked = 0.0
         """When it was taken up first, if it goes on (boot time)."""
+
+    def tell(self, given: Sequence[Any], *, late: bool) -> bool:
+        """Gives the caller what was claimed for it, unless it is too late; returns whether it has learned of that."""
+        if late:
+            self.answer(None, too_late())
+            return False
+        return self.answer(given)
 
     @property
     def weight(self) -> int:  # type: ignore[override]
@@ -257,6 +264,11 @@ class RequestLine:
     def stop(self) -> None:
         """Notes that the rounds have ended by a mistake in the program; the next request begins them again."""
         self._busy = False
+
+
+def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
+    """Returns a request that releases claims of which no caller has learned. If it fails, they end by themselves."""
+    return SettleRequest(queue, lambda _value, _error: None, "release", receipts)
 
 
 def too_late() -> StoreUnavailable:

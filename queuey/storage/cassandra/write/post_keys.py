@@ -34,7 +34,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable
+from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable, in_doubt
 from queuey.messages import Location, PostKey, PostResult
 
 ROUNDS = 8
@@ -177,11 +177,11 @@ def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
     try:
         there: R | None = yield Swap(mine, row)
     except StoreUnavailable as error:
-        raise _in_doubt(failure or error) from error
+        raise in_doubt(failure or error) from error
     if there == row and failure is None:
         return row
     if there is None:
-        raise _in_doubt(failure or StoreUnavailable("what stands for it expired while it was carried out"))
+        raise in_doubt(failure or StoreUnavailable("what stands for it expired while it was carried out"))
     # From here on no process can make these ids done.
     outcome: Outcome = yield Remove(mine.ids, unseen=True)
     if failure is not None and there == row:
@@ -203,7 +203,3 @@ def abandoned(row: R, version: int) -> R:
 
 def _done(row: R, version: int) -> R:
     return msgspec.structs.replace(row, state="done", version=version)
-
-
-def _in_doubt(error: StoreUnavailable) -> StoreUnavailable:
-    return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
