@@ -165,19 +165,24 @@ class EntryDraft:
         self.size += 1
         return until
 
-    def release(self, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
-        """Ends claims now."""
+    def release(self, receipts: Sequence[ClaimReceipt], delay: float = 0.0) -> list[Settlement]:
+        """Ends claims now, or ``delay`` seconds from now, however long they would have lasted."""
         found = []
+        expires = self.now + round(delay * 1000)
         for receipt in receipts:
             position = receipt.position
             status = self._status(position, receipt.number)
+            until = 0
             if status is ReceiptStatus.DONE:
                 self._renewals.pop(position, None)
                 claim = self._state.outstanding.get(position)
-                if claim is not None and claim.expires:
+                if claim is not None and (claim.expires or delay):
                     self._releases[position] = None
                     self.size += 1
-            found.append(Settlement(receipt, status))
+                    if delay:
+                        # An entry releases first and then renews, so the claim lasts from now on.
+                        until = self._renewals[position] = expires
+            found.append(Settlement(receipt, status, until / 1000))
         return found
 
     def release_all(self) -> None:

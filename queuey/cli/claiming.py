@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,9 +81,15 @@ def ack(client: Client, queue: Queue, receipt: Receipts = None, json: Json = Fal
 
 @release_app.command()
 @connected
-def release(client: Client, queue: Queue, receipt: Receipts = None, json: Json = False) -> None:
-    """Release claimed messages: they are delivered again at once."""
-    _settle(client.job_queue(queue).release, receipt, "released", json=json)
+def release(
+    client: Client,
+    queue: Queue,
+    receipt: Receipts = None,
+    delay: Annotated[float, typer.Option(min=0, help="Seconds until they are delivered again.")] = 0.0,
+    json: Json = False,
+) -> None:
+    """Release claimed messages: they are delivered again, at once or after a time."""
+    _settle(partial(client.job_queue(queue).release, delay=delay), receipt, "released", json=json)
 
 
 def _work(

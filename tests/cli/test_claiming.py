@@ -87,6 +87,17 @@ def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: P
     assert (left.body, str(left.partition), left.id) in [(words[0], words[2], words[3]) for words in found]
 
 
+def test_what_failed_comes_again_after_the_delay(run: Run, jobs: str) -> None:
+    """A program's failure or `release` with a delay brings a message back then, however long its claim would last."""
+    assert run("claim", jobs, "--limit", "1", "--ttl", "600", "--retry", "1", "--", "false").code == 0
+    claim = ["claim", jobs, "--ttl", "600", "--wait", "20", "--json"]
+    claimed = [line for _ in range(3) for line in run(*claim).json_lines]
+    assert sorted(line["deliveries"] for line in claimed) == [1, 1, 2]
+    assert run("release", jobs, "--delay", "1", claimed[0]["receipt"]).text == "1 message released.\n"
+    (again,) = run(*claim).json_lines
+    assert (again["message_id"], again["deliveries"]) == (claimed[0]["message_id"], claimed[0]["deliveries"] + 1)
+
+
 def test_the_limit_ends_it(run: Run, client: Client, jobs: str) -> None:
     """With a program, a limit is how many messages are handled."""
     assert run("claim", jobs, "--limit", "2", "--", "true").code == 0

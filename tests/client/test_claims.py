@@ -119,8 +119,9 @@ def test_a_job_may_be_decided_on_by_hand(connect: Connect) -> None:
             job.release()
         else:
             job.release(delay=600)
-    assert asked(script) == ["claims 3", "ack r1", "release r2", "renew r3", "claims 3"]
-    assert script.sent(3)["ttl"] == 600
+    assert asked(script) == ["claims 3", "ack r1", "release r2", "release r3", "claims 3"]
+    assert "delay" not in script.sent(2)
+    assert script.sent(3)["delay"] == 600
 
 
 def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
@@ -208,8 +209,9 @@ def test_batches(connect: Connect) -> None:
     assert (claimed[0].message.body, claimed[0].receipt, claimed[0].deliveries) == ("m1", "r1", 1)
     assert [refused.receipt for refused in queue.ack(claimed)] == ["r2"]
     assert queue.renew("r1", 60) == []
-    assert queue.release(["r1", claimed[2]]) == []
+    assert queue.release(["r1", claimed[2]], delay=5) == []
     assert asked(script)[1:] == ["ack r1 r2 r3", "renew r1", "release r1 r3"]
+    assert script.sent()["delay"] == 5
 
 
 def test_a_claim_may_acknowledge(connect: Connect) -> None:

@@ -297,7 +297,8 @@ class Client:
         for job, _ in jobs:
             job.dropped = self._world.now
         web = self._rng.choice(self._storm.webs)
-        web.claims.begin_release(self._storm.queue, [receipt for _, receipt in jobs], lambda *_: None)
+        delay = self._rng.choice((0.0, 0.0, 1.0, 4.0))
+        web.claims.begin_release(self._storm.queue, [receipt for _, receipt in jobs], lambda *_: None, delay)
 
     def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         if self._rng.random() < 0.4:

@@ -76,9 +76,9 @@ def acknowledge(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
     return _by_receipts(queue, "ack", receipts)
 
 
-def release(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
-    """Gives messages back; no call for no receipts."""
-    return _by_receipts(queue, "release", receipts)
+def release(queue: str, receipts: Iterable[str], delay: float = 0.0) -> Iterator[Call[None]]:
+    """Gives messages back, now or in ``delay`` seconds; no call for no receipts."""
+    return _by_receipts(queue, "release", receipts, **({"delay": delay} if delay else {}))
 
 
 def renew(queue: str, receipts: Iterable[str], ttl: float) -> Iterator[Call[None]]:

@@ -122,7 +122,7 @@ class AsyncJob(HeldJob):
 
     async def release(self, delay: float = 0.0) -> None:
         """Releases the message, now or after ``delay`` seconds; see :meth:`Job.release`."""
-        await self._settle(self._giving_back(delay))
+        await self._settle(claim_calls.release(self._hold.queue, [self.receipt], delay))
 
     async def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now; see :meth:`Job.renew`."""
@@ -237,9 +237,9 @@ class AsyncJobQueue:
         """Keeps claims for ``ttl`` seconds from now on; see :meth:`JobQueue.renew`."""
         return await send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
 
-    async def release(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
-        """Gives messages back; see :meth:`JobQueue.release`."""
-        return await send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims)))
+    async def release(self, claims: Claim | Iterable[Claim], delay: float = 0.0) -> list[Refused]:
+        """Gives messages back, now or after ``delay`` seconds; see :meth:`JobQueue.release`."""
+        return await send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims), delay))
 
     async def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""

@@ -209,11 +209,6 @@ class HeldJob:
         hold = self._hold
         return hold.state == "lost" or (hold.state == "held" and self._clock() >= hold.end)
 
-    def _giving_back(self, delay: float) -> Iterable[Call[None]]:
-        """Returns the calls that give the message back, now or after so many seconds."""
-        queue, receipts = self._hold.queue, [self.receipt]
-        return renew(queue, receipts, delay) if delay else release(queue, receipts)
-
     def __repr__(self) -> str:
         """Names queue and message, and says how the claim stands."""
         message = self.message

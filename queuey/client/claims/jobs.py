@@ -60,12 +60,12 @@ class Job(HeldJob):
         """Releases the message: it is delivered again, now or after a time.
 
         Args:
-            delay: Seconds, at most 43,200. What is left of the claim is not shortened.
+            delay: Seconds, at most 43,200, however long the claim would have lasted.
 
         Raises:
             ClaimLost: It was already delivered to another caller.
         """
-        self._settle(self._giving_back(delay))
+        self._settle(claim_calls.release(self._hold.queue, [self.receipt], delay))
 
     def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now. The loop also renews it automatically.
@@ -245,9 +245,9 @@ class JobQueue:
         """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
         return send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
 
-    def release(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
-        """Releases messages, so that they are delivered again at once; see :meth:`ack`."""
-        return send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims)))
+    def release(self, claims: Claim | Iterable[Claim], delay: float = 0.0) -> list[Refused]:
+        """Releases messages: they are delivered again, at once or after ``delay`` seconds; see :meth:`ack`."""
+        return send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims), delay))
 
     def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""

@@ -313,9 +313,11 @@ class ClaimUseCases:
         """
         return self._begin_settling(queue, "renew" if ttl else "release", receipts, ttl, done)
 
-    def begin_release(self, queue: Queue, receipts: Sequence[ClaimReceipt], done: Done) -> Callable[[], Outcome]:
-        """Starts to end claims: the messages can be delivered again at once."""
-        return self._begin_settling(queue, "release", receipts, 0.0, done)
+    def begin_release(
+        self, queue: Queue, receipts: Sequence[ClaimReceipt], done: Done, delay: float = 0.0
+    ) -> Callable[[], Outcome]:
+        """Starts to end claims: the messages can be delivered again ``delay`` seconds from now, and not before."""
+        return self._begin_settling(queue, "release", receipts, delay, done)
 
     def acknowledge(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Does what :meth:`begin_acknowledge` does and waits for the end."""
@@ -325,9 +327,9 @@ class ClaimUseCases:
         """Does what :meth:`begin_renew` does and waits for the end."""
         return self._settle(access, lambda queue, done: self.begin_renew(queue, receipts, ttl, done))
 
-    def release(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+    def release(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], delay: float = 0.0) -> list[Settlement]:
         """Does what :meth:`begin_release` does and waits for the end."""
-        return self._settle(access, lambda queue, done: self.begin_release(queue, receipts, done))
+        return self._settle(access, lambda queue, done: self.begin_release(queue, receipts, done, delay))
 
     def _settle(self, access: QueueAccess, begin: Callable[[Queue, Done], Callable[[], Outcome]]) -> list[Settlement]:
         found: list[Settlement] = access.use(lambda queue: _wait(partial(begin, queue)))

@@ -96,7 +96,8 @@ class PollRequest(Request):
 class SettleRequest(Request):
     """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements.
 
-    ``check`` does nothing: it fails, as the others do, if the log has never had such an entry.
+    ``ttl`` is for how many seconds to renew them, or after how many to release them. ``check`` does nothing: it fails,
+    as the others do, if the log has never had such an entry.
     """
 
     __slots__ = ("kind", "receipts", "settled", "ttl")
@@ -120,7 +121,7 @@ class SettleRequest(Request):
         if self.kind == "renew":
             self.settled = draft.renew(self.receipts, self.ttl)
         elif self.kind == "release":
-            self.settled = draft.release(self.receipts)
+            self.settled = draft.release(self.receipts, self.ttl)
         elif self.kind == "acknowledge":
             self.settled = draft.acknowledge(self.receipts)
 

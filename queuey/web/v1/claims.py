@@ -32,11 +32,12 @@ LIMIT_FIELDS = frozenset({"limit"})
 
 
 class _Given(NamedTuple):
-    """What a request says: receipts, as texts and read, and for how long to renew them (seconds)."""
+    """What a request says: receipts, as texts and read; seconds for which to renew, and after which to release them."""
 
     texts: list[str]
     receipts: list[ClaimReceipt]
     ttl: float
+    delay: float
 
 
 class ClaimViews:
@@ -114,7 +115,7 @@ class ClaimViews:
         """Releases claims."""
         access = self._enter(environ, match)
         given = self._read_fresh(environ, access)
-        return _settled(given.texts, self._claims.release(access, given.receipts))
+        return _settled(given.texts, self._claims.release(access, given.receipts, given.delay))
 
     def begin_acknowledge(self, environ: Environ, match: Match) -> Begun:
         """Is ``acknowledge`` without blocking."""
@@ -130,7 +131,8 @@ class ClaimViews:
     def begin_release(self, environ: Environ, match: Match) -> Begun:
         """Is ``release`` without blocking."""
         queue, given = self._read_at_once(environ, match)
-        return _begun(partial(self._claims.begin_release, queue, given.receipts), partial(_settled, given.texts))
+        begin = partial(self._claims.begin_release, queue, given.receipts, delay=given.delay)
+        return _begun(begin, partial(_settled, given.texts))
 
     def _enter(self, environ: Environ, match: Match) -> QueueAccess:
         return self._authorization.enter(environ, self._authorization.find(environ, match), "work")
@@ -143,13 +145,14 @@ class ClaimViews:
         return _with_fresh_row(access, partial(self._read, environ))
 
     def _read(self, environ: Environ, queue: Queue) -> _Given:
-        """Reads receipts, and for how long to renew them."""
+        """Reads receipts, and what to do with them."""
         given = read_object(read_body(environ, self._limits.max_body))
         errors = Errors()
         receipts = _receipts("receipts", given.get("receipts"), queue, errors)
         ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
+        delay = errors.take("delay", validators.decimal, given.get("delay"), 0, MAX_CLAIM)
         errors.check()
-        return _Given(given["receipts"], receipts, DEFAULT_CLAIM if ttl is None else ttl)
+        return _Given(given["receipts"], receipts, DEFAULT_CLAIM if ttl is None else ttl, delay or 0.0)
 
     # The queue
 

@@ -374,6 +374,12 @@ class Renewal(Receipts):
     ttl: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
 
 
+class Release(Receipts):
+    """Claims that are to end ``delay`` seconds from now; 0, the default: at once."""
+
+    delay: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
+
+
 class Settlement(Struct, omit_defaults=True):
     """The result of one receipt. ``superseded``: its message was delivered again, or replaced under its name."""
 

@@ -397,7 +397,7 @@ CLAIM_OPERATIONS = (
     ),
     _by_receipts("ack", "Acknowledge messages", schemas.Receipts),
     _by_receipts("renew", "Renew claims", schemas.Renewal),
-    _by_receipts("release", "Release claims", schemas.Receipts),
+    _by_receipts("release", "Release claims", schemas.Release),
     Operation(
         method="GET",
         path=QUEUE + "/claims",

@@ -129,7 +129,7 @@ class Claimer:
         with self._lock:
             for delivery, _ in jobs:
                 delivery.dropped = now()
-        self._settle("/release", jobs)
+        self._settle("/release", jobs, delay=self._rng.choice((0.0, 1.0)))
 
     def _renew(self, jobs: list[Job]) -> None:
         ttl, asked = self._rng.choice(TTLS), now()
@@ -142,8 +142,8 @@ class Claimer:
                 if result["status"] == "ok" and "expires" in result:
                     delivery.lives += _lives(result["expires"], ttl, asked, answered)
 
-    def _settle(self, what: str, jobs: list[Job]) -> list[Outcome]:
-        answer = self._ask(what, self._receipts(jobs))
+    def _settle(self, what: str, jobs: list[Job], **fields: float) -> list[Outcome]:
+        answer = self._ask(what, self._receipts(jobs) | fields)
         if answer is None:
             return [""] * len(jobs)
         if answer.status in {200, LOST}:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from queuey.claims import (
     EntryDraft,
     Poll,
     ReceiptStatus,
+    Settlement,
     State,
     UnknownFormat,
     decode_entry,
@@ -141,8 +144,13 @@ class Run:
                 expected = ReceiptStatus.FINAL if number or model.is_done(n) else ReceiptStatus.DONE
             else:
                 expected = ReceiptStatus.DONE if number in {0, there[0]} else ReceiptStatus.SUPERSEDED
-            call = {"ack": draft.acknowledge, "release": draft.release}.get(what)
-            [found] = draft.renew([receipt(n, number)], extra) if call is None else call([receipt(n, number)])
+            calls: dict[str, Callable[[list[ClaimReceipt]], list[Settlement]]] = {
+                "ack": draft.acknowledge,
+                "release": draft.release,
+                "release later": partial(draft.release, delay=extra),
+                "renew": partial(draft.renew, ttl=extra),
+            }
+            [found] = calls[what]([receipt(n, number)])
             assert found.status is expected, (what, n, number, there)
             if expected is ReceiptStatus.DONE:
                 self._note(what, n, extra)
@@ -154,6 +162,8 @@ class Run:
             model.done.add(n)
         elif what == "release" and n in model.claims:
             model.claims[n][2] = 0
+        elif what == "release later" and n in model.claims:
+            model.claims[n][2] = self.now + 1000 * extra if extra else 0
         elif what == "renew":
             one = model.claims.setdefault(n, [model.number + 1, 0, 0])
             one[2] = max(one[2], self.now + 1000 * extra)
@@ -172,7 +182,7 @@ class Run:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["claim", "claim", "ack", "renew", "release", "release all", "wait"]),
+        st.sampled_from(["claim", "claim", "ack", "renew", "release", "release later", "release all", "wait"]),
         st.lists(IDS, max_size=5, unique=True),
         st.integers(0, 13),
     ),

@@ -105,6 +105,29 @@ def test_released_messages_come_at_once(owner: Caller, q: str, clock: Clock) -> 
     assert claim(owner) == []
 
 
+def test_a_release_with_a_delay_ends_the_claim_then(owner: Caller, q: str, clock: Clock) -> None:
+    """A message that is released with a delay comes when that is over, whatever is left of its claim."""
+    long, short = claim(owner, limit=1, ttl=100) + claim(owner, limit=1, ttl=10)
+    reply = settle(owner, "release", long, short, delay=30)
+    assert statuses(reply) == ["ok", "ok"]
+    assert reply.json["results"][0]["expires"] == pytest.approx(long["expires"] - 70, abs=0.01)
+    assert bodies(claim(owner, limit=1, ttl=100)) == ["c"]
+    clock.advance(29)
+    assert claim(owner) == []
+    clock.advance(5)
+    assert bodies(claim(owner)) == ["a", "b"]
+    assert settle(owner, "release", long, delay=43201).status == 400
+
+
+def test_a_delayed_release_can_be_taken_back(owner: Caller, q: str, clock: Clock) -> None:
+    """Until the message comes again its receipt is good: the same worker may renew, release or acknowledge it."""
+    one, two = claim(owner, limit=2, ttl=100)
+    settle(owner, "release", one, two, delay=30)
+    assert statuses(settle(owner, "release", one)) == ["ok"]
+    assert statuses(settle(owner, "ack", two)) == ["ok"]
+    assert bodies(claim(owner)) == ["a", "c"]
+
+
 def test_renewing_prolongs_and_never_shortens(owner: Caller, q: str, clock: Clock) -> None:
     """A renewed claim lasts for so long from then on, and a claim that lasts longer anyway stays as it is."""
     long, short = claim(owner, limit=1, ttl=100) + claim(owner, limit=1, ttl=10)
