@@ -152,7 +152,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="Bytes of message bodies after which an answer ends.", ge=1, le=1 << 30)
     ] = 8_388_608
     max_wait: Annotated[
-        float, Meta(description="Longest long poll in seconds; 0 turns long polls off.", ge=0, le=300)
+        float,
+        Meta(
+            description="Longest long poll in seconds; 0 turns long polls off. More is refused with 400: Qdo and the "
+            "client's `tail` ask for 20, its loops that claim for a third of their `ttl`, at most 20 (by default 10).",
+            ge=0,
+            le=300,
+        ),
     ] = 20.0
 
     threads: Annotated[

@@ -129,7 +129,11 @@ RANGE_PARAMETERS = (
     _query("until", "Only at or below it"),
     _query("delay", "0: ignore the read delay; the answer's cursor is not safe to keep then", BOOLEAN),
     _query("merge", "One list in time order over the partitions", BOOLEAN),
-    _query("wait", "Seconds to wait if there is nothing to answer", _number(0, 20, 0, "number")),
+    _query(
+        "wait",
+        "Seconds to wait if there is nothing to answer; at most the setting `max_wait`",
+        _number(0, 20, 0, "number"),
+    ),
     STRICT,
 )
 LIST_PARAMETERS = (
@@ -146,7 +150,7 @@ CLAIM_PARAMETERS = (
         "Seconds for which no other caller gets them; 0: claim nothing, show what would be claimed",
         _number(0, MAX_CLAIM, DEFAULT_CLAIM, "number"),
     ),
-    _query("wait", "Seconds to wait if there are none", _number(0, 20, 0, "number")),
+    _query("wait", "Seconds to wait if there are none; at most the setting `max_wait`", _number(0, 20, 0, "number")),
     _query(
         "partitions", "Comma list of partitions, `*` for all", _pattern(r"(\*|([0-9]+(,[0-9]+)*)?)") | {"default": "*"}
     ),
