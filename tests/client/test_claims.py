@@ -13,13 +13,21 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client import ClaimLost, ConnectionLost, InvalidArgument, NotAllowed, RetryPolicy
+from queuey.client import (
+    AsyncClient,
+    ClaimLost,
+    Client,
+    ConnectionLost,
+    InvalidArgument,
+    NotAllowed,
+    RetryPolicy,
+)
 from queuey.client.calls.call import Call
 from queuey.client.claims.async_jobs import AsyncKeeper
 from queuey.client.claims.held import SOON, Holding
 from queuey.client.claims.keeper import Keeper
 from queuey.client.errors import ErrorAnswer
-from tests.client.scripted import Script, broken, busy, claims, settled
+from tests.client.scripted import ONE, Script, async_client, broken, busy, claims, settled, sync_client
 
 Connect = Callable[..., Any]
 
@@ -309,6 +317,22 @@ def test_a_finished_claim_is_acknowledged_soon() -> None:
     assert (one.state, two.state) == ("settled", "held")
 
 
+def test_a_waiting_claim_acknowledges_alone(connect: Connect) -> None:
+    """What a claim acknowledges is not acknowledged once more while it waits for messages."""
+    jobs: list[Any] = []
+    pauses: list[float] = []
+
+    def wait(request: httpx2.Request) -> httpx2.Response:
+        script.now += float(request.url.params["wait"])
+        pauses.extend(job._holding.pause() for job in jobs)
+        return claims()
+
+    script = Script(claims(1), wait)
+    for job in connect(script).job_queue("mail").claim(idle=10):
+        jobs += [job]
+    assert pauses[0] > 0
+
+
 # The thread and the task
 
 
@@ -357,3 +381,81 @@ def test_one_task_renews_until_the_work_is_done() -> None:
 
     asyncio.run(work())
     assert set(paths) == {"q/claims/renew"}
+
+
+class Watched(Holding):
+    """Counts how often a keeper looks at what it holds."""
+
+    looks = 0
+
+    def pause(self) -> float | None:
+        """Returns the same."""
+        self.looks += 1
+        return super().pause()
+
+
+def test_a_finished_job_does_not_wait_for_a_long_one() -> None:
+    """The thread acknowledges what is finished while the loop works on the next job, however long claims last."""
+    acknowledged = Event()
+
+    def reply(_: httpx2.Request) -> httpx2.Response:
+        acknowledged.set()
+        return settled()
+
+    script = Script(claims(1, 2), reply, claims())
+    with Client(ONE, key="k", transport=httpx2.MockTransport(script)) as client:
+        for job in client.job_queue("mail").claim(limit=2, ttl=3600, idle=0):
+            time.sleep(0.02)  # The thread sleeps by now, for half an hour.
+            assert job.body == "m1" or acknowledged.wait(60)
+    assert asked(script) == ["claims 2", "ack r1", "claims 2 r2"]
+
+
+def test_a_finished_job_does_not_wait_for_a_long_coroutine() -> None:
+    """The same in async code."""
+    acknowledged = asyncio.Event()
+
+    def reply(_: httpx2.Request) -> httpx2.Response:
+        acknowledged.set()
+        return settled()
+
+    async def work() -> None:
+        async with AsyncClient(ONE, key="k", transport=httpx2.MockTransport(script)) as client:
+            async for job in client.job_queue("mail").claim(limit=2, ttl=3600, idle=0):
+                await asyncio.sleep(0.02)
+                assert job.body == "m1" or await asyncio.wait_for(acknowledged.wait(), 60)
+
+    script = Script(claims(1, 2), reply, claims())
+    asyncio.run(work())
+    assert asked(script) == ["claims 2", "ack r1", "claims 2 r2"]
+
+
+def test_quick_jobs_are_acknowledged_by_claims_alone() -> None:
+    """The thread sends nothing while claims acknowledge in time, and few jobs wake it."""
+    script = Script(*[claims(1, 2, 3)] * 40, claims())
+    watched = Watched(script.clock)
+    began = time.monotonic()
+    with sync_client(script) as client:
+        client._keeper.holding = watched
+        for _ in client.job_queue("mail").claim(limit=3, idle=0):
+            script.now += 0.01
+            time.sleep(0.01)
+    assert asked(script) == ["claims 3"] + ["claims 3 r1 r2 r3"] * 40
+    assert watched.looks <= 10 + 8 * (time.monotonic() - began)
+
+
+def test_quick_coroutines_are_acknowledged_by_claims_alone() -> None:
+    """The same in async code."""
+    script = Script(*[claims(1, 2, 3)] * 40, claims())
+    watched = Watched(script.clock)
+    began = time.monotonic()
+
+    async def work() -> None:
+        async with async_client(script) as client:
+            client._keeper.holding = watched
+            async for _ in client.job_queue("mail").claim(limit=3, idle=0):
+                script.now += 0.01
+                await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+    assert watched.looks <= 10 + 8 * (time.monotonic() - began)
+    assert asked(script) == ["claims 3"] + ["claims 3 r1 r2 r3"] * 40

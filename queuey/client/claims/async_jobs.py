@@ -61,13 +61,19 @@ class AsyncKeeper:
 
     def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
         """Keeps claims from now on, whose time began no earlier than they were asked for."""
+        holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
+        if holds:
+            self.wake_by(holds[0].due)
+        return holds
+
+    def wake_by(self, due: float) -> None:
+        """Has the task look at the claims at a time, if it would sleep longer."""
         import asyncio  # noqa: PLC0415 - the caller has loaded it
 
-        holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
-        if holds and (self._task is None or self._task.done() or holds[0].due < self._wakes):
+        if self._task is None or self._task.done() or due < self._wakes:
             self.close()
+            self._wakes = due
             self._task = asyncio.get_running_loop().create_task(self._serve())
-        return holds
 
     def close(self) -> None:
         """Stops renewing; the claims that are still held expire."""
@@ -80,7 +86,9 @@ class AsyncKeeper:
 
         while (pause := self.holding.pause()) is not None:
             self._wakes = self._clock() + pause
-            await asyncio.sleep(pause)
+            if pause:
+                await asyncio.sleep(pause)
+                continue
             for work in self.holding.work():
                 await self._do(work)
 
@@ -201,9 +209,13 @@ class AsyncJobQueue:
                         continue
                     yield AsyncJob(each, hold, holding, timing.clock, self._run)
                     holding.finish(hold)
-                    # What is finished with the last one goes along with the next claim.
-                    if loop.worked(hold) and hold is not holds[-1]:
+                    urgent = loop.worked(hold)
+                    if hold is holds[-1]:
+                        break  # What is finished goes along with the next claim.
+                    if urgent:
                         await self._acknowledge(loop)
+                    else:
+                        self._keeper.wake_by(hold.due)
                 pause = loop.pause(len(claimed))
                 if pause is None:
                     return

@@ -33,6 +33,8 @@ _TOGETHER = 0.125
 """The part of a claim's time by which renewals are early, to go out together with others."""
 _WITHIN = 0.25
 """The part of a claim's time that sending its renewal may take."""
+_POSTPONED = 0.4
+"""The part of a claim's time that a loop has for an acknowledgement. A claim that waits takes a third."""
 
 
 class Hold(msgspec.Struct, eq=False):
@@ -101,7 +103,7 @@ class Holding:
         now = self._clock()
         with self._lock:
             for hold in holds:
-                hold.due = now + _WITHIN * hold.ttl
+                hold.due = now + _POSTPONED * hold.ttl
 
     def settle(self, holds: Iterable[Hold], refused: Iterable[str] = ()) -> None:
         """Notes that claims have ended; those with a refused receipt are lost."""

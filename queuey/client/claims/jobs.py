@@ -181,9 +181,13 @@ class JobQueue:
                         continue
                     yield Job(each, hold, holding, timing.clock, self._run)
                     holding.finish(hold)
-                    # What is finished with the last one goes along with the next claim.
-                    if loop.worked(hold) and hold is not holds[-1]:
+                    urgent = loop.worked(hold)
+                    if hold is holds[-1]:
+                        break  # What is finished goes along with the next claim.
+                    if urgent:
                         self._acknowledge(loop)
+                    else:
+                        self._keeper.wake_by(hold.due)
                 pause = loop.pause(len(claimed))
                 if pause is None:
                     return

@@ -59,13 +59,18 @@ class Keeper:
     def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
         """Keeps claims from now on, whose time began no earlier than they were asked for."""
         holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
+        if holds:
+            self.wake_by(holds[0].due)
+        return holds
+
+    def wake_by(self, due: float) -> None:
+        """Has the thread look at the claims at a time, if it would sleep longer."""
         with self._changed:
             if not self._runs and not self._closed:
                 self._runs = True
                 Thread(target=self._serve, name="queuey-claims", daemon=True).start()
-            elif any(hold.due < self._wakes for hold in holds):
+            elif due < self._wakes:
                 self._changed.notify()
-        return holds
 
     def close(self) -> None:
         """Stops renewing; the claims that are still held expire."""
