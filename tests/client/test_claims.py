@@ -19,6 +19,7 @@ from queuey.client import (
     Client,
     ConnectionLost,
     InvalidArgument,
+    InvalidRequest,
     NotAllowed,
     RetryPolicy,
 )
@@ -40,6 +41,12 @@ def asked(script: Script) -> list[str]:
         limit = [request.url.params["limit"]] if what == "claims" else []
         found.append(" ".join([what, *limit, *script_receipts(request)]))
     return found
+
+
+def bad(*fields: str) -> httpx2.Response:
+    """Gives the refusal of a request whose fields are bad input."""
+    body = {"status": "error", "error_msg": dict.fromkeys(fields, "is bad")}
+    return httpx2.Response(400, json=body)
 
 
 def script_receipts(request: httpx2.Request) -> list[str]:
@@ -199,6 +206,34 @@ def test_what_was_acknowledged_meanwhile_is_left_out(connect: Connect) -> None:
     assert asked(script) == ["claims 2", "claims 2 r1 r2", "claims 2 r2"]
 
 
+@pytest.mark.parametrize("fields", ["acknowledge.0 acknowledge.1", "acknowledge.0", "acknowledge"])
+def test_a_purge_does_not_end_the_loop(connect: Connect, fields: str) -> None:
+    """Receipts that a claim is refused for are lost; it is sent again, and acknowledges the others."""
+    script = Script(claims(1, 2), bad(*fields.split()), claims(3), claims())
+    jobs = list(connect(script).job_queue("mail").claim(limit=2, idle=0))
+    left = " r2" if fields == "acknowledge.0" else ""
+    assert asked(script) == ["claims 2", "claims 2 r1 r2", f"claims 2{left}", "claims 2 r3"]
+    assert [job.lost for job in jobs] == [True, not left, False]
+    assert script.slept == []
+
+
+def test_a_purge_does_not_end_an_acknowledgement(connect: Connect) -> None:
+    """Nor does it end the loop when an acknowledgement of its own is refused, between two jobs."""
+    script = Script(claims(1, 2, 3), bad("receipts.0"), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(limit=3, idle=0):
+        script.now += 0.2 if job.body == "m2" else 0.0
+    assert asked(script) == ["claims 3", "ack r1 r2", "ack r2", "claims 3 r3"]
+
+
+@pytest.mark.parametrize("fields", ["acknowledge.0 limit", "limit", "acknowledge.7", ""])
+def test_a_bad_claim_ends_the_loop(connect: Connect, fields: str) -> None:
+    """Where anything but receipts that were sent is refused, the same again would be, too."""
+    script = Script(claims(1), bad(*fields.split()), settled())
+    with pytest.raises(InvalidRequest):
+        list(connect(script).job_queue("mail").claim(idle=0))
+    assert asked(script) == ["claims 1", "claims 1 r1", "ack r1"]
+
+
 @pytest.mark.parametrize("options", [{"ttl": 1}, {"idle": -1}, {"ttl": float("nan")}])
 def test_options_are_checked(connect: Connect, options: dict[str, float]) -> None:
     """What cannot work is refused before anything is sent."""
@@ -315,6 +350,17 @@ def test_a_finished_claim_is_acknowledged_soon() -> None:
     assert work.calls[0].path == "q/claims/ack"
     held.done(work, 120.5, [])
     assert (one.state, two.state) == ("settled", "held")
+
+
+def test_a_refusal_of_some_receipts_spares_the_others() -> None:
+    """Of claims that are renewed together only those of before a purge are lost; the others are renewed again."""
+    held, times = holding()
+    one, two = sorted((held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)), key=lambda hold: hold.receipt)
+    times.append(120.0)
+    (work,) = held.work()
+    bad_one = work.holds.index(one)
+    held.failed(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
+    assert (one.state, two.state, held.pause()) == ("lost", "held", 4)
 
 
 def test_a_waiting_claim_acknowledges_alone(connect: Connect) -> None:

@@ -80,6 +80,19 @@ def test_claims_that_acknowledge_are_lost(connect: Callable[..., Any], app: Appl
     assert not any(request.url.path.endswith("/ack") for request in script.requests)
 
 
+def test_a_purge_does_not_end_the_loop(queuey: Queuey, queue: str) -> None:
+    """Jobs of before a purge are lost with their messages, and the loop goes on with those of after it."""
+    queuey.send_many(queue, ["a", "b"])
+    seen = []
+    for job in queuey.job_queue(queue).claim(limit=2, idle=0):
+        seen.append(job.body)
+        if len(seen) == 1:
+            queuey.purge_queue(queue)
+            queuey.send(queue, "after")
+    assert seen[-1] == "after"
+    assert queuey.job_queue(queue).size().size == 0
+
+
 def test_who_waits_gets_what_is_sent_and_what_is_released(service: Served) -> None:
     """A claim that waits ends with a message, whether that was sent or released meanwhile."""
     with (

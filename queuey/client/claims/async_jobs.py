@@ -199,7 +199,8 @@ class AsyncJobQueue:
                 try:
                     claimed = await self._run(loop.call())
                 except ClientError as error:
-                    await timing.sleep(loop.pause_after(error))
+                    if not holding.refused(loop.finished, error):
+                        await timing.sleep(loop.pause_after(error))
                     continue
                 holding.settle(loop.finished, [each.receipt for each in claimed.refused])
                 loop.acknowledged()
@@ -275,7 +276,8 @@ class AsyncJobQueue:
             try:
                 refused = await self.ack([hold.receipt for hold in holds])
             except ClientError as error:
-                await self._timing.sleep(loop.pause_after(error))
+                if not self._keeper.holding.refused(holds, error):
+                    await self._timing.sleep(loop.pause_after(error))
                 continue
             self._keeper.holding.settle(holds, [each.receipt for each in refused])
             loop.acknowledged()

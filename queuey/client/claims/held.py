@@ -12,7 +12,8 @@ at the latest after :data:`SOON`, also while its process works on the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ import msgspec
 
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import acknowledge, release, renew
-from queuey.client.errors import ClientError
+from queuey.client.errors import ClientError, InvalidRequest
 from queuey.client.results import Claimed, Message
 
 State = Literal["held", "finished", "settled", "lost"]
@@ -35,6 +36,8 @@ _WITHIN = 0.25
 """The part of a claim's time that sending its renewal may take."""
 _POSTPONED = 0.4
 """The part of a claim's time that a loop has for an acknowledgement. A claim that waits takes a third."""
+_ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
+"""Names of the fields of a refusal that are about receipts: about that of a number, or about all of them."""
 
 
 class Hold(msgspec.Struct, eq=False):
@@ -151,13 +154,25 @@ class Holding:
         self.settle(open_)
         return acknowledge(queue, finished), release(queue, held)
 
+    def refused(self, holds: Sequence[Hold], error: ClientError) -> bool:
+        """Notes which claims are lost because their receipts are bad input, such as those of before a purge.
+
+        Returns:
+            Whether there are any; without them the same call may succeed.
+        """
+        lost = _with_bad_receipts(holds, error)
+        self.settle(lost, [hold.receipt for hold in lost])
+        return bool(lost)
+
     def failed(self, work: Work, error: ClientError) -> None:
         """Notes that work failed: it is tried again soon, unless that would be of no use."""
         now = self._clock()
+        # Of several calls it is not known which one failed.
+        again = error.temporary or (len(work.calls) == 1 and self.refused(work.holds, error))
         with self._lock:
             for hold in work.holds:
                 hold.due = now + _AGAIN * hold.ttl
-                if not error.temporary:
+                if not again:
                     self._holds.discard(hold)
                     if hold.state == "held":
                         hold.state = "lost"
@@ -167,6 +182,14 @@ def _work(queue: str, ttl: float, state: State, holds: list[Hold]) -> Work:
     receipts, ends = [hold.receipt for hold in holds], state == "finished"
     calls = acknowledge(queue, receipts) if ends else renew(queue, receipts, ttl)
     return Work(tuple(holds), ends, tuple(calls), _WITHIN * ttl)
+
+
+def _with_bad_receipts(holds: Sequence[Hold], error: ClientError) -> list[Hold]:
+    """Returns the claims whose receipts an error names; none if it is about anything else, too."""
+    fields = error.fields if isinstance(error, InvalidRequest) else {}
+    found = [_ABOUT_RECEIPTS.fullmatch(name) for name in fields]
+    numbers = {each[1] for each in found if each}
+    return [hold for at, hold in enumerate(holds) if all(found) and numbers & {None, str(at)}]
 
 
 class HeldJob:

@@ -171,7 +171,8 @@ class JobQueue:
                 try:
                     claimed = self._run(loop.call())
                 except ClientError as error:
-                    timing.sleep(loop.pause_after(error))
+                    if not holding.refused(loop.finished, error):
+                        timing.sleep(loop.pause_after(error))
                     continue
                 holding.settle(loop.finished, [each.receipt for each in claimed.refused])
                 loop.acknowledged()
@@ -276,7 +277,8 @@ class JobQueue:
             try:
                 refused = self.ack([hold.receipt for hold in holds])
             except ClientError as error:
-                self._timing.sleep(loop.pause_after(error))
+                if not self._keeper.holding.refused(holds, error):
+                    self._timing.sleep(loop.pause_after(error))
                 continue
             self._keeper.holding.settle(holds, [each.receipt for each in refused])
             loop.acknowledged()
