@@ -149,8 +149,13 @@ class Timers:
         with self._changed:
             heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._numbers), holder))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="queuey-claim-timers", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="queuey-claim-timers", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    _note_missing()
+                else:
+                    self._thread = thread
             self._changed.notify()
         return holder.clear
 

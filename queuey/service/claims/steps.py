@@ -25,7 +25,10 @@ def _run(steps: Steps, submit: Callable[[Callable[[], None]], None], value: obje
         except StopIteration:
             return
         end = _End(steps, submit)
-        call(end)
+        try:
+            call(end)
+        except Exception as failure:  # noqa: BLE001 - the steps get it
+            end.failed(failure)
         if not end.is_there():
             return
         value, error = end.value, end.error
@@ -47,6 +50,11 @@ class _End:
         self.value, self.error = value, error
         if not self._first.acquire(blocking=False):
             self._submit(lambda: _run(self._steps, self._submit, value, error))
+
+    def failed(self, error: Exception) -> None:
+        """Is the end of a step that could not be begun, unless it has come already."""
+        if self._first.acquire(blocking=False):
+            self.value, self.error = None, error
 
     def is_there(self) -> bool:
         """Returns whether it came before this was asked; if not, the steps go on when it comes."""
