@@ -411,9 +411,18 @@ class TooManyMoves(TooManyRequests):
 
 
 class TooManyClaims(TooManyRequests):
-    """A partition has as many claims as it may have. What was refused for that reason was not done."""
+    """A partition has as many claims as it may have. What was refused for that reason was not done.
+
+    Args:
+        message: What happened, for people.
+        outcome: ``unknown``: other things that were asked for together with it may be done.
+    """
 
     code = "TooManyClaims"
+
+    def __init__(self, message: str, *, outcome: Outcome = "none") -> None:
+        super().__init__(message)
+        self.outcome: Outcome = outcome
 
 
 class StoreUnavailable(QueueyError):
@@ -433,9 +442,13 @@ class StoreUnavailable(QueueyError):
         self.retry_after = retry_after
 
 
-def in_doubt(error: StoreUnavailable) -> StoreUnavailable:
-    """Returns the same error for a caller whose write may be visible all the same."""
-    return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
+def in_doubt(error: Exception) -> Exception:
+    """Returns an error for a caller whose write may be visible all the same: no error says that it is not."""
+    if isinstance(error, TooManyClaims):
+        return TooManyClaims(str(error), outcome="unknown")
+    if isinstance(error, StoreUnavailable) and error.outcome == "none":
+        return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)
+    return error
 
 
 class StoreBusy(StoreUnavailable):

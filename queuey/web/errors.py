@@ -113,7 +113,7 @@ def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
     if FIRST in environ and environ[FIRST].in_doubt:
         return {"outcome": "unknown"}
     if isinstance(error, errors.StoreUnavailable | errors.QueueChanged | errors.TooManyRequests):
-        outcome = error.outcome if isinstance(error, errors.StoreUnavailable) else "none"
+        outcome = getattr(error, "outcome", "none")
         batch = environ.get(BATCH)
         # A batch is stored all or none.
         return {"outcome": outcome} | ({"outcomes": [outcome] * batch} if batch else {})

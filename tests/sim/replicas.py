@@ -47,6 +47,8 @@ class Faults:
     """Writes of messages that reach their replicas seconds late."""
     failing: float = 0.0
     """Deletions, and writes of dead letters, that fail; they may be done all the same."""
+    unread: float = 0.0
+    """Reads of logs that fail."""
 
 
 @dataclass
@@ -361,6 +363,8 @@ class ModelStore:
         """See the contract."""
         if not 1 <= partition <= queue.partitions:
             raise InvalidRequest({"partition": f"{partition} is not a partition"})
+        if self._world.rng.random() < self._replicas.faults.unread:
+            raise StoreUnavailable("no answer")
         log = self._replicas.log(queue, partition)
         if newest:
             self._replicas.finish(log)

@@ -365,6 +365,7 @@ class Storm:
             slow=rng.choice((0.003, 0.02, 0.1)),
             late=rng.choice((0, 0.1, 0.4)),
             failing=rng.choice((0, 0.3)),
+            unread=rng.choice((0, 0, 0, 0.2)),
         )
         self.queue = replace(
             QUEUE,
@@ -400,7 +401,7 @@ class Storm:
             world.at(STORM - 1.5, self._keep)
             world.at(STORM + 6.0, self.release_all)
         world.run(self.history.calm)
-        self.faults.lost = self.faults.stuck = self.faults.late = self.faults.failing = 0.0
+        self.faults = self.replicas.faults = Faults(slow=self.faults.slow)
         world.run(self.history.calm + CALM)
         while self._unfinished() and world.now < self.history.calm + LONGEST_CALM:
             world.run(world.now + 5.0)

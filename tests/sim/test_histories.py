@@ -317,10 +317,10 @@ MUTATIONS = {
     "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART))),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART))),
     "the deadline of another worker's answer": Mutation(
-        ("G4",), instead=lambda: replace(Forwarding._is_late, never_late), first=700
+        ("G4",), instead=lambda: replace(Forwarding._is_late, never_late), first=520
     ),
     "the deadline of an answer that waits for an acknowledgement": Mutation(
-        ("G4",), instead=lambda: replace(ClaimSearch._end, ending_alone), first=2100
+        ("G4",), instead=lambda: replace(ClaimSearch._end, ending_alone), first=1090
     ),
     "sending again what is in doubt": Mutation(
         ("G5", "G6"), instead=lambda: replace(PartitionLog._append, reading_once)
@@ -330,14 +330,14 @@ MUTATIONS = {
     "a horizon that is as far behind as writes may be late": Mutation(("G6",), Setup(store=NothingBehind)),
     "the due time of a delayed message": Mutation(("delay",), Setup(store=Early)),
     "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing)),
-    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin), first=1260),
+    "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin)),
     "the end of covers whose message is gone": Mutation(
-        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=2240
+        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=790
     ),
     "covers in the store": Mutation(("dedup",), Setup(store=Forgetful)),
     "the end of all claims": Mutation(("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing)),
     "dead letters of a process that died": Mutation(
-        ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue)
+        ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=500
     ),
     "deletions of a process that died": Mutation(
         ("on_ack",), instead=lambda: replace(FollowUps._is_overdue, never_overdue)
@@ -345,10 +345,8 @@ MUTATIONS = {
     "the append before the dead letter": Mutation(
         ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first)
     ),
-    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=410),
-    "the append before the deletion": Mutation(
-        ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=1120
-    ),
+    "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=270),
+    "the append before the deletion": Mutation(("G6",), instead=lambda: replace(PartitionLog._append, deleting_first)),
 }
 
 

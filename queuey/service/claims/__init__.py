@@ -441,10 +441,8 @@ class ClaimUseCases:
             total, exact = 0, True
             for number, view in self.look_at(queue, _View).items():
                 total += view.outstanding
-                lower = ids.following(view.cursor)
-                for page in self._pages(queue, number, lower):
+                for page in self._pages(queue, number, ids.following(view.cursor)):
                     total += sum(message.position not in view.known for message in page)
-                    lower = ids.following(page[-1].position)
                     if total >= limit:
                         [lag] = self._store.lag(queue, [(number, page[-1].position)])
                         total, exact = total + lag.count, exact and lag.exact

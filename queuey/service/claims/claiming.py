@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from queuey.claims import ClaimReceipt, Poll, Settlement
-from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
+from queuey.errors import Outcome, TooManyClaims, in_doubt
 from queuey.messages import Message, Queue
 from queuey.service.claims.log_cache import LogCache
 from queuey.service.claims.requests import PollRequest, Request, giving_back, too_late
@@ -116,7 +116,7 @@ class ClaimSearch:
         """Takes in what became of the receipts; if that is an error, what was claimed is released."""
         ack = self._ack
         # Receipts beside one that was refused may have been acknowledged.
-        ack.in_doubt = error is None or isinstance(error, TooManyClaims)
+        ack.in_doubt = ack.in_doubt or error is None or isinstance(error, TooManyClaims)
         if error is not None:
             self.give_up()
             self._done(None, error)
@@ -274,7 +274,4 @@ def begin_after(
 
 def _first_error(errors: Sequence[Exception], *, sent: bool) -> Exception:
     """Returns the error for a caller if some of several partitions failed; ``sent``: others may have changed."""
-    error = errors[0]
-    if sent and isinstance(error, StoreUnavailable) and error.outcome == "none":
-        return in_doubt(error)
-    return error
+    return in_doubt(errors[0]) if sent else errors[0]

@@ -43,6 +43,7 @@ from queuey.errors import (
     StoreClosed,
     StoreIncompatible,
     StoreUnavailable,
+    in_doubt,
 )
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, LogPage, Message, Queue, Slice
@@ -159,15 +160,16 @@ class PartitionLog:
     def _rounds(self) -> Steps:
         while taken := self._line.take():
             try:
-                yield from self._round(taken)
-            except (QueueyError, UnknownFormat) as error:
-                self._fail(taken, error)
+                try:
+                    yield from self._round(taken)
+                except (QueueyError, UnknownFormat) as error:
+                    self._fail(taken, error)
+                self._after(self)
             except Exception as error:
                 self._fail(taken, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
                 self._is_loaded = False
                 self._line.stop()
                 raise
-            self._after(self)
 
     def _fail(self, requests: Sequence[Request], error: Exception) -> None:
         if isinstance(error, UnknownFormat):
@@ -248,7 +250,6 @@ class PartitionLog:
                     f"a receipt names entry {request.newest()} of partition {self._partition}, which has {state.number}"
                 )
                 request.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue, or was purged."}))
-        return state
 
     def _gather(self, queue: Queue, state: State, polls: Sequence[PollRequest]) -> Work:
         """Reads messages for polls: those whose claims have ended first, then those of a scan."""
@@ -348,7 +349,8 @@ class PartitionLog:
                 if request.kind == "renew" and boottime() - end.chosen > self._timing.answer_within(request.ttl):
                     request.answer(None, too_late())
                 elif any(one.status is ReceiptStatus.REFUSED for one in request.settled):
-                    request.answer(None, too_many(self._partition))
+                    others = any(one.status is ReceiptStatus.DONE for one in request.settled)
+                    request.answer(None, too_many(self._partition, "unknown" if others else "none"))
                 else:
                     request.answer(request.settled)
             elif not isinstance(request, PollRequest):
@@ -358,10 +360,9 @@ class PartitionLog:
         poll, outstanding = request.poll, self.state.outstanding
         if not poll.given:
             full = material is not None and material.full
-            request.first_asked = request.first_asked or request.asked
             # What is to be delivered again may have been taken by others, or settled by receipts in the same entry.
             more = material is not None and (material.more or material.again)
-            if more and end.chosen - request.first_asked < PATIENCE:
+            if more and end.chosen - request.asked < PATIENCE:
                 self.add(request)
                 return
             request.answer(None, too_many(self._partition)) if full else request.answer([])
@@ -478,7 +479,7 @@ class PartitionLog:
             except QueueChanged:
                 if not doubted:
                     raise
-                queue = yield from self._same_queue(queue)
+                queue = yield from _in_doubt(self._same_queue(queue))
             except StoreUnavailable as error:
                 if error.outcome == "none" and not doubted:
                     raise
@@ -497,7 +498,8 @@ class PartitionLog:
         self.refused = self._runtime.boottime()
         self._totals.refused()
         yield partial(self._pause, min(LONGEST_BACK_OFF, self._took) * self._runtime.jitter())
-        tokens = yield from self._read_from(queue, state)
+        reading = self._read_from(queue, state)
+        tokens = yield from (_in_doubt(reading) if doubted else reading)
         if one.number not in tokens and doubted:
             raise StoreUnavailable("It cannot be found out whether the claim log was written.", outcome="unknown")
         return tokens.get(one.number) == entry.token
@@ -566,6 +568,14 @@ class PartitionLog:
         except QueueyError:
             return
         self._length.written(state.number, length)
+
+
+def _in_doubt(work: Work) -> Work:
+    """Does some work after an entry may have been appended: no error of it says that nothing was changed."""
+    try:
+        return (yield from work)
+    except StoreUnavailable as error:
+        raise in_doubt(error) from error
 
 
 def _polls(requests: Sequence[Request]) -> list[PollRequest]:

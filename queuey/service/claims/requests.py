@@ -25,7 +25,7 @@ class Request:
         done: Called at the end, unless the caller gives up before.
 
     Attributes:
-        asked: When (boot time); set by the log.
+        asked: When it first came to a log, or to another worker (boot time).
         sent: An entry that carries it may have been appended.
         doubtful: It may have been done before it comes to the log, so no error may say that nothing was changed.
     """
@@ -46,7 +46,7 @@ class Request:
         """Gives the caller its answer; returns False if it has one already or has given up."""
         if not self._first.acquire(blocking=False):
             return False
-        if self.doubtful and isinstance(error, StoreUnavailable) and error.outcome == "none":
+        if self.doubtful and error is not None:
             error = in_doubt(error)
         self._done(value, error)
         return True
@@ -70,15 +70,13 @@ class Request:
 
 
 class PollRequest(Request):
-    """Wants messages. The result is a list of pairs: message and :class:`~queuey.claims.LastDelivery`."""
+    """Wants messages. The result is a list: each message, its deliveries, the entry's number, the expiry (ms)."""
 
-    __slots__ = ("first_asked", "poll")
+    __slots__ = ("poll",)
 
     def __init__(self, queue: Queue, done: Done, poll: Poll) -> None:
         super().__init__(queue, done)
         self.poll = poll
-        self.first_asked = 0.0
-        """When it was taken up first, if it goes on (boot time)."""
 
     def tell(self, given: Sequence[Any], *, late: bool) -> bool:
         """Gives the caller what was claimed for it, unless it is too late; returns whether it has learned of that."""
@@ -208,13 +206,13 @@ class RequestLine:
         return not self._busy
 
     def add(self, requests: Iterable[Request], now: float) -> bool:
-        """Adds requests at a time (boot time); returns whether the log rested, so that its rounds are to begin.
+        """Adds requests that come now (boot time), or came before; returns whether the log rested.
 
-        They go on until :meth:`take` returns nothing.
+        If it did, its rounds are to begin. They go on until :meth:`take` returns nothing.
         """
         with self._lock:
             for request in requests:
-                request.asked = now
+                request.asked = request.asked or now
                 self._waiting.append(request)
                 self.load += request.weight
             rested, self._busy = not self._busy, True
@@ -258,9 +256,12 @@ class RequestLine:
                 self._answering += request.weight
 
     def waiting(self) -> list[Request]:
-        """Returns the requests that no round has taken yet."""
+        """Returns the requests that no round has taken yet, and drops those that have their answer."""
         with self._lock:
-            return list(self._waiting)
+            left = [request for request in self._waiting if not request.answered]
+            self.load -= sum(request.weight for request in self._waiting) - sum(request.weight for request in left)
+            self._waiting = deque(left)
+        return left
 
     def stop(self) -> None:
         """Notes that the rounds have ended by a mistake in the program; the next request begins them again."""
@@ -277,7 +278,7 @@ def too_late() -> StoreUnavailable:
     return StoreUnavailable("The claim was made too late to be of use. Claim again.", outcome="unknown")
 
 
-def too_many(partition: int) -> TooManyClaims:
+def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:
     """Returns the error for a caller if a partition has as many claims as it may have."""
     text = f"Partition {partition} has {MOST_OUTSTANDING} claims, which is all that it may have."
-    return TooManyClaims(f"{text} Acknowledge or release some.")
+    return TooManyClaims(f"{text} Acknowledge or release some.", outcome=outcome)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey.access import Action, matches
-from queuey.claims import ReceiptStatus, Settlement
-from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy, TooManyClaims
+from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.queues import queue_name_error
@@ -227,13 +226,3 @@ class OpenFacade(Facade):
         if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
             raise self.refuse(reason)
         return super().where(match)
-
-
-def check_settled(settlements: Sequence[Settlement]) -> None:
-    """Makes sure that nothing was refused.
-
-    Raises:
-        TooManyClaims: A partition has as many messages done out of order as it may have.
-    """
-    if any(each.status is ReceiptStatus.REFUSED for each in settlements):
-        raise TooManyClaims("The queue has as many messages done out of order as it may have. Fetch the oldest ones.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, Settlement
+from queuey.claims import ClaimReceipt
 from queuey.errors import InvalidRequest, QueueNotFound
 from queuey.messages import MAX_TTL, Location, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft, HandedOut
@@ -15,7 +15,7 @@ from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
 from queuey.web.endpoint import Begun, Hot, Match, WouldBlock
 from queuey.web.errors import NoSuchResource
-from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource, check_settled
+from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource
 from queuey.web.requests import read_body
 from queuey.web.responses import TEXT, Environ, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
@@ -141,7 +141,7 @@ class MqFacade(OpenFacade):
         try:
             access = self.find(environ, match, "work")
             if receipt is not None and receipt.partition <= access.queue.partitions:
-                check_settled(self._claims.acknowledge(access, [receipt]))
+                self._claims.acknowledge(access, [receipt])
         except QueueNotFound:
             self.where(match)
         return Response(202, b"")
@@ -152,12 +152,7 @@ class MqFacade(OpenFacade):
         queue: Queue = self._authorization.enter_at_once(environ, match, "work")
         if receipt is None or receipt.partition > queue.partitions:
             raise WouldBlock
-
-        def deleted(settlements: Sequence[Settlement]) -> Response:
-            check_settled(settlements)
-            return Response(202, b"")
-
-        return partial(self._claims.begin_acknowledge, queue, [receipt]), deleted
+        return partial(self._claims.begin_acknowledge, queue, [receipt]), lambda _: Response(202, b"")
 
 
 def message_id(location: Location) -> str:

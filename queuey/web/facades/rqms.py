@@ -19,7 +19,7 @@ from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
 from queuey.web import validators
 from queuey.web.endpoint import WAITER, Begun, Hot, Match, WouldBlock
-from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource, check_settled
+from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource
 from queuey.web.requests import JSON_ERRORS, decode_any, parse_form, read_body
 from queuey.web.responses import Environ, Header, Response, encode, json_response
 from queuey.web.v1.claims import mark_of
@@ -287,9 +287,7 @@ def _finished(settlements: Sequence[Settlement]) -> Response:
 
     Raises:
         TicketSpent: It has changed, or is done.
-        TooManyClaims: The partition has as many claims as it may have.
     """
-    check_settled(settlements)
     if any(each.status is not ReceiptStatus.DONE for each in settlements):
         raise TicketSpent("The item has changed, was fetched by somebody else since, or is done.")
     return Response(200, b"Well done, sir!", HTML)

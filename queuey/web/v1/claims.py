@@ -10,7 +10,7 @@ from zlib import crc32
 from msgspec import UNSET
 
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
-from queuey.errors import ClaimLost, InvalidRequest, Outcome, TooManyClaims
+from queuey.errors import ClaimLost, InvalidRequest, Outcome
 from queuey.messages import Queue
 from queuey.service import HandedOut, JoinedAck, QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
@@ -88,6 +88,8 @@ class ClaimViews:
         ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
         wait = errors.take("wait", validators.decimal, given.get("wait"), 0, self._limits.max_wait)
         partitions = errors.take("partitions", read_partitions, given.get("partitions"))
+        if partitions == ():
+            errors["partitions"] = "Names no partition"
         errors.check()
         return {
             "limit": limit or DEFAULT_CLAIMS,
@@ -260,14 +262,10 @@ def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Respons
     """Says what became of receipts, which are given as texts in the same order.
 
     Raises:
-        TooManyClaims: The partition has as many claims as it may have.
         ClaimLost: Some were superseded.
     """
     results = _results(texts, settlements)
-    statuses = {each.status for each in settlements}
-    if ReceiptStatus.REFUSED in statuses:
-        raise TooManyClaims("A partition has as many claims as it may have. Acknowledge or release some first.")
-    if ReceiptStatus.SUPERSEDED in statuses:
+    if any(each.status is ReceiptStatus.SUPERSEDED for each in settlements):
         raise ClaimLost(results)
     return json_response(schemas.Settled(results=results))
 

@@ -158,6 +158,8 @@ def test_partitions_are_chosen(owner: Caller, q: str, clock: Clock) -> None:
     assert bodies(claim(owner, partitions="2")) == ["d"]
     found = [body for _ in range(2) for body in bodies(claim(owner, partitions="*"))]
     assert found == ["a", "b", "c"]
+    reply = owner("POST", "q/claims", b"", headers=None, partitions=" ")
+    assert (reply.status, reply.errors) == (400, {"partitions": "Names no partition"})
 
 
 def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
