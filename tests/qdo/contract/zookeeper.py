@@ -105,8 +105,11 @@ async def commit_unfenced(
 
 @contextlib.contextmanager
 def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
-    """A client of kazoo as it is, for what tests do behind the members' backs."""
-    client = KazooClient(hosts, **options)
+    """A client of kazoo as it is, for what tests do behind the members' backs.
+
+    Its session lasts as long as servers allow, because it says so if it was ever out of touch.
+    """
+    client = KazooClient(hosts, **{"timeout": 60.0, **options})
     client.start(60)
     try:
         yield client
