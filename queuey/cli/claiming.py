@@ -103,14 +103,21 @@ def _work(
     partitions: str,
 ) -> None:
     """Runs a program for each message until the limit, or nothing has come for so long."""
+    from queuey.client import ClientError
+
     left = sys.maxsize if limit is None else limit
     for job in jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence):
         code = _run(job, command)
-        if code == 0:
-            job.ack()
-        else:
-            output.note(f"{command[0]} ended with {code} for {job.receipt}; the message is delivered again.")
-            job.release(delay=retry)
+        try:
+            if code == 0:
+                job.ack()
+            else:
+                output.note(f"{command[0]} ended with {code} for {job.receipt}; the message is delivered again.")
+                job.release(delay=retry)
+        except ClientError:
+            if not job.lost:
+                raise
+            output.note(f"{job.receipt}: another caller has the message by now, or the queue was purged.")
         left -= 1
         if left <= 0:
             return

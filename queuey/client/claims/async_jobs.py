@@ -146,8 +146,8 @@ class AsyncJob(HeldJob):
         try:
             for call in calls:
                 await self._run(call)
-        except ClaimLost:
-            self._holding.settle([self._hold], [self.receipt])
+        except ClientError as error:
+            self._holding.refused([self._hold], error)
             raise
 
 

@@ -21,15 +21,15 @@ import msgspec
 
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import acknowledge, release, renew
-from queuey.client.errors import ClientError, InvalidRequest
+from queuey.client.errors import ClaimLost, ClientError, InvalidRequest
 from queuey.client.results import Claimed, Message
 
 State = Literal["held", "finished", "settled", "lost"]
 
 SOON = 0.5
 """Seconds after which a finished claim is acknowledged whatever its process does."""
-_AGAIN = 0.1
-"""The part of a claim's time after which a renewal that failed is tried again."""
+_AGAIN, _MOST_AGAIN = 0.1, 30.0
+"""The part of a claim's time, and the most seconds, after which what failed is tried again."""
 _TOGETHER = 0.125
 """The part of a claim's time by which renewals are early, to go out together with others."""
 _WITHIN = 0.25
@@ -155,12 +155,12 @@ class Holding:
         return acknowledge(queue, finished), release(queue, held)
 
     def refused(self, holds: Sequence[Hold], error: ClientError) -> bool:
-        """Notes which claims are lost because their receipts are bad input, such as those of before a purge.
+        """Notes which claims are lost by an error: another caller has them, or their receipts are of before a purge.
 
         Returns:
             Whether there are any; without them the same call may succeed.
         """
-        lost = _with_bad_receipts(holds, error)
+        lost = _refused_by(holds, error)
         self.settle(lost, [hold.receipt for hold in lost])
         return bool(lost)
 
@@ -171,7 +171,7 @@ class Holding:
         again = error.temporary or (len(work.calls) == 1 and self.refused(work.holds, error))
         with self._lock:
             for hold in work.holds:
-                hold.due = now + _AGAIN * hold.ttl
+                hold.due = now + min(_AGAIN * hold.ttl, _MOST_AGAIN)
                 if not again:
                     self._holds.discard(hold)
                     if hold.state == "held":
@@ -184,8 +184,11 @@ def _work(queue: str, ttl: float, state: State, holds: list[Hold]) -> Work:
     return Work(tuple(holds), ends, tuple(calls), _WITHIN * ttl)
 
 
-def _with_bad_receipts(holds: Sequence[Hold], error: ClientError) -> list[Hold]:
+def _refused_by(holds: Sequence[Hold], error: ClientError) -> list[Hold]:
     """Returns the claims whose receipts an error names; none if it is about anything else, too."""
+    if isinstance(error, ClaimLost):
+        receipts = {each.receipt for each in error.refused}
+        return [hold for hold in holds if hold.receipt in receipts]
     fields = error.fields if isinstance(error, InvalidRequest) else {}
     found = [_ABOUT_RECEIPTS.fullmatch(name) for name in fields]
     numbers = {each[1] for each in found if each}

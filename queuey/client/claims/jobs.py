@@ -13,7 +13,7 @@ from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
 from queuey.client.claims.held import HeldJob, Hold, Holding
 from queuey.client.claims.keeper import Keeper, SendCall, send_all
-from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.errors import ClientError
 from queuey.client.http.attempts import Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
@@ -88,8 +88,8 @@ class Job(HeldJob):
         try:
             for call in calls:
                 self._run(call)
-        except ClaimLost:
-            self._holding.settle([self._hold], [self.receipt])
+        except ClientError as error:
+            self._holding.refused([self._hold], error)
             raise
 
 

@@ -107,7 +107,7 @@ async def commit_unfenced(
 def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
     """A client of kazoo as it is, for what tests do behind the members' backs.
 
-    Its session lasts as long as servers allow, because it says so if it was ever out of touch.
+    Its session lasts as long as servers allow, so that a busy machine does not end it.
     """
     client = KazooClient(hosts, **{"timeout": 60.0, **options})
     client.start(60)
