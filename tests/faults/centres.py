@@ -69,7 +69,7 @@ def _started(each: int) -> Iterator[Centres]:
     port = block.port(STORAGE_PORT)
     sites = [Site(NAMES[index // each], block.address(nodes + index)) for index in range(nodes)]
     ways = {(site.known_as, port): (block.address(index), port) for index, site in enumerate(sites)}
-    options = CassandraOptions(settings=SETTINGS)
+    options = CassandraOptions(commitlog_sync="group", settings=SETTINGS)
     with Link(ways) as link, start_cassandra(nodes, options, block=block, sites=sites) as cluster:
         yield Centres(cluster, link, each)
 

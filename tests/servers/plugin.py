@@ -241,7 +241,8 @@ def cassandra_cluster(servers: contextlib.ExitStack) -> Cassandra:
     """Three nodes, or the cluster that the environment names."""
     if choose(CASSANDRA_VARIABLE, os.environ, 3, lambda: False) is Way.GIVEN:
         return CassandraAddresses.parse(os.environ[CASSANDRA_VARIABLE])
-    return servers.enter_context(start_cassandra(3))
+    # Tests kill these nodes. With ``periodic`` a node that is killed forgets the last 200 ms or so.
+    return servers.enter_context(start_cassandra(3, CassandraOptions(commitlog_sync="group")))
 
 
 @pytest.fixture

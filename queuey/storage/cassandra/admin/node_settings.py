@@ -109,7 +109,7 @@ def describe_sync(nodes: list[Node]) -> Acknowledgement:
         return Acknowledgement(
             "replicated",
             f"taken in by {asked}, before the answer; each of them has it on its disk within {longest:g} s "
-            "(commitlog_sync: periodic), and it is lost if all of them lose power before",
+            "(commitlog_sync: periodic), and it may be lost if one of them loses power before",
         )
     return Acknowledgement(
         "fsync", f"on the disks of {asked} (fsync, commitlog_sync: {' and '.join(modes)}), before the answer"
