@@ -105,11 +105,8 @@ async def commit_unfenced(
 
 @contextlib.contextmanager
 def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
-    """A client of kazoo as it is, for what tests do behind the members' backs.
-
-    Its session lasts as long as servers allow, so that a busy machine does not end it.
-    """
-    client = KazooClient(hosts, **{"timeout": 60.0, **options})
+    """A client of kazoo as it is, for what tests do behind the members' backs."""
+    client = KazooClient(hosts, **options)
     client.start(60)
     try:
         yield client
