@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -100,6 +101,11 @@ class Typist:
         words = shlex.split(line, comments=True)
         if words[0] in self._run and FOR_A_SHELL.search(line) is None:
             ended = self._run[words[0]](*words[1:])
+            given_up = time.monotonic() + 60
+            while "stop its members first" in ended.err and time.monotonic() < given_up:
+                # A worker that was stopped while it was joining is a member until its session ends.
+                time.sleep(0.5)
+                ended = self._run[words[0]](*words[1:])
             assert ended.code == 0, f"{page}:{number} {line}\n{ended.text}{ended.err}"
             return ended
         self._reader.run(page, Block("sh", line, number))
