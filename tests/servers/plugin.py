@@ -86,7 +86,7 @@ PATIENT_NODE = {
 }
 """What a node that tests share waits for before it gives a request up: the machine may stand still for seconds."""
 LASTING = ZooKeeperOptions(heap="512m", settings={"maxSessionTimeout": 30_000})
-"""Servers would grant no more than 20 of their ticks, ten seconds, to sessions that shall outlast a test. They have room
+"""Servers would grant no more than 20 of their ticks, ten seconds, to sessions that shall outlast a test. There is room
 for what all tests leave, of which some make a hundred thousand nodes."""
 LOG_SIZES = pytest.StashKey[dict[Server, int]]()
 
