@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from queuey.client import Client
 from tests.commands import Run
-from tests.servers.processes import ending
-from tests.servers.served import Served, environment
+from tests.servers.served import Served
 
 
 @pytest.fixture
@@ -115,16 +112,7 @@ def test_a_program_that_is_not_there(run: Run, client: Client, jobs: str) -> Non
 def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str, tmp_path: Path) -> None:
     """A job whose queue is purged while its program runs is lost, which is said; the next one is worked on."""
     program = f"cat; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
-    command = [sys.executable, "-m", "queuey", "claim", jobs, "--limit", "2", "--wait", "20", "--", "sh", "-c", program]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(QUEUEY_PROFILE=str(served.profile_path)),
-        start_new_session=True,
-    )
-    with ending(process):
+    with served.command("claim", jobs, "--limit", "2", "--wait", "20", "--", "sh", "-c", program) as process:
         assert process.stdout is not None
         assert process.stdout.read(1) in {"a", "b", "c"}
         client.purge_queue(jobs)
@@ -137,16 +125,7 @@ def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str
 
 def test_ctrl_c_releases(served: Served, client: Client, jobs: str) -> None:
     """Ctrl-C ends the program and gives its message back at once."""
-    command = [sys.executable, "-m", "queuey", "claim", jobs, "--", "sh", "-c", "echo begun; exec sleep 600"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(QUEUEY_PROFILE=str(served.profile_path)),
-        start_new_session=True,
-    )
-    with ending(process):
+    with served.command("claim", jobs, "--", "sh", "-c", "echo begun; exec sleep 600") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         assert client.job_queue(jobs).counts().claimed == 1

@@ -129,15 +129,7 @@ def test_tail_says_when_the_service_is_away(tmp_path: Path) -> None:
     with Served(tmp_path) as first, first.client() as client:
         client.create_queue("q")
         client.send("q", "before")
-        command = [sys.executable, "-m", "queuey", "tail", "q", "--raw", "--limit", "2"]
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(QUEUEY_PROFILE=str(first.profile_path)),
-        )
-        with ending(process):
+        with first.command("tail", "q", "--raw", "--limit", "2") as process:
             assert process.stdout is not None
             assert process.stderr is not None
             assert process.stdout.readline() == "before\n"

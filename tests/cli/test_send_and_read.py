@@ -242,28 +242,24 @@ def test_tail_begins_with_the_newest(run: Run, client: Client, queue: str) -> No
 def test_tail_follows(served: Served, client: Client, queue: str) -> None:
     """Messages of all partitions sent while tail runs are printed as they come, each once."""
     client.send(queue, "before", partition=1)
-    command = [sys.executable, "-m", "queuey", "tail", queue, "--raw", "-n", "1", "--limit", "7"]
-    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
-    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, env=variables)) as process:
+    with served.command("tail", queue, "--raw", "-n", "1", "--limit", "7") as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"before\n"
+        assert process.stdout.readline() == "before\n"
         for number in range(6):
             client.send(queue, str(number), partition=number % 3 + 1)
-            assert process.stdout.readline() == b"%d\n" % number
+            assert process.stdout.readline() == f"{number}\n"
         assert process.wait(100) == 0
 
 
 def test_ctrl_c_ends_tail_quietly(served: Served, client: Client, queue: str) -> None:
     """Ctrl-C is how tail ends: nothing is printed about it."""
     client.send(queue, "x")
-    command = [sys.executable, "-m", "queuey", "tail", queue, "--raw"]
-    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
-    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables)) as process:
+    with served.command("tail", queue, "--raw") as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"x\n"
+        assert process.stdout.readline() == "x\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=100)
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out, err) == (130, "", "")
 
 
 def test_tail_in_the_background_ignores_ctrl_c(served: Served, client: Client, queue: str) -> None:
@@ -282,14 +278,12 @@ def test_tail_in_the_background_ignores_ctrl_c(served: Served, client: Client, q
 def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: str) -> None:
     """A reader that has seen enough is no error to talk about."""
     client.send_many(queue, ["x" * 1000] * 3000)
-    command = [sys.executable, "-m", "queuey", "read", queue, "--all"]
-    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
-    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables)) as process:
+    with served.command("read", queue, "--all") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert len(process.stdout.readline()) > 1000
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert process.stderr.read() == ""
         assert process.wait(100) in {0, 1}
 
 

@@ -86,8 +86,8 @@ PATIENT_NODE = {
 }
 """What a node that tests share waits for before it gives a request up: the machine may stand still for seconds."""
 LASTING = ZooKeeperOptions(heap="512m", settings={"maxSessionTimeout": 30_000})
-"""Servers would grant no more than 20 of their ticks, ten seconds, to sessions that shall outlast a test. There is room
-for what all tests leave, of which some make a hundred thousand nodes."""
+"""For the server that tests share: sessions longer than the ten seconds (20 ticks) that a server grants by itself, and
+room for the nodes of all tests, of which some make a hundred thousand."""
 LOG_SIZES = pytest.StashKey[dict[Server, int]]()
 
 

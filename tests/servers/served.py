@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,7 @@ from typing import Self
 from queuey.client import Client
 from queuey.client.credentials.profile import Profile, read_profile
 from queuey.client.http.retry import RetryPolicy
+from tests.servers.processes import ending
 
 START_SECONDS = 100.0
 END_SECONDS = 100.0
@@ -128,6 +129,20 @@ class Served:
         profile = self.profile
         retry = RetryPolicy(rounds=rounds)
         return Client(profile.url, key=profile.key, application=profile.application, timeout=timeout, retry=retry)
+
+    @contextlib.contextmanager
+    def command(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Runs ``queuey`` with this service beside the block, in a process group of its own, and ends it then."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "queuey", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(QUEUEY_PROFILE=str(self.profile_path)),
+            start_new_session=True,
+        )
+        with ending(process):
+            yield process
 
     def wait_for(self, text: str) -> str:
         """Waits until a line with this text is printed, and returns it."""
