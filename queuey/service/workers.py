@@ -18,6 +18,7 @@ import socket
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
@@ -175,7 +176,7 @@ def _nothing() -> None:
     """Has nothing to give up."""
 
 
-class _Frames(asyncio.Protocol):
+class _Frames(asyncio.Protocol, ABC):
     """One end of a connection: frames with a kind, a number and some bytes. Any thread may send."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -210,9 +211,9 @@ class _Frames(asyncio.Protocol):
             self.took(kind, number, bytes(self._unread[begin:at]))
         del self._unread[:at]
 
+    @abstractmethod
     def took(self, kind: int, number: int, content: bytes) -> None:
         """Does what a frame asks for."""
-        raise NotImplementedError
 
     def send(self, kind: int, number: int, content: bytes) -> None:
         """Sends a frame soon. Those of a moment are sent together."""

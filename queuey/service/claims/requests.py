@@ -259,8 +259,8 @@ class RequestLine:
         """Returns the requests that no round has taken yet, and drops those that have their answer."""
         with self._lock:
             left = [request for request in self._waiting if not request.answered]
-            self.load -= sum(request.weight for request in self._waiting) - sum(request.weight for request in left)
             self._waiting = deque(left)
+            self.load = self._answering + sum(request.weight for request in left)
         return left
 
     def stop(self) -> None:
