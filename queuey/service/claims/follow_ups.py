@@ -66,16 +66,19 @@ class FollowUps:
 
     def letters(self, state: State, own: Iterable[Position], now: float) -> dict[Position, tuple[str, int]]:
         """Returns the dead letters that this process is to publish; as :meth:`deletions`."""
-        if not state.outbox:
-            if not state.undeleted:
-                self._open.clear()
-            return {}
+        self._forget(state)
         mine = set(own)
         return {
             position: letter
             for position, letter in state.outbox.items()
             if position in mine or self._is_overdue(position, now)
         }
+
+    def _forget(self, state: State) -> None:
+        """Forgets what another process has done, once that is more than what is open."""
+        if len(self._open) > 2 * (len(state.undeleted) + len(state.outbox)):
+            there = state.undeleted.keys() | state.outbox.keys()
+            self._open = {key: since for key, since in self._open.items() if key in there}
 
     def _is_overdue(self, key: object, now: float) -> bool:
         since = self._open.setdefault(key, now)

@@ -1,0 +1,18 @@
+"""What a process remembers of open deletions and dead letters."""
+
+from __future__ import annotations
+
+from queuey.claims import Entry, State
+from queuey.service.claims.follow_ups import FollowUps
+
+
+def test_what_another_process_has_done_is_forgotten() -> None:
+    """While another process deletes what it acknowledges, the memory of this one does not grow."""
+    state, follow_ups = State(), FollowUps()
+    for number in range(1, 1000):
+        # Each entry says that the deletions of the one before are carried out, so there is always one that is open.
+        state.apply(number, Entry(finals=[(number, 0)], delete=True, deleted=number - 1))
+        assert follow_ups.deletions(state, 0, float(number)) == []
+        assert follow_ups.letters(state, [], float(number)) == {}
+    assert list(state.undeleted) == [999]
+    assert len(follow_ups._open) < 10
