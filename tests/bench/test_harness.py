@@ -166,7 +166,7 @@ Transfer/sec:      4.80MB
 
 def test_what_wrk_says_is_read() -> None:
     """Rates, quantiles and the server's CPU come out of wrk's own words."""
-    sample = wrk.read(WRK, 1.9360, JOB, "")
+    sample = wrk.read(WRK, 1.9360, "", JOB)
     assert (sample.rate, sample.p50, sample.p99, sample.longest, sample.cpu) == (19360.0, 3.01, 900.0, 18.71, 50.0)
 
 
@@ -174,10 +174,28 @@ def test_what_wrk_says_is_read() -> None:
 def test_errors_that_wrk_tells_of_void_a_run(more: str) -> None:
     """A run of wrk with one bad answer or connection is no measurement."""
     with pytest.raises(Void, match="complaint"):
-        wrk.read(WRK + more, 1.0, JOB, "complaint")
+        wrk.read(WRK + more, 1.0, "complaint", JOB)
 
 
 def test_wrk_gets_the_requests_as_they_are() -> None:
     """The program for wrk holds every request once, its line ends and quotes escaped."""
     text = wrk.script(traffic.Job(['POST / HTTP/1.1\r\n\r\n"a\\'], 201))
     assert '{"POST / HTTP/1.1\\r\\n\\r\\n\\"a\\\\"}' in text
+
+
+CYCLES = "claims: 19500\nfound: 19360\nsettled: 19340\nwrong: 0\n"
+
+
+def test_cycles_of_wrk_are_read() -> None:
+    """A message counts when its claim was ended, but for those that may not have been answered."""
+    sample = wrk.read_cycles(WRK + CYCLES, 1.9308, "", 32)
+    assert (sample.rate, sample.cpu) == (9654.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"), [("wrong: 0", "wrong: 1"), ("found: 19360", "found: 19000"), ("settled: 19340", "settled: 32")]
+)
+def test_cycles_that_found_nothing_void_a_run(told: str, found: str) -> None:
+    """A queue that ran dry, or claims that were lost, are no measurement."""
+    with pytest.raises(Void, match="complaint"):
+        wrk.read_cycles(WRK + CYCLES.replace(told, found), 1.0, "complaint", 32)

@@ -24,9 +24,10 @@ IDLE = 20.0
 class Dialect(TypedDict):
     """How a server is spoken to.
 
-    ``claim`` is a whole request; ``receipt`` a regular expression of what an answer names a message by. ``settle`` is a
-    request up to its length, and ``before``, ``each`` (of a number and a receipt) and ``after`` make its body.
-    ``joined``: ``settle`` claims as well; a receipt that its answer calls superseded is an error.
+    ``claim`` is a whole request; ``receipt`` a regular expression, and a pattern of Lua, of what an answer names a
+    message by. ``settle`` is a request up to its length, and ``before``, ``each`` (of a number and a receipt) and
+    ``after`` make its body. ``joined``: ``settle`` claims as well; a receipt that its answer calls superseded is an
+    error.
     """
 
     claim: str

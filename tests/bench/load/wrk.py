@@ -10,13 +10,17 @@ import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from tests.bench.harness import Void
+from tests.bench.load.cycles import Dialect
 from tests.bench.load.traffic import Job, Sample
 from tests.bench.started.processes import Process
 
 PATH = shutil.which("wrk")
+BY_WRK = ", by wrk"
+"""Ends the names of sides that wrk asks."""
 
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 _SCRIPT = """local requests = {{{}}}
@@ -26,12 +30,59 @@ request = function()
   return requests[at]
 end
 """
+_CYCLES = """local held = {{}}
+local thread
+claims, found, settled, wrong = 0, 0, 0, 0
+setup = function(started)
+  thread = started
+end
+request = function()
+  local receipt = table.remove(held)
+  if receipt == nil then
+    claims = claims + 1
+    return {claim}
+  end
+  settled = settled + 1
+  claims = claims + {joined}
+  local body = {before} .. string.format({each}, 1, receipt) .. {after}
+  return {settle} .. #body .. "\\r\\n\\r\\n" .. body
+end
+response = function(status, headers, body)
+  if string.find(body, '"superseded"', 1, true) then
+    wrong = wrong + 1
+  end
+  for receipt in string.gmatch(body, {receipt}) do
+    found = found + 1
+    held[#held + 1] = receipt
+  end
+end
+done = function()
+  local names = {{"claims", "found", "settled", "wrong"}}
+  for _, name in ipairs(names) do
+    print(name .. ": " .. thread:get(name))
+  end
+end
+"""
+_MOST_EMPTY = 0.01
+"""The share of claims that may find nothing: others may be faster."""
 
 
 def script(job: Job) -> str:
     """Returns a job as wrk takes it: a Lua program."""
-    texts = (text.replace("\\", "\\\\").replace('"', '\\"').replace("\r\n", "\\r\\n") for text in job.requests)
-    return _SCRIPT.format(",".join(f'"{text}"' for text in texts))
+    return _SCRIPT.format(",".join(_quoted(text) for text in job.requests))
+
+
+def script_of_cycles(dialect: Dialect) -> str:
+    """Returns claims of one message each, and the ends of these claims, as wrk takes them: a Lua program.
+
+    A connection may end what another one has claimed: wrk does not say which one asks.
+    """
+    fields = {name: _quoted(text) for name, text in dialect.items() if isinstance(text, str)}
+    return _CYCLES.format(**fields, joined=int(dialect.get("joined", False)))
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\r\n", "\\r\\n") + '"'
 
 
 def run(server: Process, job: Job, *, seconds: float, connections: int = 64) -> Sample:
@@ -40,10 +91,24 @@ def run(server: Process, job: Job, *, seconds: float, connections: int = 64) -> 
     Raises:
         Void: An answer was no success, or a connection failed.
     """
+    return read(*_run(server, script(job), seconds, connections), job)
+
+
+def run_cycles(server: Process, dialect: Dialect, *, seconds: float, connections: int) -> Sample:
+    """Lets wrk claim messages, one at a time, and end the claims; the latencies are those of all requests.
+
+    Raises:
+        Void: An answer was no success, a connection failed, or there were too few messages.
+    """
+    return read_cycles(*_run(server, script_of_cycles(dialect), seconds, connections), connections)
+
+
+def _run(server: Process, program: str, seconds: float, connections: int) -> tuple[str, float, str]:
+    """Returns what wrk printed, how many seconds of CPU the server used, and a complaint in case that it is bad."""
     before = server.cpu_seconds()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "job.lua"
-        path.write_text(script(job))
+        path.write_text(program)
         done = subprocess.run(
             [
                 *(str(PATH), "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"),
@@ -55,10 +120,26 @@ def run(server: Process, job: Job, *, seconds: float, connections: int = 64) -> 
             check=False,
         )
     cpu = server.cpu_seconds() - before
-    return read(done.stdout, cpu, job, f"{server.name}: {done.stdout}{done.stderr}\n{server.log_tail()}")
+    return done.stdout, cpu, f"{server.name}: {done.stdout}{done.stderr}\n{server.log_tail()}"
 
 
-def read(output: str, cpu: float, job: Job, complaint: str) -> Sample:
+def read_cycles(output: str, cpu: float, complaint: str, connections: int) -> Sample:
+    """Reads what wrk prints after cycles of claims. Those that it may not have seen the end of do not count.
+
+    Raises:
+        Void: See :func:`read`, or claims found nothing, or were lost.
+    """
+    requests = read(output, cpu, complaint, Job([], 200))
+    told = {
+        name: int(number) for name, number in re.findall(r"^(claims|found|settled|wrong): (\d+)$", output, re.MULTILINE)
+    }
+    settled = told.get("settled", 0) - connections
+    if settled <= 0 or told["wrong"] or told["found"] < (1 - _MOST_EMPTY) * told["claims"] - connections:
+        raise Void(complaint)
+    return replace(requests, rate=requests.rate * settled / requests.answers, cpu=cpu * 1e6 / settled)
+
+
+def read(output: str, cpu: float, complaint: str, job: Job) -> Sample:
     """Reads what wrk prints.
 
     Raises:

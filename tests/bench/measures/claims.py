@@ -15,14 +15,19 @@ from queuey.messages import QueueSpec
 from queuey.storage import Store
 from tests.bench.baselines import claim_each
 from tests.bench.harness import Bench, Void, measure
-from tests.bench.load import traffic
+from tests.bench.load import traffic, wrk
 from tests.bench.load.cycles import CyclePlan, Dialect
 from tests.bench.load.generator import Result
 from tests.bench.load.traffic import Metered, Sample
+from tests.bench.load.wrk import BY_WRK
+from tests.bench.measures.over_http import fastest
 from tests.bench.results import Report, Verdict, paired
 from tests.bench.started import processes, service
 
 QUEUE = "bench"
+CLIENTS = 32
+FASTEST = 20_000
+"""Single messages a second that no server here can deliver."""
 TWO, ONE = "", ", one request a message"
 """How sides are called that take two requests for a message, and one."""
 
@@ -118,36 +123,35 @@ def claim1(bench: Bench) -> Report:
 
     A message takes two requests to each side, or one that ends a claim and claims the next message.
     """
-    count, ours = bench.size(4_000, 500), bench.fresh("queuey")
-    baselines: dict[str, list[str]] = {TWO: [], ONE: []}
+    ours = bench.fresh("queuey")
     calls: dict[str, Callable[[], Sample]] = {}
+    groups: dict[str, list[str]] = {}
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(service.prepare(ours)))
-        server = stack.enter_context(service.serve(ours))
-
-        def cycles(side: processes.Process, form: str) -> Callable[[], Sample]:
-            return partial(run, side, count=count, limit=1, connections=32, joined=form == ONE)
-
-        filled(store, cycles(server, TWO), count)
-        for form in baselines:
-            calls[f"queuey{form}"] = partial(filled, store, cycles(server, form), count)
+        queue, texts = store.queue(service.APPLICATION, QUEUE), traffic.bodies(1000)
+        sides = {"queuey": (stack.enter_context(service.serve(ours)), partial(service.fill, store, queue, texts))}
         for threads in (service.THREADS, 1):
             theirs = bench.fresh("jobs")
             settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": "lock"}
-            baseline = stack.enter_context(
-                processes.granian("tests.bench.baselines.claim_each:app", theirs, threads=threads, environment=settings)
-            )
-            for form, names in baselines.items():
-                names.append(f"claim each, {threads} threads{form}")
-                calls[names[-1]] = partial(refilled, theirs, cycles(baseline, form), count)
+            app = "tests.bench.baselines.claim_each:app"
+            baseline = stack.enter_context(processes.granian(app, theirs, threads=threads, environment=settings))
+            fill = partial(claim_each.fill, theirs / claim_each.PATH.name)
+            sides[f"claim each, {threads} threads"] = baseline, fill
+        for name, (server, fill) in sides.items():
+            for way, (count, cycles) in ways(bench, server).items():
+                groups.setdefault(way, []).append(name + way)
+                calls[name + way] = partial(after, partial(fill, count), cycles)
+        calls["queuey"]()
         samples = bench.interleave(calls, bench.size(5, 2))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     verdicts = []
-    for form, names in baselines.items():
-        best = max(names, key=lambda name: traffic.row(name, samples[name]).median)
-        ratio = paired(traffic.rates(samples[f"queuey{form}"]), traffic.rates(samples[best]))
-        verdicts.append(Verdict(f"queuey{form} / {best}", ratio, goal=2, aim=4))
-    notes = [f"32 clients, {traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
+    for name, *others in groups.values():
+        best = fastest({other: samples[other] for other in others})
+        ratio = paired(traffic.rates(samples[name]), traffic.rates(samples[best]))
+        verdicts.append(Verdict(f"{name} / {best}", ratio, goal=2, aim=4))
+    notes = [
+        f"{CLIENTS} clients, {traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."
+    ]
     return Report("claim1", "", rows, verdicts, notes)
 
 
@@ -197,9 +201,22 @@ def dedup100(bench: Bench) -> Report:
     return Report("dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
 
 
-def refilled(directory: Path, more: Callable[[], Sample], count: int) -> Sample:
-    """Gives the baseline as many jobs as are about to be claimed."""
-    claim_each.fill(directory / claim_each.PATH.name, count)
+def ways(bench: Bench, server: processes.Process) -> dict[str, tuple[int, Callable[[], Sample]]]:
+    """Returns how single messages are claimed from a server: how many there have to be, and what does it."""
+    found: dict[str, tuple[int, Callable[[], Sample]]] = {}
+    for form in (TWO, ONE):
+        joined, count = form == ONE, bench.size(4_000, 500)
+        found[form] = count, partial(run, server, count=count, limit=1, connections=CLIENTS, joined=joined)
+        if wrk.PATH is not None:
+            spoken, seconds = dialect(1, QUEUE, joined=joined), bench.pick(2, 1)
+            cycles = partial(wrk.run_cycles, server, spoken, seconds=seconds, connections=CLIENTS)
+            found[form + BY_WRK] = round(FASTEST * seconds), cycles
+    return found
+
+
+def after(fill: Callable[[], object], more: Callable[[], Sample]) -> Sample:
+    """Puts in as many messages as are about to be claimed."""
+    fill()
     return more()
 
 

@@ -15,10 +15,10 @@ from tests.bench.baselines import rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic, wrk
 from tests.bench.load.traffic import Sample
+from tests.bench.load.wrk import BY_WRK
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import processes, service
 
-BY_WRK = ", by wrk"
 QUEUE = f"{service.BASE}/bench"
 CONNECTIONS = 64
 BATCH = 100

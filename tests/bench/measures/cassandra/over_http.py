@@ -14,7 +14,8 @@ from tests.bench.baselines import elasticmq, slices, wide_rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic, wrk
 from tests.bench.load.traffic import Job, Sample
-from tests.bench.measures.over_http import BATCH, BY_WRK, CONNECTIONS, QUEUE, check_slice, fastest
+from tests.bench.load.wrk import BY_WRK
+from tests.bench.measures.over_http import BATCH, CONNECTIONS, QUEUE, check_slice, fastest
 from tests.bench.measures.peers import Asked, beside
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, processes, service
