@@ -174,6 +174,8 @@ def _name(text: str) -> str:
         raise InvalidRequest({"id": validators.REQUIRED})
     if len(text) > LONGEST_NAME:
         raise InvalidRequest({"id": f"Longer than maximum length {LONGEST_NAME}"})
+    if "/" in text or text in {".", ".."}:
+        raise InvalidRequest({"id": f'"{text}" cannot be a part of a path'})
     return text
 
 

@@ -188,6 +188,8 @@ DEEP = b"[" * 300 + b"]" * 300
         ("POST", "/{queue}?id=x", DEEP),
         ("POST", "/{queue}?id=%ff", b"1"),
         ("POST", "/{queue}?id=" + 256 * "x", b"1"),
+        ("POST", "/{queue}?id=a%2Fb", b"1"),
+        ("POST", "/{queue}?id=..", b"1"),
         ("POST", "/{queue}?id=x", b'"' + b"x" * (4 * 1024 * 1024) + b'"'),
         ("PUT", "/{queue}", b"1"),
         ("PUT", "/{queue}/", b"1"),
