@@ -22,7 +22,7 @@ from queuey.client import (
     ServiceUnavailable,
 )
 from tests.client.conftest import Connect
-from tests.client.scripted import Script, busy, message_id, ok, page, refused
+from tests.client.scripted import Script, busy, claims, message_id, ok, page, refused
 
 HORIZON = message_id(99)
 
@@ -43,6 +43,17 @@ def test_a_plain_read_asks_for_all_partitions(connect: Connect) -> None:
 
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def test_partitions_that_can_be_gone_through_once(connect: Connect) -> None:
+    """Each page, and each claim, asks for all partitions that were given."""
+    script = Script(page(1, more=True), page(2))
+    seen = list(connect(script).read_all("q", partitions=iter([1, 2])))
+    assert [message.body for message in seen] == ["m1", "m2"]
+    assert [request.url.params["partitions"] for request in script.requests] == ["1,2", "1,2"]
+    script = Script(claims(1), claims())
+    list(connect(script).job_queue("q").claim(idle=0, partitions=iter([1, 2])))
+    assert [request.url.params["partitions"] for request in script.requests] == ["1,2", "1,2"]
 
 
 @pytest.mark.parametrize(

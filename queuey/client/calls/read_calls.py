@@ -75,6 +75,11 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     delay: bool = True
     merge: bool = False
 
+    def __post_init__(self) -> None:
+        """Keeps what can be gone through once: each page names the partitions."""
+        if not isinstance(self.partitions, str | int | tuple):
+            msgspec.structs.force_setattr(self, "partitions", tuple(self.partitions))
+
 
 class WireMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as the server writes it."""

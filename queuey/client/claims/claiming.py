@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-from queuey.client.calls.call import Call
+from queuey.client.calls.call import Call, partitions_text
 from queuey.client.calls.claim_calls import claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.held import Hold
@@ -68,7 +68,7 @@ class Claiming:
         self._queue = queue
         self._limit = options.get("limit", 1)
         self.ttl = float(options.get("ttl", 30.0))
-        self._partitions = options.get("partitions", "*")
+        self._partitions = partitions_text(options.get("partitions", "*"))
         if not self.ttl >= SHORTEST_TTL:
             raise InvalidArgument(
                 f"ttl is {self.ttl}: a claim of less than {SHORTEST_TTL:g} s cannot be renewed in time"
