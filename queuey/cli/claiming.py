@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 claim_app = typer.Typer(add_completion=False)
 ack_app = typer.Typer(add_completion=False)
 release_app = typer.Typer(add_completion=False)
+
+AGAIN_SECONDS = 0.5
+"""Between attempts to acknowledge a message while the service is away."""
 
 Receipts = Annotated[
     list[str] | None,
@@ -108,18 +112,42 @@ def _work(
     left = sys.maxsize if limit is None else limit
     for job in jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence):
         code = _run(job, command)
-        try:
-            if code == 0:
-                job.ack()
-            else:
-                output.note(f"{command[0]} ended with {code} for {job.receipt}; the message is delivered again.")
+        if code == 0:
+            _acknowledge(job)
+        else:
+            output.note(f"{command[0]} ended with {code} for {job.receipt}; the message is delivered again.")
+            try:
                 job.release(delay=retry)
-        except ClientError:
-            if not job.lost:
-                raise
-            output.note(f"{job.receipt}: another caller has the message by now, or the queue was purged.")
+            except ClientError as error:
+                if not (error.temporary or job.lost):
+                    raise
+                output.note(f"{job.receipt} could not be released, so its claim has to expire before: {error}")
         left -= 1
         if left <= 0:
+            return
+
+
+def _acknowledge(job: Job) -> None:
+    """Acknowledges a job that is done; waits for the service while the claim lasts."""
+    from queuey.client import ClientError
+
+    away = False
+    while True:
+        try:
+            job.ack()
+        except ClientError as error:
+            if job.lost:
+                output.note(f"{job.receipt}: another caller has the message by now, or the queue was purged.")
+                return
+            if not error.temporary:
+                raise
+            if not away:
+                note_absence(error)
+            away = True
+            time.sleep(AGAIN_SECONDS)
+        else:
+            if away:
+                note_absence(None)
             return
 
 

@@ -134,3 +134,30 @@ def test_ctrl_c_releases(served: Served, client: Client, jobs: str) -> None:
         assert process.returncode == 130
     counts = client.job_queue(jobs).counts()
     assert (counts.claimed, counts.waiting) == (0, 1)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -> None:
+    """What is done is acknowledged once the service is back; what failed is delivered again, and never acknowledged."""
+    go, script = tmp_path / "go", tmp_path / "job"
+    script.write_text(f"#!/bin/sh\necho begun\nuntil [ -e {go} ]; do sleep 0.1; done\nexit {code}\n")
+    script.chmod(0o700)
+    with Served(tmp_path) as first, first.client() as client:
+        client.create_queue("jobs")
+        client.send("jobs", "a")
+        with first.command("claim", "jobs", "--limit", "1", "--ttl", "60", "--", str(script)) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "begun\n"
+            first.kill()
+            go.touch()
+            said = process.stderr.readline()
+            if code:
+                said += process.stderr.readline()
+                assert process.wait(60) == 0
+            with Served(tmp_path, port=first.port) as second, second.client() as again:
+                if not code:
+                    assert process.wait(60) == 0
+                found = again.job_queue("jobs").size().size
+    assert said.startswith(f"{script} ended with 1" if code else "The service is away")
+    assert ("could not be released" in said, found) == (bool(code), code)
