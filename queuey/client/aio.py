@@ -140,8 +140,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections, and the file of receipts. Claims that are held expire by themselves."""
-        self._keeper.close()
+        """Closes the connections, and the file of receipts; jobs that loops still hold are released before."""
+        await self._keeper.leave()
         await self._sender.close()
         self._journal.close()
 
@@ -444,14 +444,16 @@ class AsyncClient:
         attempts = Attempts(call, self._choice, policy, timeout, clock=timing.clock, draw=timing.draw)
         renewed = False
         while True:
-            header = await self._authorization.header()
+            with attempts.noting():
+                header = await self._authorization.header()
             try:
                 answer = await self._sender.send(call, attempts.server, attempts.url, attempts.times, header)
                 return attempts.read(answer)
             except NotAuthenticated:
-                # Whatever the call is, it was not carried out.
-                if renewed or not await self._authorization.renew(header):
-                    raise
+                # This attempt was not carried out, whatever the call is.
+                with attempts.noting():
+                    if renewed or not await self._authorization.renew(header):
+                        raise
                 renewed = True
                 continue
             except ClientError as error:

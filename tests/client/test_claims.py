@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -21,11 +23,12 @@ from queuey.client import (
     InvalidArgument,
     InvalidRequest,
     NotAllowed,
+    QueueNotFound,
     RetryPolicy,
 )
 from queuey.client.calls.call import Call
 from queuey.client.claims.async_jobs import AsyncKeeper
-from queuey.client.claims.held import SOON, Holding
+from queuey.client.claims.held import SOON, Holding, Work
 from queuey.client.claims.keeper import Keeper
 from queuey.client.errors import ErrorAnswer
 from tests.client.scripted import ONE, Script, async_client, broken, busy, claims, settled, sync_client
@@ -137,6 +140,31 @@ def test_a_job_may_be_decided_on_by_hand(connect: Connect) -> None:
     assert asked(script) == ["claims 3", "ack r1", "release r2", "release r3", "claims 3"]
     assert "delay" not in script.sent(2)
     assert script.sent(3)["delay"] == 600
+
+
+def test_a_release_that_failed_is_no_acknowledgement(connect: Connect) -> None:
+    """A job that its handler gave up is never acknowledged, also if the service was away for the release."""
+    script = Script(claims(1), broken, claims())
+    for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
+        with pytest.raises(ConnectionLost):
+            job.release(delay=10)
+    assert asked(script) == ["claims 1", "release r1", "claims 1"]
+
+
+def test_a_loop_that_is_left_before_its_client() -> None:
+    """``async with`` ends before an ``async for`` that was left: the client acknowledges and releases its jobs."""
+
+    async def work() -> None:
+        async with async_client(script) as client:
+            async for job in client.job_queue("mail").claim(limit=3):
+                if job.body == "m2":
+                    break
+
+    script = Script(claims(1, 2, 3), settled())
+    asyncio.run(work())
+    found = asked(script)
+    assert (found[:2], sorted(found[2].split())) == (["claims 3", "ack r1"], ["r2", "r3", "release"])
+    assert len(found) == 3
 
 
 def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
@@ -301,6 +329,13 @@ def holding() -> tuple[Holding, list[float]]:
     return Holding(lambda: times[-1]), times
 
 
+def due(held: Holding) -> Work:
+    """Gives what is to be sent first."""
+    work = held.work()
+    assert work is not None
+    return work
+
+
 def test_claims_are_renewed_at_half_their_time_together() -> None:
     """One request renews what is due and what is due soon; each queue has its own."""
     held, times = holding()
@@ -308,32 +343,87 @@ def test_claims_are_renewed_at_half_their_time_together() -> None:
     one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 104)
     other, later = held.add("p", "r1", 40, 100), held.add("q", "r3", 40, 110)
     assert held.pause() == 20
-    assert held.work() == []
+    assert held.work() is None
     times.append(120.0)
-    works = held.work()
-    assert sorted(work.calls[0].path for work in works) == ["p/claims/renew", "q/claims/renew"]
-    for work in works:
+    paths = []
+    while (work := held.work()) is not None:
+        paths.append(work.calls[0].path)
         held.done(work, 120, [])
+    assert sorted(paths) == ["p/claims/renew", "q/claims/renew"]
     assert [hold.end for hold in (one, two, other, later)] == [160, 160, 160, 150]
     assert held.pause() == 10
 
 
 def test_a_renewal_that_fails_is_tried_again() -> None:
-    """A failure that may pass is tried again soon; a refusal, and a message that was handed out again, are losses."""
+    """What fails is tried again soon, whatever an answer says, and given up when the claim's time is over."""
     held, times = holding()
     one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
     times.append(120.0)
-    (work,) = held.work()
-    held.failed(work, ConnectionLost("broken"))
+    held.failed(due(held), ConnectionLost("broken"))
     assert held.pause() == 4
     times.append(124.0)
-    (work,) = held.work()
-    held.done(work, 124, ["r2"])
+    held.done(due(held), 124, ["r2"])
     assert (one.state, two.state, one.end) == ("held", "lost", 164)
     times.append(144.0)
-    (work,) = held.work()
-    held.failed(work, NotAllowed(ErrorAnswer(status=403)))
+    held.failed(due(held), NotAllowed(ErrorAnswer(status=403)))
+    assert (one.state, held.pause()) == ("held", 4)
+    times.append(164.0)
+    held.failed(due(held), NotAllowed(ErrorAnswer(status=403)))
     assert (one.state, held.pause()) == ("lost", None)
+
+
+def test_a_deleted_queue_has_no_claims() -> None:
+    """The service says that a queue is gone: its claims are lost at once."""
+    held, times = holding()
+    one = held.add("q", "r1", 40, 100)
+    times.append(120.0)
+    held.failed(due(held), QueueNotFound(ErrorAnswer(status=404)))
+    assert (one.state, held.pause()) == ("lost", None)
+
+
+def test_what_fails_waits_for_what_works() -> None:
+    """Claims whose renewals fail come last, and take no longer than the shortest claim can wait."""
+    held, times = holding()
+    held.add("away", "r1", 3600, -1700)
+    times.append(120.0)
+    work = due(held)
+    assert (work.calls[0].path, work.within) == ("away/claims/renew", 900)
+    held.failed(work, ConnectionLost("broken"))
+    held.add("long", "r1", 60, 160)
+    held.add("short", "r1", 10, 166)
+    times.append(190.0)
+    paths = []
+    for _ in range(3):
+        work = due(held)
+        assert work.within == 2.5
+        paths.append(work.calls[0].path.partition("/")[0])
+        held.done(work, 190, [])
+    assert paths == ["short", "long", "away"]
+
+
+FORKED = """
+import os, sys, time
+from queuey.client.claims.keeper import Keeper
+
+calls = []
+keeper = Keeper(lambda call, within=None: calls.append(call.path), time.monotonic)
+holds = keeper.hold("q", ["r1"], 600, time.monotonic())
+pid = os.fork()
+if pid:
+    child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    sys.exit(child or [each.receipt for each in keeper.holding._holds] != ["r1"])
+left = [call for calls in keeper.holding.leave("q", holds) for call in calls]
+keeper.hold("q", ["r2"], 0.3, time.monotonic())
+while not calls:
+    time.sleep(0.01)
+os._exit(len(left))
+"""
+
+
+def test_a_child_leaves_claims_to_its_parent() -> None:
+    """A process that was forked neither renews nor releases what its parent holds, and renews claims of its own."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    subprocess.run(command, check=True, timeout=60)
 
 
 def test_a_finished_claim_is_acknowledged_soon() -> None:
@@ -341,12 +431,12 @@ def test_a_finished_claim_is_acknowledged_soon() -> None:
     held, times = holding()
     one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
     times.append(120.0)
-    (renewal,) = held.work()
+    renewal = due(held)
     held.finish(one)
     held.done(renewal, 120, [])
     assert (one.state, two.state, held.pause()) == ("finished", "held", SOON)
     times.append(120.0 + SOON)
-    (work,) = held.work()
+    work = due(held)
     assert work.calls[0].path == "q/claims/ack"
     held.done(work, 120.5, [])
     assert (one.state, two.state) == ("settled", "held")
@@ -357,7 +447,7 @@ def test_a_refusal_of_some_receipts_spares_the_others() -> None:
     held, times = holding()
     one, two = sorted((held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)), key=lambda hold: hold.receipt)
     times.append(120.0)
-    (work,) = held.work()
+    work = due(held)
     bad_one = work.holds.index(one)
     held.failed(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
     assert (one.state, two.state, held.pause()) == ("lost", "held", 4)

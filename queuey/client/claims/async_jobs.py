@@ -76,9 +76,19 @@ class AsyncKeeper:
             self._task = asyncio.get_running_loop().create_task(self._serve())
 
     def close(self) -> None:
-        """Stops renewing; the claims that are still held expire."""
+        """Stops renewing."""
         if self._task is not None:
             self._task.cancel()
+
+    async def leave(self) -> None:
+        """Stops renewing; what is finished is acknowledged, and the rest released.
+
+        A loop that was left does the same, but Python may end it only after its client.
+        """
+        self.close()
+        for calls in self.holding.leave_all():
+            with contextlib.suppress(ClientError):
+                await send_all(self._run, calls, LEAVING)
 
     async def _serve(self) -> None:
         """Is the task."""
@@ -89,7 +99,7 @@ class AsyncKeeper:
             if pause:
                 await asyncio.sleep(pause)
                 continue
-            for work in self.holding.work():
+            if (work := self.holding.work()) is not None:
                 await self._do(work)
 
     async def _do(self, work: Work) -> None:
@@ -126,21 +136,19 @@ class AsyncJob(HeldJob):
 
     async def ack(self) -> None:
         """Acknowledges the message; see :meth:`Job.ack`."""
-        await self._settle(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
+        await self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
+        self._holding.settle([self._hold])
 
     async def release(self, delay: float = 0.0) -> None:
         """Releases the message, now or after ``delay`` seconds; see :meth:`Job.release`."""
-        await self._settle(claim_calls.release(self._hold.queue, [self.receipt], delay))
+        self._holding.settle([self._hold])
+        await self._send(claim_calls.release(self._hold.queue, [self.receipt], delay))
 
     async def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now; see :meth:`Job.renew`."""
         asked, seconds = self._clock(), self._hold.ttl if ttl is None else ttl
         await self._send(claim_calls.renew(self._hold.queue, [self.receipt], seconds))
         self._holding.renewed(self._hold, asked, seconds)
-
-    async def _settle(self, calls: Iterable[Call[None]]) -> None:
-        await self._send(calls)
-        self._holding.settle([self._hold])
 
     async def _send(self, calls: Iterable[Call[None]]) -> None:
         try:

@@ -4,14 +4,16 @@ A claim, from when it came until nothing has to be done about it any more::
 
     held ──worked on, and the loop goes on──▶ finished ──acknowledged──▶ settled
      ├─────acknowledged or released by the program─────────────────────▶ settled
-     └─────claimed by another caller, or renewals are refused──────────▶ lost
+     └─────claimed by another caller, or refused until its time is over▶ lost
 
 A held claim is renewed when half of its time is over. One that is finished is acknowledged together with others, and
-at the latest after :data:`SOON`, also while its process works on the next.
+at the latest after :data:`SOON`, also while its process works on the next. What fails comes after what works, and takes
+no longer than the claim of the shortest time can wait.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
@@ -21,7 +23,7 @@ import msgspec
 
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import acknowledge, release, renew
-from queuey.client.errors import ClaimLost, ClientError, InvalidRequest
+from queuey.client.errors import ClaimLost, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.results import Claimed, Message
 
 State = Literal["held", "finished", "settled", "lost"]
@@ -33,7 +35,7 @@ _AGAIN, _MOST_AGAIN = 0.1, 30.0
 _TOGETHER = 0.125
 """The part of a claim's time by which renewals are early, to go out together with others."""
 _WITHIN = 0.25
-"""The part of a claim's time that sending its renewal may take."""
+"""The part of the shortest claim's time that sending a renewal may take."""
 _POSTPONED = 0.4
 """The part of a claim's time that a loop has for an acknowledgement. A claim that waits takes a third."""
 _ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
@@ -50,6 +52,7 @@ class Hold(msgspec.Struct, eq=False):
         end: When the claim expires, in seconds of the client's clock.
         due: When something has to be done about it.
         state: See above.
+        fails: What was sent about it last has failed.
     """
 
     queue: str
@@ -58,6 +61,7 @@ class Hold(msgspec.Struct, eq=False):
     end: float
     due: float
     state: State = "held"
+    fails: bool = False
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -85,8 +89,19 @@ class Holding:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
         self._holds: set[Hold] = set()
         self._lock = Lock()
+
+    def leave_to_parent(self) -> bool:
+        """Forgets what a process holds from which this one was forked; returns whether it was."""
+        forked = os.getpid() != self._pid
+        if forked:
+            self._begin()
+        return forked
 
     def add(self, queue: str, receipt: str, ttl: float, asked: float) -> Hold:
         """Holds a claim from now on, whose time begins no earlier than it was asked for."""
@@ -121,6 +136,7 @@ class Holding:
         with self._lock:
             hold.end = max(hold.end, asked + ttl)
             hold.due = asked + min(ttl, hold.ttl) / 2
+            hold.fails = False
 
     def pause(self) -> float | None:
         """Returns the seconds until something is due, 0 if it is; None: nothing is held."""
@@ -128,15 +144,19 @@ class Holding:
             due = min((hold.due for hold in self._holds), default=None)
         return None if due is None else max(0.0, due - self._clock())
 
-    def work(self) -> list[Work]:
-        """Returns what is to be sent now. What is due soon goes along."""
+    def work(self) -> Work | None:
+        """Returns what is to be sent first; None: nothing is due. What is due soon goes along."""
         now = self._clock()
         groups: dict[tuple[str, float, State], list[Hold]] = {}
         with self._lock:
             for hold in self._holds:
                 if hold.due <= now + _TOGETHER * hold.ttl:
                     groups.setdefault((hold.queue, hold.ttl, hold.state), []).append(hold)
-        return [_work(queue, ttl, state, holds) for (queue, ttl, state), holds in groups.items()]
+            shortest = min((hold.ttl for hold in self._holds), default=0.0)
+        if not groups:
+            return None
+        (queue, ttl, state), holds = min(groups.items(), key=lambda group: _urgency(group[1]))
+        return _work(queue, ttl, state, holds, _WITHIN * shortest)
 
     def done(self, work: Work, asked: float, refused: Iterable[str]) -> None:
         """Notes that work was done, when it was begun, and which receipts were refused."""
@@ -148,11 +168,19 @@ class Holding:
 
     def leave(self, queue: str, holds: Iterable[Hold]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
         """Ends the keeping of claims; returns the calls that acknowledge and that release what is left of them."""
-        open_ = [hold for hold in holds if hold.state in {"held", "finished"}]
+        mine = os.getpid() == self._pid
+        open_ = [hold for hold in holds if mine and hold.state in {"held", "finished"}]
         finished = [hold.receipt for hold in open_ if hold.state == "finished"]
         held = [hold.receipt for hold in open_ if hold.state == "held"]
         self.settle(open_)
         return acknowledge(queue, finished), release(queue, held)
+
+    def leave_all(self) -> Iterator[Iterator[Call[None]]]:
+        """Ends the keeping of all claims; returns the calls that acknowledge and release them."""
+        with self._lock:
+            holds = list(self._holds)
+        for queue in {hold.queue for hold in holds}:
+            yield from self.leave(queue, [hold for hold in holds if hold.queue == queue])
 
     def refused(self, holds: Sequence[Hold], error: ClientError) -> bool:
         """Notes which claims are lost by an error: another caller has them, or their receipts are of before a purge.
@@ -165,23 +193,31 @@ class Holding:
         return bool(lost)
 
     def failed(self, work: Work, error: ClientError) -> None:
-        """Notes that work failed: it is tried again soon, unless that would be of no use."""
+        """Notes that work failed: it is tried again soon, unless that would be of no use.
+
+        What will not pass may be the answer of something between, so only the queue's own end is taken at its word.
+        """
         now = self._clock()
-        # Of several calls it is not known which one failed.
-        again = error.temporary or (len(work.calls) == 1 and self.refused(work.holds, error))
+        if len(work.calls) == 1:  # Of several calls it is not known which one failed.
+            self.refused(work.holds, error)
         with self._lock:
             for hold in work.holds:
-                hold.due = now + min(_AGAIN * hold.ttl, _MOST_AGAIN)
-                if not again:
+                hold.due, hold.fails = now + min(_AGAIN * hold.ttl, _MOST_AGAIN), True
+                if isinstance(error, QueueNotFound) or (not error.temporary and now >= hold.end):
                     self._holds.discard(hold)
                     if hold.state == "held":
                         hold.state = "lost"
 
 
-def _work(queue: str, ttl: float, state: State, holds: list[Hold]) -> Work:
+def _urgency(holds: Sequence[Hold]) -> tuple[bool, float]:
+    """Returns what sorts claims: first those that have not failed, and of these those that end first."""
+    return all(hold.fails for hold in holds), min(hold.end for hold in holds)
+
+
+def _work(queue: str, ttl: float, state: State, holds: list[Hold], within: float) -> Work:
     receipts, ends = [hold.receipt for hold in holds], state == "finished"
     calls = acknowledge(queue, receipts) if ends else renew(queue, receipts, ttl)
-    return Work(tuple(holds), ends, tuple(calls), _WITHIN * ttl)
+    return Work(tuple(holds), ends, tuple(calls), within)
 
 
 def _refused_by(holds: Sequence[Hold], error: ClientError) -> list[Hold]:

@@ -54,10 +54,13 @@ class Job(HeldJob):
         Raises:
             ClaimLost: It was delivered to another caller.
         """
-        self._settle(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
+        self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
+        self._holding.settle([self._hold])
 
     def release(self, delay: float = 0.0) -> None:
         """Releases the message: it is delivered again, now or after a time.
+
+        If this fails, the claim is not renewed any more, and the message is delivered again when it expires.
 
         Args:
             delay: Seconds, at most 43,200, however long the claim would have lasted.
@@ -65,7 +68,8 @@ class Job(HeldJob):
         Raises:
             ClaimLost: It was already delivered to another caller.
         """
-        self._settle(claim_calls.release(self._hold.queue, [self.receipt], delay))
+        self._holding.settle([self._hold])
+        self._send(claim_calls.release(self._hold.queue, [self.receipt], delay))
 
     def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now. The loop also renews it automatically.
@@ -79,10 +83,6 @@ class Job(HeldJob):
         asked, seconds = self._clock(), self._hold.ttl if ttl is None else ttl
         self._send(claim_calls.renew(self._hold.queue, [self.receipt], seconds))
         self._holding.renewed(self._hold, asked, seconds)
-
-    def _settle(self, calls: Iterable[Call[None]]) -> None:
-        self._send(calls)
-        self._holding.settle([self._hold])
 
     def _send(self, calls: Iterable[Call[None]]) -> None:
         try:

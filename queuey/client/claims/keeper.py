@@ -51,13 +51,18 @@ class Keeper:
         self._run = run
         self._clock = clock
         self.holding = Holding(clock)
+        self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
         self._changed = Condition()
         self._wakes = 0.0
         self._runs = False
-        self._closed = False
 
     def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
         """Keeps claims from now on, whose time began no earlier than they were asked for."""
+        if self.holding.leave_to_parent():
+            self._begin()  # The thread is the parent's.
         holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
         if holds:
             self.wake_by(holds[0].due)
@@ -81,7 +86,7 @@ class Keeper:
     def _serve(self) -> None:
         """Is the thread."""
         while self._sleep():
-            for work in self.holding.work():
+            if (work := self.holding.work()) is not None:
                 self._do(work)
 
     def _sleep(self) -> bool:
