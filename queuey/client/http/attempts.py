@@ -17,8 +17,9 @@ Nothing here does I/O, so that the sync and the async client share it.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from random import random
 from typing import Generic, TypeVar
 
@@ -101,16 +102,29 @@ class Attempts(Generic[T]):
             raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never gives")
         return self._call.parse(answer)
 
+    def note(self, error: ClientError) -> None:
+        """Notes with an error that an earlier attempt may have been carried out, if it may."""
+        if self._in_doubt:
+            error.doubt()
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Notes the same with an error before an attempt."""
+        try:
+            yield
+        except ClientError as error:
+            self.note(error)
+            raise
+
     def pause_after(self, error: ClientError) -> float | None:
         """Notes a failure and chooses where to go on.
 
         Returns:
             Seconds to wait before the next attempt; None: there is none, raise the error.
         """
-        if self._in_doubt:
-            error.doubt()
-        elif self._call.method != "GET":
-            self._in_doubt = may_be_done(error)
+        self.note(error)
+        if self._call.method != "GET":
+            self._in_doubt = self._in_doubt or may_be_done(error)
         if isinstance(error, InvalidAnswer):
             error.server = self.server.root
         if blames_server(error):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -32,6 +34,11 @@ from queuey.client.http.servers import Server
 
 T = TypeVar("T")
 
+C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
+
+IDLE_SECONDS = 5.0
+"""For which a connection that nobody uses stays open."""
+_PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 CONNECT_SECONDS = 5.0
 """The longest that a connection may take, so that another server is asked soon."""
 
@@ -70,8 +77,19 @@ class Sender:
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self._max_answer = max_answer
-        self._client = httpx2.Client(transport=transport, **_options(servers, verify))
+        options = _options(servers, verify)
+        self._make = partial(_made, httpx2.Client, transport=transport, **options)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._client = self._make()
         bound(self._client)
+
+    def _leave_to_parent(self) -> None:
+        """Begins anew in a process that was forked: the parent goes on with its connections, so they stay open."""
+        self._inherited = self._client
+        self._begin()
 
     def send(self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None) -> HttpAnswer:
         """Sends a call.
@@ -87,6 +105,8 @@ class Sender:
             TransportError: No whole answer came.
             InvalidAnswer: One came that is too large, or its encoding is broken.
         """
+        if os.getpid() != self._pid:
+            self._leave_to_parent()
         with (
             _translated(server, closed=self._client.is_closed),
             ends_in(times.whole),
@@ -107,13 +127,15 @@ class Sender:
         """
         renewed = False
         while True:
-            header = authorization.header()
+            with attempts.noting():
+                header = authorization.header()
             try:
                 return attempts.read(self.send(call, attempts.server, attempts.url, attempts.times, header))
             except NotAuthenticated:
-                # Whatever the call is, it was not carried out.
-                if renewed or not authorization.renew(header):
-                    raise
+                # This attempt was not carried out, whatever the call is.
+                with attempts.noting():
+                    if renewed or not authorization.renew(header):
+                        raise
                 renewed = True
                 continue
             except ClientError as error:
@@ -139,7 +161,7 @@ class AsyncSender:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._max_answer = max_answer
-        self._client = httpx2.AsyncClient(transport=transport, **_options(servers, verify))
+        self._client = _made(httpx2.AsyncClient, transport=transport, **_options(servers, verify))
         bound(self._client)
 
     async def send(
@@ -173,10 +195,29 @@ def _options(
     return {
         "headers": headers,
         "verify": _context(servers, verify),
+        "trust_env": not _all_plain_and_local(servers),
         # A proxy has no business between a client and its own machine.
         "mounts": hosts,
         "follow_redirects": False,
+        # Renewals do not wait for those who wait for messages.
+        "limits": httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS),
     }
+
+
+def _made(kind: type[C], **options: Any) -> C:  # noqa: ANN401 - of either kind
+    """Makes a client of httpx2, which reads the environment's proxies.
+
+    Raises:
+        InvalidArgument: It cannot use them.
+    """
+    try:
+        return kind(**options)
+    except (ImportError, ValueError) as error:
+        proxies = sorted(name for name in os.environ if name.lower() in _PROXIES and os.environ[name])
+        if not proxies:
+            raise
+        text = f"the proxy of the environment cannot be used ({', '.join(proxies)}): {error}"
+        raise InvalidArgument(f"{text}. Name a proxy whose address begins with http://, or unset it") from error
 
 
 def _pattern(server: Server) -> str:
@@ -196,11 +237,15 @@ def _context(
             return ssl.create_default_context(cafile=path)
         except OSError as error:
             raise InvalidArgument(f"the certificates {str(verify)!r} cannot be loaded: {error}") from error
-    if verify is True and all(server.local and server.root.startswith("http://") for server in servers):
+    if verify is True and _all_plain_and_local(servers):
         # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This context
         # would trust no server.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return verify
+
+
+def _all_plain_and_local(servers: Iterable[Server]) -> bool:
+    return all(server.local and server.root.startswith("http://") for server in servers)
 
 
 def _request(call: Call[Any], times: Times, authorization: str | None) -> dict[str, Any]:

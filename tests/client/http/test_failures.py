@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -15,6 +15,7 @@ from queuey.client import (
     ConnectionFailed,
     ConnectionLost,
     InvalidAnswer,
+    InvalidArgument,
     OffsetConflict,
     QueueNotFound,
     RetryPolicy,
@@ -467,3 +468,18 @@ def test_proxies_do_not_stand_between_a_client_and_its_own_machine(monkeypatch: 
         with queuey_client.Client(url, key="") as client:
             http = client._sender._client
             assert (http._transport_for_url(httpx2.URL(url)) is http._transport) is direct
+
+
+def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is wrong usage for a server elsewhere, and none for one on this machine."""
+    monkeypatch.setenv("ALL_PROXY", "socks://127.0.0.1:1080/")
+    with pytest.raises(InvalidArgument, match="ALL_PROXY"):
+        queuey_client.Client("http://far.example", key="")
+    queuey_client.Client("http://127.0.0.1:5000", key="").close()
+
+
+def test_who_waits_keeps_no_other_from_a_connection() -> None:
+    """However many long polls a client has under way, another call gets a connection."""
+    with queuey_client.Client(key="", url="http://127.0.0.1:5000") as client:
+        pool = cast("Any", client._sender._client._transport)._pool
+        assert pool._max_connections > 1_000_000
