@@ -78,7 +78,7 @@ def script_of_cycles(dialect: Dialect) -> str:
     A connection may end what another one has claimed: wrk does not say which one asks.
     """
     fields = {name: _quoted(text) for name, text in dialect.items() if isinstance(text, str)}
-    return _CYCLES.format(**fields, joined=int(dialect.get("joined", False)))
+    return _CYCLES.format(**fields, joined=int("last" in dialect))
 
 
 def _quoted(text: str) -> str:
