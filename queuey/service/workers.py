@@ -149,7 +149,8 @@ class Workers:
                 server = await loop.create_unix_server(self._take, address, backlog=self.identity.total + 8)
             except OSError:
                 await asyncio.sleep(REBIND_SECONDS)
-        until = time.monotonic() + await self._left
+        seconds = await self._left
+        until = time.monotonic() + seconds
         if server is not None:
             server.close()
         for other in self._others.values():

@@ -5,8 +5,9 @@ stops in this order:
 
 1. SIGTERM arrives (from the parent, or because the parent is gone); long polls are answered;
 2. no connection is accepted any more, requests under way are finished, idle connections are closed;
-3. the store is closed, which finishes the writes it has accepted;
-4. the process ends. If 2 is not done in time, 3 and 4 happen all the same.
+3. what other workers have asked is answered;
+4. the store is closed, which finishes the writes it has accepted;
+5. the process ends. If 2 and 3 are not done in time, 4 and 5 happen all the same.
 
 The parent passes SIGTERM and SIGINT on once, waits, and exits with 0; on a second one it kills the workers. SIGHUP is
 ignored, so that closing the terminal stops nothing. A worker that dies is replaced; one that dies again at once ends
@@ -68,7 +69,7 @@ OTHER_FILES = 1024
 CLOSE_SHARE = 0.25
 """Part of the shutdown timeout that is kept back for closing the store."""
 LEAVE_SECONDS = 1.0
-"""Seconds for answering what the other workers have asked."""
+"""Seconds for answering what the other workers have asked. They count for the time of requests under way."""
 HARD_STOP_AFTER = 5.0
 """Seconds beyond the shutdown timeout after which the parent ends whatever is left."""
 REBIND_FOR = 2.0
@@ -267,8 +268,8 @@ def run_worker(
         # counterpart, a custom spawn target, still has to call it
         gateway.stop()
     finally:
-        done.set()
         workers.leave(LEAVE_SECONDS)
+        done.set()
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
 
 

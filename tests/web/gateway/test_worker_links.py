@@ -165,8 +165,17 @@ def test_the_end_of_who_asked(stack: ExitStack, service: WorkerIdentity) -> None
     assert answers.get(timeout=60) is None
 
 
+class LaterClock:
+    """The module ``time`` in another one, two minutes later."""
+
+    @staticmethod
+    def monotonic() -> float:
+        """Returns seconds."""
+        return time.monotonic() + 120
+
+
 def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> None:
-    """A worker that leaves answers what it was asked before; then it can be replaced."""
+    """A worker that leaves, long after it has joined, answers what it was asked before; then it can be replaced."""
     answers: Answers = SimpleQueue()
     asked = threading.Event()
 
@@ -180,6 +189,7 @@ def test_leaving(stack: ExitStack, service: WorkerIdentity, asking: Workers) -> 
     assert eventually(lambda: asking.is_up(2), 60)
     asking.ask(2, Topic.CLAIM, b"before", answers.put)
     assert asked.wait(60)
+    stack.enter_context(replace_in(workers_module, time, LaterClock))
     leaving.leave(60)
     assert answers.get(timeout=60) == b"before"
     assert not asking.is_up(2)
