@@ -18,10 +18,10 @@ from queuey.claims.entries import CoverMade
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, NewMessage, Page, Queue, Slice
-from queuey.service.claims import duplicates
+from queuey.service.claims import duplicates, follow_ups
 from queuey.service.claims.claiming import ClaimSearch
 from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
-from queuey.service.claims.follow_ups import FollowUps, publish
+from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
@@ -255,9 +255,10 @@ def releasing_nothing(draft: EntryDraft) -> None:
     """Has no claim end."""
 
 
-def never_overdue(follow_ups: FollowUps, key: object, now: float) -> bool:
-    """Leaves everything to whoever was to do it first."""
-    return False
+def never_overdue(known: FollowUps, key: object, now: float) -> bool:
+    """Leaves everything to whoever was to do it first, who tries it once."""
+    since, known._open[key] = known._open.get(key), now
+    return since == -math.inf
 
 
 def never_final(state: State, position: Position) -> bool:
@@ -300,9 +301,9 @@ REAL_DRAFT = Duplicates.draft
 
 
 @pytest.fixture(autouse=True)
-def _few_covers() -> Iterator[None]:
-    """States keep hardly any covers."""
-    with replace_in(duplicates, MOST_COVERS, 1):
+def _few_at_a_time() -> Iterator[None]:
+    """States keep hardly any covers, and dead letters are published one by one."""
+    with replace_in(duplicates, MOST_COVERS, 1), replace_in(follow_ups, MOST_LETTERS, 1):
         yield
 
 

@@ -7,17 +7,22 @@ Doing it twice has the same effect as once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+from math import inf
 
 from queuey import deadletters
 from queuey.claims import State
 from queuey.deadletters import Cause
-from queuey.errors import QueueChanged, QueueExists, QueueNotFound
+from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
-from queuey.messages import Message, NewMessage, Queue, QueueSpec
+from queuey.messages import Location, Message, NewMessage, Queue, QueueSpec
 from queuey.storage import Store
 
 OVERDUE = 10.0
 """Seconds after which what another process was to do is done by this one."""
+MOST_LETTERS = 50
+"""Dead letters that are published between two entries. Other requests to the log wait meanwhile."""
 ERROR = "TooManyDeliveries"
 """The class of error of dead letters that claims make."""
 _ATTEMPTS = 3
@@ -64,15 +69,23 @@ class FollowUps:
             found = number
         return found
 
-    def letters(self, state: State, own: Iterable[Position], now: float) -> dict[Position, tuple[str, int]]:
-        """Returns the dead letters that this process is to publish; as :meth:`deletions`."""
+    def letters(self, state: State, own: Iterable[Position], now: float, most: int) -> Letters:
+        """Returns the dead letters that this process is to publish next.
+
+        Args:
+            state: After the last entry.
+            own: Those of the entry that it has just appended.
+            now: Boot time.
+            most: So many at most, and not more than :data:`MOST_LETTERS`.
+        """
         self._forget(state)
-        mine = set(own)
-        return {
-            position: letter
-            for position, letter in state.outbox.items()
-            if position in mine or self._is_overdue(position, now)
-        }
+        self._open.update(dict.fromkeys(own, -inf))
+        due = (position for position in state.outbox if self._is_overdue(position, now))
+        return {position: state.outbox[position] for position in islice(due, min(most, MOST_LETTERS))}
+
+    def put_off(self, state: State, now: float) -> None:
+        """Has all dead letters wait, because one could not be published."""
+        self._open.update(dict.fromkeys(state.outbox, now))
 
     def _forget(self, state: State) -> None:
         """Forgets what another process has done, once that is more than what is open."""
@@ -97,7 +110,7 @@ def most_deliveries(queue: Queue) -> int:
 def publish(
     store: Store, queue: Queue, partition: int, letters: Letters, gone_below: Position, now: float
 ) -> list[Position]:
-    """Publishes dead letters.
+    """Publishes dead letters, until that fails.
 
     Args:
         store: Where all queues are.
@@ -110,25 +123,32 @@ def publish(
     Returns:
         Those that are published, or are not there any more.
     """
-    messages = store.fetch(queue, [(partition, position) for position in letters])
-    there = {message.position for message in messages}
-    done = [position for position in letters if position not in there and position < gone_below]
-    for message in messages:
-        name, deliveries = letters[message.position]
-        item = letter_of(queue, message, deliveries, now)
-        for attempt in range(_ATTEMPTS):
-            target = _target(store, queue, name, fresh=attempt > 0)
-            try:
-                # A dedup queue never gets more partitions.
-                place = (partition - 1) % target.partitions + 1, message.position
-                store.put(target, [place], item)
-                break
-            except QueueChanged:
-                continue
-        else:
-            return done
-        done.append(message.position)
+    done: list[Position] = []
+    with suppress(QueueyError):
+        messages = store.fetch(queue, [(partition, position) for position in letters])
+        there = {message.position for message in messages}
+        done += [position for position in letters if position not in there and position < gone_below]
+        for message in messages:
+            name, deliveries = letters[message.position]
+            _put(store, queue, name, (partition, message.position), letter_of(queue, message, deliveries, now))
+            done.append(message.position)
     return done
+
+
+def _put(store: Store, queue: Queue, name: str, location: Location, item: NewMessage) -> None:
+    """Puts a dead letter of a queue at its place in the queue ``name``."""
+    partition, position = location
+    for attempt in range(_ATTEMPTS):
+        target = _target(store, queue, name, fresh=attempt > 0)
+        # A dedup queue never gets more partitions.
+        place = (partition - 1) % target.partitions + 1, position
+        try:
+            store.put(target, [place], item)
+        except QueueChanged:
+            if attempt == _ATTEMPTS - 1:
+                raise
+        else:
+            return
 
 
 def letter_of(queue: Queue, message: Message, deliveries: int, now: float) -> NewMessage:

@@ -538,16 +538,16 @@ class PartitionLog:
             self._follow_ups.deleted(key)
 
     def _publish(self, queue: Queue, outs: Sequence[Position]) -> Work:
-        """Publishes dead letters, and records that in the log. If that fails, it is repeated later."""
-        letters = self._follow_ups.letters(self.state, outs, self._runtime.boottime())
+        """Publishes some dead letters; the next round records that and goes on. If that fails, it is repeated later."""
+        fit = max(1, self._limits.page_bytes // self._limits.longest)
+        letters = self._follow_ups.letters(self.state, outs, self._runtime.boottime(), fit)
         if not letters:
             return
         now, horizon = self._runtime.now() / 1000, self._scanner.horizon
         work = partial(publish, self._store, queue, self._partition, letters, horizon, now)
-        try:
-            sent = yield partial(self._runtime.block, work)
-        except QueueyError:
-            return
+        sent = yield partial(self._runtime.block, work)
+        if len(sent) < len(letters):
+            self._follow_ups.put_off(self.state, self._runtime.boottime())
         if sent:
             self.add(SentRequest(queue, lambda _value, _error: None, sent))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -16,7 +16,8 @@ from queuey import ids
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.deadletters import dead_letter_from
 from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreUnavailable
-from queuey.messages import LogEntry, Meta, Principal, Queue, QueueSpec
+from queuey.ids import Position
+from queuey.messages import Location, LogEntry, Message, Meta, NewMessage, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
@@ -432,6 +433,61 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
         assert texts(late.claim(there, limit=1, ttl=10)) == ["b"]
         assert eventually(lambda: late.counts(there)[1].dead == 0)
     assert [message.body for message in store.fetch(store.queue(APP, f"{queue.name}.dead"), [(1, place)])] == ["bad"]
+
+
+def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
+    """Makes many messages dead letters in one entry, which is the last request; returns the way to their queue."""
+    service, access = enter(store, queue)
+    assert len(service.claims.claim(access, limit=count, ttl=10)) == count
+    clock.advance(100)
+    assert service.claims.claim(access, limit=count, ttl=10) == []
+    return service, access
+
+
+def test_many_dead_letters(store: Store, clock: Clock) -> None:
+    """Many dead letters are published one piece after another, and for that nobody has to ask for anything."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1))
+    places = say(store, queue, *map(str, range(120)))
+    watched, pieces = InterposedStore(store), []
+
+    def fetch(of: Queue, wanted: Sequence[Location]) -> list[Message]:
+        pieces.append(len(wanted))
+        return store.fetch(of, wanted)
+
+    watched.instead(Store.fetch, fetch)
+    bury(watched.store, queue, 120, clock)
+    assert eventually(lambda: len(letters_of(store, queue, places)) == 120)
+    assert sum(pieces) == 120
+    assert max(pieces) <= 50
+
+
+def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
+    """If a dead letter cannot be published, those before it are done all the same."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1))
+    places = say(store, queue, *map(str, range(10)))
+    failing = InterposedStore(store)
+
+    def put(target: Queue, locations: Sequence[Location], item: NewMessage) -> None:
+        if locations[0][1] not in places[:3]:
+            fail()
+        store.put(target, locations, item)
+
+    failing.instead(Store.put, put)
+    service, access = bury(failing.store, queue, 10, clock)
+    assert eventually(lambda: service.claims.counts(access)[1].dead == 7)
+    failing.passing(Store.put)
+    with replace(ThreadRuntime.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
+        assert eventually(lambda: service.claims.counts(access)[1].dead == 0)
+    assert len(letters_of(store, queue, places)) == 10
+
+
+def letters_of(store: Store, queue: Queue, places: Sequence[Position]) -> list[Message]:
+    """The dead letters of messages of a queue."""
+    try:
+        dead = store.queue(APP, f"{queue.name}.dead", fresh=True)
+    except QueueNotFound:
+        return []
+    return store.fetch(dead, [(1, place) for place in places])
 
 
 def fail(*_: object) -> None:

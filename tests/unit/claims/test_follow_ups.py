@@ -13,6 +13,6 @@ def test_what_another_process_has_done_is_forgotten() -> None:
         # Each entry says that the deletions of the one before are carried out, so there is always one that is open.
         state.apply(number, Entry(finals=[(number, 0)], delete=True, deleted=number - 1))
         assert follow_ups.deletions(state, 0, float(number)) == []
-        assert follow_ups.letters(state, [], float(number)) == {}
+        assert follow_ups.letters(state, [], float(number), 9) == {}
     assert list(state.undeleted) == [999]
     assert len(follow_ups._open) < 10
