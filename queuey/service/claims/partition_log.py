@@ -221,7 +221,7 @@ class PartitionLog:
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
                     passed += self._scanner.passed(self.state, material.found)
-                    material.more = draft.withdraws or (material.found.stopped and passed > 0)
+                    material.more |= draft.withdraws or (material.found.stopped and passed > 0)
                 self._totals.ended(taken, entry, self.state)
                 yield from self._delete(queue, number)
                 self._answer(taken, polls, material, Appended(number, chosen))
@@ -253,11 +253,15 @@ class PartitionLog:
 
     def _gather(self, queue: Queue, state: State, polls: Sequence[PollRequest]) -> Work:
         """Reads messages for polls: those whose claims have ended first, then those of a scan."""
-        material = Material(state)
+        material, read = Material(state), partial(self._read, queue)
         now = self._runtime.now()
-        horizon = self._scanner.horizon
         wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
         room = self._limits.page_bytes
+        material.full = len(state.outstanding) >= MOST_OUTSTANDING
+        if material.full:
+            # Without a scan only this tells which of them are gone.
+            yield from self._scanner.look(read)
+        horizon = self._scanner.horizon
         ended = state.ended(self._timing.expired(now), wanted)
         material.dead, ended, doubt = divided(state, ended, most_deliveries(queue))
         step = max(1, room // self._limits.longest)
@@ -272,10 +276,9 @@ class PartitionLog:
             room -= sum(len(message.body) for message in messages)
             if room <= 0:
                 return material
-        if len(state.outstanding) >= MOST_OUTSTANDING:
-            material.full = True
+        if material.full:
+            material.more = bool(material.gone)
         elif len(material.again) < wanted:
-            read = partial(self._read, queue)
             sift = self._duplicates.sift(queue, state)
             material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read, sift)
         return material

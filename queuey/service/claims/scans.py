@@ -80,7 +80,7 @@ class Material:
         dead: Those that are to become dead letters.
         found: What a scan has found.
         full: Nothing new was looked for, because there are too many claims.
-        more: The scan gave nothing, and is to be gone on with.
+        more: There may be messages for those who got none, which another round finds.
         covers: The version of the covers by which copies were found.
     """
 
@@ -166,6 +166,11 @@ class Scanner:
         want = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
         yield from self._follow(state, found, part, want, read, sift)
         return found
+
+    def look(self, read: Read) -> Generator[Call, Any, None]:
+        """Reads no messages, only how far the horizon is."""
+        page: Page = yield read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
+        self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
     def _follow(
         self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, sift: Sift
