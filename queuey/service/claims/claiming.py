@@ -134,7 +134,8 @@ class ClaimSearch:
             asked, found = self._asked, self._found
             self._found = []
         self._release(found)
-        return "none" if asked is None else asked.give_up()
+        outcome: Outcome = "none" if asked is None else asked.give_up()
+        return "unknown" if found and self._poll.ttl else outcome
 
     def _release(self, found: Sequence[HandedOut]) -> None:
         """Ends claims that nobody waits for any more. If that fails they end by themselves."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
-from queuey.errors import InvalidRequest, StoreUnavailable, TooManyClaims
+from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
 from queuey.service.claims.claiming import ClaimSearch, JoinedAck
 from queuey.service.claims.log_cache import Key, LogCache
@@ -116,6 +116,14 @@ def test_giving_up_releases_what_was_found() -> None:
     scene.give_up()
     assert scene.released == [(1, [10, 11])]
     assert scene.told == []
+
+
+@pytest.mark.parametrize(("ttl", "outcome"), [(60, "unknown"), (0, "none")])
+def test_giving_up_is_in_doubt_once_something_was_claimed(ttl: float, outcome: Outcome) -> None:
+    """Who gives up is told that nothing was done only if no partition has counted a delivery."""
+    scene = Scene(Poll(5, ttl, 100))
+    scene.answer("a")
+    assert scene.give_up() == outcome
 
 
 def test_nothing_is_claimed_with_no_time() -> None:
