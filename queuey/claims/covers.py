@@ -88,16 +88,28 @@ class Covers:
 
     Attributes:
         by_digest: Those that are not in the store.
+        by_representative: The digests of the same ones. A representative that is not done may be deleted or expire.
+            Then its cover is withdrawn.
         unconfirmed: The digests of representatives above the cursor. Such a representative may be gone: its post may
-            have failed and have been undone. So these covers may be withdrawn, and are not written to the store.
+            have failed and have been undone. So these covers are not written to the store, where they would stay.
         stored_until: The highest ``until`` of those in the store that may still be needed (ticks); 0: none is.
         version: The last entry after which other covers were in the store. What was looked up before is out of date.
     """
 
-    __slots__ = ("_ends", "_held", "_representatives", "by_digest", "stored_until", "unconfirmed", "version")
+    __slots__ = (
+        "_ends",
+        "_held",
+        "_representatives",
+        "by_digest",
+        "by_representative",
+        "stored_until",
+        "unconfirmed",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.by_digest: dict[bytes, Cover] = {}
+        self.by_representative: dict[Position, bytes] = {}
         self.unconfirmed: dict[Position, bytes] = {}
         self.stored_until = 0
         self.version = 0
@@ -127,6 +139,7 @@ class Covers:
             held = tuple(sorted({one for one in before.held + cover.held if one[0] >= until}))
             cover = Cover(cover.representative, until, held, cover.number)
         self.by_digest[digest] = cover
+        self.by_representative[cover.representative] = digest
         self._held += len(cover.held)
         if cover.representative > cursor:
             self.unconfirmed[cover.representative] = digest
@@ -137,6 +150,7 @@ class Covers:
         cover = self.by_digest.pop(digest, None)
         if cover is not None:
             self._held -= len(cover.held)
+            self.by_representative.pop(cover.representative, None)
             self.unconfirmed.pop(cover.representative, None)
         return cover
 
@@ -188,6 +202,7 @@ class Covers:
         covers = cls()
         for digest, representative, until, held, made_by in found:
             covers.by_digest[digest] = Cover(representative, until, tuple(held), made_by)
+            covers.by_representative[representative] = digest
             covers._held += len(held)
             if representative > cursor:
                 covers.unconfirmed[representative] = digest
@@ -256,8 +271,8 @@ class CoverDraft:
         return count
 
     def withdraw(self, representative: Position) -> None:
-        """Notes that a representative is gone, so that its copies are delivered; if that may be."""
-        digest = self._covers.unconfirmed.get(representative)
+        """Notes that a representative is gone, so that its copies are delivered; unless its cover is in the store."""
+        digest = self._covers.by_representative.get(representative)
         if digest is not None:
             self.withdrawn[digest] = None
 

@@ -134,6 +134,6 @@ def divided(
     if not most:
         return [], list(ended), set()
     often = {place for place in ended if state.outstanding[place].deliveries >= most}
-    doubt = often & state.covers.unconfirmed.keys()
+    doubt = often & state.covers.by_representative.keys()
     dead = often - doubt
     return [place for place in ended if place in dead], [place for place in ended if place not in dead], doubt

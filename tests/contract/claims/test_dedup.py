@@ -86,6 +86,30 @@ def test_a_message_comes_back_alone(store: Store, clock: Clock) -> None:
     assert service.claims.claim(access, limit=9, ttl=30) == []
 
 
+@pytest.mark.needs("exact_horizon")
+@pytest.mark.parametrize("deliveries", [0, 1])
+def test_a_message_that_is_deleted_while_it_is_claimed(store: Store, clock: Clock, deliveries: int) -> None:
+    """Where a message is deleted by its id and its claim ends, a copy that was not passed yet is delivered."""
+    queue = make_dedup(store, max_deliveries=deliveries)
+    places = say(store, queue, "a", "b", "c", "a", "a")
+    clock.advance(60)
+    service, access = enter(store, queue)
+    first = service.claims.claim(access, limit=2, ttl=30)
+    assert texts(first) == ["a", "b"]
+    service.claims.acknowledge(access, [first[1].receipt])
+    store.delete(queue, [(1, places[0])])
+    clock.advance(60)
+    given: list[str | bytes] = []
+
+    def is_given() -> bool:
+        given.extend(texts(service.claims.claim(access, limit=9, ttl=600)))
+        return len(given) >= 2
+
+    assert eventually(is_given)
+    assert given == ["c", "a"]
+    assert service.claims.claim(access, limit=9, ttl=600) == []
+
+
 def test_a_showing_hides_copies(store: Store) -> None:
     """A poll with a ttl of 0 shows what a claim would give; a peek shows copies, too."""
     queue = make_dedup(store)

@@ -22,6 +22,7 @@ from queuey.claims import (
 from queuey.claims.entries import CoverChanges
 from queuey.ids import Position
 from queuey.messages import Message
+from queuey.service.claims.duplicates import divided
 
 NOW = 1_000_000_000_000
 """Milliseconds since 1970."""
@@ -104,6 +105,21 @@ def test_a_representative_that_is_gone() -> None:
         assert entry.covers == (None if acknowledged else CoverChanges(withdrawn=[A]))
         assert (state.cursor >= at(20)) == acknowledged
         assert entered(state, messages(20), until=60)[0] == ([] if acknowledged else [20])
+
+
+def test_a_representative_that_is_gone_after_the_cursor_has_passed_it() -> None:
+    """Its copies are delivered when its claim has ended, or it was delivered as often as may be; its cover ends."""
+    state = State()
+    assert entered(state, messages(10), until=50, bound=15)[0] == [10]
+    assert state.cursor > at(10)
+    copy = State.decode(state.encode())
+    assert divided(copy, [at(10)], 1) == ([], [at(10)], {at(10)})
+    draft = EntryDraft(state, NOW + 60_000, ClaimTiming(), CoverDraft(state.covers, Copies(), 60))
+    draft.drop([at(10)])
+    state.apply(2, draft.entry(7))
+    assert state.is_done(at(10))
+    assert state.covers.count == 0
+    assert entered(state, messages(20, 30), until=60, bound=40)[0] == [20]
 
 
 def test_a_copy_waits_for_what_it_is_a_copy_of() -> None:
