@@ -200,8 +200,9 @@ class PartitionLog:
                 yield from taken[0].gather(state, self._timing.expired(self._runtime.now()), self._partition, *calls)
             self._line.join(taken, state.number)
             chosen = self._runtime.boottime()
-            draft, passed = self._decide(queue, taken, polls, material)
+            draft, passed = self._decide(queue, taken, material)
             if not draft.changes and passed < WORTH:
+                _leave(taken)
                 if (
                     polls
                     and not any(poll.poll.given for poll in polls)
@@ -217,7 +218,7 @@ class PartitionLog:
                 yield from self._delete(queue, 0)
                 yield from self._publish(queue, [])
                 return
-            entry, number = self._complete(queue, draft, taken), state.number + 1
+            entry, number = self._complete(queue, draft), state.number + 1
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
                     passed += self._scanner.passed(self.state, material.found)
@@ -303,9 +304,7 @@ class PartitionLog:
             state.has_ended(message.position, self._timing.expired(self._runtime.now())) for message in material.again
         )
 
-    def _decide(
-        self, queue: Queue, taken: Sequence[Request], polls: Sequence[PollRequest], material: Material | None
-    ) -> tuple[EntryDraft, int]:
+    def _decide(self, queue: Queue, taken: Sequence[Request], material: Material | None) -> tuple[EntryDraft, int]:
         """Decides on the next entry; says how many messages its cursor passes."""
         now, copies = self._runtime.now(), Copies() if material is None else material.found.copies
         horizon, below = self._scanner.horizon, ids.LAST
@@ -313,9 +312,10 @@ class PartitionLog:
             copies, horizon, below = taken[0].copies, taken[0].horizon, taken[0].below
         covers = self._duplicates.draft(queue, self.state, copies, horizon, now, below)
         draft = EntryDraft(self.state, now, self._timing, covers)
-        for request in taken:
-            if not request.answered or not isinstance(request, SettleRequest):
-                request.edit(draft)
+        # What was published is noted even if that has taken long.
+        carried = [request for request in taken if request.enter() or isinstance(request, SentRequest)]
+        for request in carried:
+            request.edit(draft)
         if isinstance(taken[0], MoveRequest):
             return draft, taken[0].passed
         if material is None:
@@ -323,12 +323,10 @@ class PartitionLog:
         draft.drop(material.gone)
         if material.dead:
             draft.bury(material.dead, queue_for(queue.name, queue.dead_letter))
-        draft.deliver([request.poll for request in polls], material.again, material.found.fresh)
+        draft.deliver([request.poll for request in _polls(carried)], material.again, material.found.fresh)
         return draft, conclude(draft, material.found.chain, delete=queue.on_ack == "delete")
 
-    def _complete(self, queue: Queue, draft: EntryDraft, taken: Sequence[Request]) -> Entry:
-        for request in taken:
-            request.sent = True
+    def _complete(self, queue: Queue, draft: EntryDraft) -> Entry:
         deleted = self._follow_ups.all_deleted(self.state)
         snapshot = self._length.to_name if self._length.to_name > self.state.snapshot else 0
         delete = queue.on_ack == "delete"
@@ -579,6 +577,12 @@ def _in_doubt(work: Work) -> Work:
         return (yield from work)
     except StoreUnavailable as error:
         raise in_doubt(error) from error
+
+
+def _leave(requests: Sequence[Request]) -> None:
+    """Notes that requests are in no entry after all."""
+    for request in requests:
+        request.sent = request.doubtful
 
 
 def _polls(requests: Sequence[Request]) -> list[PollRequest]:

@@ -56,6 +56,12 @@ class Request:
         self._first.acquire(blocking=False)
         return "unknown" if self.sent else "none"
 
+    def enter(self) -> bool:
+        """Returns whether the next entry is to carry it: it was not given up. If it is later, it may be done."""
+        if not self.answered:
+            self.sent = True
+        return not self.answered
+
     def edit(self, draft: EntryDraft) -> None:
         """Adds to the next entry what the request asks for."""
 
@@ -77,6 +83,11 @@ class PollRequest(Request):
     def __init__(self, queue: Queue, done: Done, poll: Poll) -> None:
         super().__init__(queue, done)
         self.poll = poll
+
+    def enter(self) -> bool:
+        """See the base class."""
+        self.poll.given = []
+        return super().enter()
 
     def tell(self, given: Sequence[Any], *, late: bool) -> bool:
         """Gives the caller what was claimed for it, unless it is too late; returns whether it has learned of that."""

@@ -8,13 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from queuey.claims import ClaimReceipt, Poll
+from queuey.claims import ClaimReceipt, EntryDraft, Poll
 from queuey.errors import Outcome, StoreClosed, StoreUnavailable, TooManyClaims
-from queuey.messages import Queue
+from queuey.messages import LogPage, Queue
 from queuey.service.claims import steps
+from queuey.service.claims.duplicates import Duplicates
 from queuey.service.claims.requests import PollRequest, RequestLine, SettleRequest
 from queuey.service.claims.runtime import Done, ThreadRuntime
 from queuey.storage import Store
+from tests.replacing import replace
+from tests.sim.replicas import ModelStore
+from tests.sim.test_sharing import QUEUE as HERE
+from tests.sim.test_sharing import SOON, Scene
 
 QUEUE = Queue(application="a", name="q", uid=1, qid=2, partitions=1)
 
@@ -63,6 +68,56 @@ def test_no_error_is_certain_of_what_may_be_done(error: StoreUnavailable | TooMa
         request.doubtful = doubtful
         request.answer(None, error)
     assert told == ["none", "unknown"]
+
+
+@pytest.mark.parametrize("moment", [Duplicates.draft, EntryDraft.acknowledge, EntryDraft.deliver])
+def test_giving_up_while_an_entry_is_decided_on(moment: Callable[..., object]) -> None:
+    """The outcome is none if the entry does not have what was asked for, and unknown if it has."""
+    scene = Scene()
+    _, claims = scene.start(ModelStore)
+    scene.fill(1, 3)
+    scene.claim(claims, HERE, 2)
+    scene.let(SOON)
+    told: list[Outcome] = []
+
+    def giving_up(*args: object) -> object:
+        result = moment(*args)
+        told.extend(give_up() for give_up in begun)
+        begun.clear()
+        return result
+
+    begins: list[Callable[[], Callable[[], Outcome]]] = [
+        lambda: claims.begin_acknowledge(HERE, [scene.found[0].receipt], lambda *_: None),
+        lambda: claims.begin_claim(HERE, lambda *_: None, limit=1, ttl=60),
+    ]
+    for begin, asked in zip(begins, (EntryDraft.acknowledge, EntryDraft.deliver), strict=True):
+        if moment in {Duplicates.draft, asked}:
+            last = scene.replicas.log(HERE, 1).last
+            with replace(moment, giving_up):
+                begun = [begin()]
+                scene.let(SOON)
+            assert told.pop() == ("none" if scene.replicas.log(HERE, 1).last == last else "unknown")
+            assert not told
+            assert (scene.replicas.log(HERE, 1).last == last) == (moment is Duplicates.draft)
+
+
+def test_none_is_said_where_no_entry_was_sent() -> None:
+    """If a claim finds nothing, and the read of the log before its answer fails, it has certainly changed nothing."""
+    scene = Scene()
+    _, claims = scene.start(ModelStore)
+    scene.claim(claims, HERE, 1)
+    scene.let(SOON)
+    errors: list[Exception | None] = []
+
+    def failing(*_: object, **_options: object) -> LogPage:
+        raise StoreUnavailable("no answer", outcome="unknown")
+
+    with replace(ModelStore.read_log, failing):
+        claims.begin_claim(HERE, lambda _found, error: errors.append(error), limit=1, ttl=60)
+        scene.let(SOON)
+    [error] = errors
+    assert isinstance(error, StoreUnavailable)
+    assert error.outcome == "none"
 
 
 def test_what_cannot_be_begun_is_an_error_of_the_step() -> None:
