@@ -40,7 +40,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WAITER, Deferred, Endpoint, Hot, Match, WouldBlock
 from queuey.web.errors import FIRST, error_response
 from queuey.web.facades.facade import FACADE, Facade
-from queuey.web.gateway.long_polls import LongPoll, LongPolls
+from queuey.web.gateway.long_polls import Client, Clients, LongPoll, LongPolls, client_left
 from queuey.web.gateway.rates import RateLimits
 from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
 from queuey.web.requests import (
@@ -80,6 +80,8 @@ TENANT = "queuey.tenant"
 RESERVED = "queuey.reserved"
 """Set in the environ of a read: bytes that its response has been counted with."""
 
+CLIENT = "queuey.client"
+"""Set in the environ of what is not answered at once, or has messages in its answer: the :class:`Client`."""
 COUNTED = "queuey.counted"
 """Set in the environ: headers that say how many more requests the caller may make."""
 
@@ -146,6 +148,7 @@ class Gateway:
         self._bodies = BodyReader(max_body, room, arrival=arrival)
         self._threads = FairPool("queuey-request", threads, room, self._computing)
         self._polls = LongPolls(waiters, service.reader.watchers, application.registry.authenticate, service.stopping)
+        self._clients = Clients()
         self._sender = ResponseSender(self._change_memory, self._pause, stall=stall)
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
@@ -210,6 +213,8 @@ class Gateway:
         """Gives back what a request has held until its response was made."""
         if WAITER in environ:
             self._polls.leave(environ[WAITER])
+        if CLIENT in environ:
+            self._clients.end(environ.pop(CLIENT))
         if HELD in environ:
             environ.pop(BODY, None)
             self._change_memory(environ[TENANT], -environ.pop(HELD))
@@ -289,11 +294,10 @@ class Gateway:
 
     async def _try(self, environ: Environ, hot: Hot | None, receive: Receive, tenant: str) -> Response:
         """Answers what is not answered at once; what may be a long poll can then wait, and be tried again."""
+        # What is left unread of a body would come before the end of the connection.
+        client = environ[CLIENT] = self._clients.begin(receive if BODY in environ else None)
         if _may_be_long_poll(environ, hot):
-            # What is left unread of a body would come before the end of the connection.
-            poll = environ[WAITER] = self._polls.begin(
-                tenant, environ.get("HTTP_AUTHORIZATION"), receive if BODY in environ else None
-            )
+            poll = environ[WAITER] = self._polls.begin(tenant, environ.get("HTTP_AUTHORIZATION"), client)
             environ[FIRST] = JoinedAck()
             if (turn := self._polls.first_turn(poll)) is not None:
                 await turn
@@ -311,9 +315,7 @@ class Gateway:
             response = await self._read_at_once(environ, hot, tenant, size)
             if response is not None:
                 return response
-        # Threads that wait for a network do not disturb each other.
-        run = self._run if self._reads_wait else self._run_in_turn
-        response = await self._threads.run(tenant, partial(run, environ), self._page_bytes, computes=True)
+        response = await self._threads.run(tenant, partial(self._run_read, environ), self._page_bytes, computes=True)
         self._release_rest(environ, tenant, response, self._page_bytes)
         return response
 
@@ -353,10 +355,13 @@ class Gateway:
     async def _at_once(self, endpoint: Endpoint, environ: Environ, match: Match, size: int) -> Response | None:
         """Answers in the loop's thread, or returns None with the request as it was."""
         tenant = environ[TENANT]
+        client: Client | None = environ.get(CLIENT)
         weight = await self._scheduler.enter(tenant, size) if self._contention.several else 0
         began = time.monotonic()
         used = 0.0
         try:
+            if client is not None:
+                client.check()
             result = endpoint.begin(environ, match)
             if not isinstance(result, Deferred):
                 return result
@@ -369,6 +374,8 @@ class Gateway:
             if self._ended_here:
                 return result.finish(*self._ended_here.pop())
             self._begun[future] = (began + self._deadline, withdraw, result, tenant)
+            if client is not None:
+                client.left = partial(self._give_up, future, left=True)
             if weight:
                 used = time.monotonic() - began
             return await future
@@ -388,9 +395,12 @@ class Gateway:
     def _finish(self, future: asyncio.Future[Response], value: object, error: Exception | None) -> None:
         """Gives a request the response that its work's end makes."""
         begun = self._begun.pop(future, None)
-        if begun is None or future.done():
+        if begun is None:
             return
-        _, _, deferred, tenant = begun
+        _, withdraw, deferred, tenant = begun
+        if future.done():  # Its request was cancelled, so nobody gets what was claimed for it.
+            withdraw()
+            return
         began = time.monotonic() if self._contention.several else 0.0
         try:
             future.set_result(deferred.finish(value, error))
@@ -399,19 +409,26 @@ class Gateway:
         if began:
             self._scheduler.charge(tenant, time.monotonic() - began)
 
+    def _give_up(self, future: asyncio.Future[Response], *, left: bool = False) -> None:
+        """Gives up the work of a request, unless it has ended: it takes too long, or the client has left."""
+        if (begun := self._begun.get(future)) is not None:
+            outcome = begun[1]()
+            late = StoreUnavailable("the store did not answer in time", outcome=outcome)
+            self._finish(future, None, client_left() if left else late)
+
     def _give_up_late(self) -> None:
         """Answers requests whose work has not ended in time."""
         now = time.monotonic()
-        for future, (deadline, withdraw, _, _) in list(self._begun.items()):
+        for future, (deadline, *_) in list(self._begun.items()):
             if deadline > now:
                 break
-            error = StoreUnavailable("the store did not answer in time", outcome=withdraw())
-            self._finish(future, None, error)
+            self._give_up(future)
 
     def _look_for_late(self) -> None:
         """Called every second."""
         self._give_up_late()
         self._bodies.give_up_late()
+        self._clients.look()
         for line in (self._scheduler, self._threads):
             line.give_up_late(self._max_wait)
         self._loop.call_later(1.0, self._look_for_late)
@@ -424,6 +441,12 @@ class Gateway:
             return self._run({**environ, "wsgi.input": Unread(), "wsgi.input_terminated": True})
         except BodyWanted:
             return None
+
+    def _run_read(self, environ: Environ) -> Response:
+        """Runs the application for a read whose client may have left while it waited for a thread."""
+        environ[CLIENT].check()
+        # Threads that wait for a network do not disturb each other.
+        return self._run(environ) if self._reads_wait else self._run_in_turn(environ)
 
     def _run_in_turn(self, environ: Environ) -> Response:
         """Runs the application for a read, one at a time as long as each is short.

@@ -6,6 +6,8 @@ that was taken away. The client gets the answer of the last try.
 
 If one message wakes thousands, they take turns: few tries are under way at a time, and the application that has used
 less goes first.
+
+A client may leave before it is answered. The server says so only to whoever listens (:class:`Client`).
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from time import monotonic
 from typing import Any
 
 from queuey.access import ANYBODY, Caller
-from queuey.errors import QueueyError, TooManyWaiters
+from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
 from queuey.service.watching import Waiter, Watchers
 from queuey.web.authorization import Authenticator
 from queuey.web.gateway.scheduling import FairQueue, SharedQuota
@@ -33,12 +36,103 @@ TRIES = 64
 """Tries of one application that are under way at a time; further ones wait for their turn, and are never refused."""
 STEP = 8
 """Tries that one turn of the loop begins, of those that waited for it."""
+SHORT = 1.0
+"""Seconds for which the client of a request is not listened to, as that costs more than many a request."""
+
+
+class Client:
+    """The other end of a request. Used in the loop's thread.
+
+    Attributes:
+        began: Time of the request, by the monotonic clock.
+        has_left: It is known that nobody waits for the answer any more.
+        left: Called when it leaves.
+    """
+
+    __slots__ = ("_heard", "_receive", "began", "has_left", "left")
+
+    def __init__(self, receive: Receive | None) -> None:
+        self._receive = receive
+        self._heard: asyncio.Future[Any] | None = None
+        self.began = monotonic()
+        self.has_left = False
+        self.left: Callable[[], None] | None = None
+
+    def listen(self, events: int = 2) -> None:
+        """Takes notice of its leaving, after a body that was taken in but perhaps for its end. Again: does nothing."""
+        if self._heard is None and self._receive is not None:
+            # The server's own future, without a task around it; an ordinary coroutine gets one.
+            self._heard = asyncio.ensure_future(self._receive())
+            self._heard.add_done_callback(partial(self._hear, events))
+
+    def _hear(self, events: int, heard: asyncio.Future[Any]) -> None:
+        if self._heard is None or heard.cancelled():
+            return
+        if heard.exception() is not None or heard.result()["type"] == "http.disconnect":
+            self.has_left = True
+            if self.left is not None:
+                self.left()
+        elif events > 1:
+            self._heard = None
+            self.listen(events - 1)
+
+    def forget(self) -> None:
+        """Ends the listening."""
+        if self._heard is not None:
+            self._heard.cancel()
+        self._heard = self._receive = self.left = None
+
+    def check(self) -> None:
+        """Makes sure that somebody may still wait for the answer.
+
+        Raises:
+            InvalidRequest: It has left. Nobody gets this error.
+        """
+        if self.has_left:
+            raise client_left()
+
+
+def client_left() -> InvalidRequest:
+    """Returns the error of a request whose client has left before the answer."""
+    return InvalidRequest({"connection": "Was closed before the answer"})
+
+
+class Clients:
+    """The clients of requests under way. Those of requests that take long are listened to."""
+
+    def __init__(self) -> None:
+        self._unheard: dict[Client, None] = {}
+
+    def begin(self, receive: Receive | None) -> Client:
+        """Returns the client of a new request; :meth:`end` ends it.
+
+        Args:
+            receive: Reports that it has left; None: nothing does.
+        """
+        client = Client(receive)
+        self._unheard[client] = None
+        return client
+
+    def end(self, client: Client) -> None:
+        """Notes that a request has its answer."""
+        self._unheard.pop(client, None)
+        client.forget()
+
+    def look(self) -> None:
+        """Begins to listen to the clients of requests that are no longer short. Called every second."""
+        begun = monotonic() - SHORT
+        for client in list(self._unheard):
+            if client.began > begun:
+                break
+            del self._unheard[client]
+            client.listen()
 
 
 class LongPoll(Waiter):
     """One request that may wait. Used in the loop's thread, but for what a :class:`Waiter` does while it is tried.
 
     Attributes:
+        client: Who waits.
         tenant: The tenant that it counts for.
         header: Its credential.
         began: Loop time.
@@ -47,12 +141,11 @@ class LongPoll(Waiter):
 
     __slots__ = (
         "_polls",
-        "_receive",
         "began",
+        "client",
         "endpoint",
         "future",
         "header",
-        "heard",
         "news",
         "place",
         "queued",
@@ -61,16 +154,15 @@ class LongPoll(Waiter):
         "trying",
     )
 
-    def __init__(self, polls: LongPolls, tenant: str, header: str | None, receive: Receive | None) -> None:
+    def __init__(self, polls: LongPolls, tenant: str, header: str | None, client: Client) -> None:
         super().__init__(polls.watchers)
         self._polls = polls
-        self._receive = receive
+        self.client = client
         self.tenant = tenant
         self.header = header
         self.began = polls.loop.time()
         self.endpoint: str | None = None
         self.future: asyncio.Future[bool] | None = None
-        self.heard: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.place = False
         self.news = False
@@ -81,6 +173,14 @@ class LongPoll(Waiter):
         """Makes it try again as soon as it is its turn."""
         self.news = True
         self._polls.line_up(self)
+
+    def begin_to_wait(self) -> asyncio.Future[bool]:
+        """Returns what :meth:`settle` ends; so does its client, when it leaves."""
+        self.future = self._polls.loop.create_future()
+        self.client.left = partial(self.settle, again=False)
+        if self.client.has_left:
+            self.settle(again=False)
+        return self.future
 
     def settle(self, *, again: bool) -> None:
         """Ends its waiting: it is to be tried again, or answered as it is."""
@@ -93,21 +193,6 @@ class LongPoll(Waiter):
         """Ends its waiting when its time is over, unless it is about to be tried again anyway."""
         if not self.news:
             self.settle(again=False)
-
-    def listen(self, events: int = 2) -> None:
-        """Takes notice of the client's leaving, after a body that was taken in but perhaps for its end."""
-        if self._receive is not None:
-            # The server's own future, without a task around it; an ordinary coroutine gets one.
-            self.heard = asyncio.ensure_future(self._receive())
-            self.heard.add_done_callback(partial(self._hear, events))
-
-    def _hear(self, events: int, heard: asyncio.Future[Any]) -> None:
-        if heard.cancelled():
-            return
-        if heard.exception() is not None or heard.result()["type"] == "http.disconnect":
-            self.settle(again=False)
-        elif events > 1:
-            self.listen(events - 1)
 
 
 class _SameCredential:
@@ -162,15 +247,15 @@ class LongPolls:
         self.watchers.tell = tell
         loop.call_later(TICK, self._tick)
 
-    def begin(self, tenant: str, header: str | None, receive: Receive | None) -> LongPoll:
+    def begin(self, tenant: str, header: str | None, client: Client) -> LongPoll:
         """Returns the long poll of a request that may wait; :meth:`leave` ends it.
 
         Args:
             tenant: The tenant that it counts for.
             header: Its credential.
-            receive: Reports that the client has left; None: nothing does.
+            client: Who waits.
         """
-        return LongPoll(self, tenant, header, receive)
+        return LongPoll(self, tenant, header, client)
 
     def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
         """Returns what a poll has to wait for before its first try; None: nothing."""
@@ -179,9 +264,9 @@ class LongPolls:
             return None
         if not self._enter(poll):
             return None
-        poll.future = self.loop.create_future()
+        future = poll.begin_to_wait()
         poll.wake()
-        return poll.future
+        return future
 
     def turn(self, poll: LongPoll) -> asyncio.Future[bool]:
         """Lets a poll whose try found nothing wait; returns what says whether it is to be tried again.
@@ -195,12 +280,12 @@ class LongPolls:
         until = poll.began + poll.wait
         if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
-        poll.future = self.loop.create_future()
-        if self._stopping.is_set() or self.loop.time() >= until or (poll.heard is not None and _gone(poll.heard)):
+        future = poll.begin_to_wait()
+        if self._stopping.is_set() or self.loop.time() >= until:
             poll.settle(again=False)
         elif poll.news:
             self.line_up(poll)
-        return poll.future
+        return future
 
     def _enter(self, poll: LongPoll) -> bool:
         """Gives a poll a place; returns whether it has one."""
@@ -210,7 +295,7 @@ class LongPolls:
             if same is None:
                 same = self._waiting[poll.header] = _SameCredential(self._caller(poll.header))
             same.polls.add(poll)
-            poll.listen()
+            poll.client.listen()
         return poll.place
 
     def leave(self, poll: LongPoll) -> None:
@@ -226,9 +311,7 @@ class LongPolls:
                 del self._waiting[poll.header]
         if poll.timer is not None:
             poll.timer.cancel()
-        if poll.heard is not None:
-            poll.heard.cancel()
-        poll.future = poll.timer = poll.heard = None
+        poll.future = poll.timer = None
 
     def line_up(self, poll: LongPoll) -> None:
         """Lets a poll that waits have its turn."""
@@ -305,7 +388,3 @@ class LongPolls:
         for header in headers:
             with suppress(QueueyError):
                 self._authenticate(header)
-
-
-def _gone(heard: asyncio.Future[Any]) -> bool:
-    return heard.done() and (heard.exception() is not None or heard.result()["type"] == "http.disconnect")

@@ -1,0 +1,192 @@
+"""Claims whose clients leave before they are answered: nobody else has to wait until such a claim expires."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queuey.service import Limits
+from queuey.storage import Store
+from queuey.web.gateway.asgi import Gateway
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller
+from tests.web.gateway_calls import ALWAYS, Request, Run, running, until
+
+WAITING = f"wait={ALWAYS}&ttl=600"
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Long polls that no busy machine ends."""
+    return Limits(max_wait=ALWAYS)
+
+
+@pytest.fixture
+def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+    """Runs something with a gateway before the application."""
+    return running(app)
+
+
+class Claim(Request):
+    """A claim whose client can leave."""
+
+    def __init__(self, query: str = "ttl=600") -> None:
+        super().__init__("POST", "/v1/queuey/q/claims", query=query)
+        self._left = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        """Gives the end of the body, and then nothing until the client leaves."""
+        if self.pieces:
+            return await super().receive()
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    def begin(self, gateway: Gateway) -> asyncio.Task[None]:
+        """Sends it off."""
+        return asyncio.ensure_future(gateway(self.scope, self.receive, self.send))
+
+    async def leave(self, task: asyncio.Task[None]) -> None:
+        """Closes its connection; returns when it has ended."""
+        self._left.set()
+        async with asyncio.timeout(ALWAYS / 2):
+            await task
+        assert b'"message_id"' not in self.response
+
+
+async def deliveries(gateway: Gateway) -> int:
+    """Claims the only message as soon as it can be had; returns how many deliveries there were, this one included."""
+    [message] = (await Claim(WAITING).to(gateway)).messages
+    count: int = message["deliveries"]
+    return count
+
+
+class HeldAppends:
+    """Appends to logs that are begun when they are let go."""
+
+    def __init__(self, store: Store, between: InterposedStore) -> None:
+        self._store, self._between = store, between
+        self._held: list[Callable[[], object]] = []
+        between.instead(Store.begin_append_entry, self._hold)
+
+    def _hold(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 - as it is called
+        self._held.append(partial(self._store.begin_append_entry, *args, **named))
+
+    async def begun(self) -> None:
+        """Returns when there is one."""
+        await until(lambda: bool(self._held))
+
+    def go_on(self) -> None:
+        """Begins all, and holds no more."""
+        self._between.passing(Store.begin_append_entry)
+        for begin in self._held:
+            begin()
+
+
+def test_before_its_first_turn(run: Run, owner: Caller) -> None:
+    """A long poll whose client leaves before its first try is not tried: it takes nothing."""
+    owner.create("q")
+    owner.post("q", "x")
+
+    async def work(gateway: Gateway) -> int:
+        polls = gateway._polls
+        polls.trying.change("other", polls.trying.total)
+        claim = Claim(WAITING)
+        task = claim.begin(gateway)
+        await until(lambda: bool(polls._turns))
+        await claim.leave(task)
+        polls.trying.change("other", -polls.trying.total)
+        return await deliveries(gateway)
+
+    assert run(work) == 1
+
+
+@pytest.mark.parametrize("query", [WAITING, "ttl=600"])
+def test_while_its_append_is_under_way(
+    run: Run, owner: Caller, store: Store, between: InterposedStore, query: str
+) -> None:
+    """What a claim, one that waits or not, gets after its client has left is released with the next entry."""
+    owner.create("q")
+    owner.post("q", "x")
+
+    async def work(gateway: Gateway) -> int:
+        await Claim("ttl=0").to(gateway)  # the credential and the queue are known
+        appends = HeldAppends(store, between)
+        claim = Claim(query)
+        task = claim.begin(gateway)
+        await appends.begun()
+        await claim.leave(task)
+        appends.go_on()
+        return await deliveries(gateway)
+
+    assert run(work) == 2
+
+
+def test_in_a_later_try(run: Run, owner: Caller, store: Store, between: InterposedStore) -> None:
+    """What a long poll gets that was woken and whose client has left meanwhile is released with the next entry."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> int:
+        claim = Claim(WAITING)
+        task = claim.begin(gateway)
+        await until(lambda: len(gateway._polls._waiting) == 1 and not gateway._begun)
+        appends = HeldAppends(store, between)
+        await Request(body=b"x").to(gateway)
+        await appends.begun()
+        await claim.leave(task)
+        appends.go_on()
+        return await deliveries(gateway)
+
+    assert run(work) == 2
+
+
+@pytest.mark.parametrize("line", ["loop", "threads"])
+def test_while_it_waits_in_line(run: Run, owner: Caller, line: str) -> None:
+    """A claim whose client leaves while it waits for the loop's time, or for a thread, takes nothing."""
+    owner.create("q")
+    owner.post("q", "x")
+
+    async def work(gateway: Gateway) -> int:
+        await Claim("ttl=0").to(gateway)
+        tenant = gateway._contention.last
+        assert tenant is not None
+        quota = gateway._scheduler._under_way if line == "loop" else gateway._memory
+        weight = 1024 if line == "loop" else quota.total
+        quota.change(tenant, weight)
+        if line == "loop":
+            gateway._contention._until = float("inf")
+            gateway._contention.several = True
+        claim = Claim()
+        task = claim.begin(gateway)
+        await until(lambda: len(gateway._scheduler._turns if line == "loop" else gateway._threads._turns) == 1)
+        [client] = gateway._clients._unheard
+        claim._left.set()
+        await until(lambda: client.has_left)
+        quota.change(tenant, -weight)
+        gateway._scheduler._call()
+        gateway._threads.dispatch()
+        await claim.leave(task)
+        return await deliveries(gateway)
+
+    assert run(work) == 1
+
+
+def test_that_is_cancelled(run: Run, owner: Caller, store: Store, between: InterposedStore) -> None:
+    """What a claim gets whose request the server has cancelled is released with the next entry."""
+    owner.create("q")
+    owner.post("q", "x")
+
+    async def work(gateway: Gateway) -> int:
+        await Claim("ttl=0").to(gateway)
+        appends = HeldAppends(store, between)
+        task = Claim().begin(gateway)
+        await appends.begun()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        appends.go_on()
+        return await deliveries(gateway)
+
+    assert run(work) == 2
