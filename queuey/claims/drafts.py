@@ -75,6 +75,7 @@ class EntryDraft:
         "_covers",
         "_cursor",
         "_finals",
+        "_latest",
         "_move",
         "_new",
         "_outs",
@@ -95,6 +96,7 @@ class EntryDraft:
         self._covers = covers
         self.now = now
         self.expired = timing.expired(now)
+        self._latest = ids.seconds_to_ticks(now / 1000 + timing.margin), ids.LOW_MAX
         self.size = 0
         """Ids in it, about."""
         self._finals: dict[Position, None] = {}
@@ -130,7 +132,10 @@ class EntryDraft:
         return found
 
     def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
-        """Makes claims last at least ``ttl`` seconds from now; if a message is not claimed, a claim begins."""
+        """Makes claims last at least ``ttl`` seconds from now; if a message is not claimed, a claim begins.
+
+        Not of one whose id is of the future: nothing would tell that there is no such message.
+        """
         found = []
         expires = self.now + round(ttl * 1000)
         for receipt in receipts:
@@ -138,7 +143,9 @@ class EntryDraft:
             status = self._status(position, receipt.number)
             until = 0
             if status is ReceiptStatus.DONE:
-                if self._may_claim(position):
+                if position > self._latest and position not in self._state.outstanding:
+                    status = ReceiptStatus.FINAL
+                elif self._may_claim(position):
                     until = self._renew(position, expires)
                 else:
                     status = ReceiptStatus.REFUSED

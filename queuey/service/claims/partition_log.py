@@ -257,32 +257,36 @@ class PartitionLog:
         material, read = Material(state), partial(self._read, queue)
         now = self._runtime.now()
         wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
-        room = self._limits.page_bytes
         material.full = len(state.outstanding) >= MOST_OUTSTANDING
         if material.full:
             # Without a scan only this tells which of them are gone.
             yield from self._scanner.look(read)
-        horizon = self._scanner.horizon
-        ended = state.ended(self._timing.expired(now), wanted)
-        material.dead, ended, doubt = divided(state, ended, most_deliveries(queue))
-        step = max(1, room // self._limits.longest)
-        for at in range(0, len(ended), step):
-            some = [(self._partition, position) for position in ended[at : at + step]]
-            messages = yield self._fetch(queue, some)
-            there = {message.position for message in messages}
-            material.again += [message for message in messages if message.position not in doubt]
-            material.dead += [place for place in sorted(there & doubt) if place < horizon]
-            # One that is not seen above the horizon may be on its way.
-            material.gone += [place for _, place in some if place not in there and place < horizon]
-            room -= sum(len(message.body) for message in messages)
-            if room <= 0:
-                return material
+        room = yield from self._gather_ended(queue, state, material, self._timing.expired(now), wanted)
         if material.full:
             material.more = bool(material.gone)
-        elif len(material.again) < wanted:
+        elif room > 0 and len(material.again) < wanted:
             sift = self._duplicates.sift(queue, state)
             material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read, sift)
         return material
+
+    def _gather_ended(self, queue: Queue, state: State, material: Material, expired: int, wanted: int) -> Work:
+        """Reads messages whose claims have ended, further ones if some are not there; returns the bytes left."""
+        room, horizon = self._limits.page_bytes, self._scanner.horizon
+        step, tried, most = max(1, room // self._limits.longest), 0, wanted
+        while room > 0 and len(material.again) < wanted and (ended := state.ended(expired, most)[tried:]):
+            tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
+            dead, ended, doubt = divided(state, ended, most_deliveries(queue))
+            material.dead += dead
+            while ended and room > 0:
+                some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
+                messages = yield self._fetch(queue, some)
+                there = {message.position for message in messages}
+                material.again += [message for message in messages if message.position not in doubt]
+                material.dead += [place for place in sorted(there & doubt) if place < horizon]
+                # One that is not seen above the horizon may be on its way.
+                material.gone += [place for _, place in some if place not in there and place < horizon]
+                room -= sum(len(message.body) for message in messages)
+        return room
 
     def _fetch(self, queue: Queue, places: Sequence[Location]) -> Call:
         return partial(self._runtime.block, partial(self._store.fetch, queue, places))

@@ -43,3 +43,16 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
         if restarted:
             _, claims = scene.start(ModelStore)
         assert len(claimed(scene, claims)) == 1
+
+
+def test_what_is_not_there_holds_nothing_up() -> None:
+    """A small poll gets what waits to be delivered again, also behind messages that cannot be read."""
+    scene = Scene()
+    _, claims = scene.start(ModelStore)
+    scene.fill(1, 10)
+    given = claimed(scene, claims, 9)
+    for one in given[:-1]:
+        scene.replicas.undo(1, one.message.position)
+    claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+    scene.let(SOON)
+    assert [one.deliveries for _ in range(2) for one in claimed(scene, claims)] == [2, 1]

@@ -278,6 +278,15 @@ def test_renewing() -> None:
     assert state.outstanding[at(9)].deliveries == 0
 
 
+@pytest.mark.parametrize(("ahead", "status"), [(0.9, ReceiptStatus.DONE), (1.1, ReceiptStatus.FINAL)])
+def test_renewing_what_is_to_come(ahead: float, status: ReceiptStatus) -> None:
+    """A bare id of the future is not claimed: it would never be found to be gone. Clocks may differ by the margin."""
+    state = State()
+    ticks = ids.seconds_to_ticks(NOW / 1000 + ahead)
+    assert settle(state, "renew", receipt(ticks), ttl=5) == [status]
+    assert len(state.outstanding) == (status is ReceiptStatus.DONE)
+
+
 def test_the_cursor() -> None:
     """It stops below the first message that nobody was given, and at the bound; and never goes back."""
     state = State()
