@@ -7,6 +7,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ QUEUE = "bench"
 CLIENTS = 32
 FASTEST = 15_000
 """Single messages a second that no server here can deliver."""
+REST = 0.5
+"""Seconds in which a store may finish with messages that were put in before they are claimed."""
 TWO, ONE = "", ", one request a message"
 """How sides are called that take two requests for a message, and one."""
 
@@ -140,9 +143,10 @@ def claim1(bench: Bench) -> Report:
             fill = partial(claim_each.fill, theirs / claim_each.PATH.name)
             sides[f"claim each, {threads} threads"] = baseline, fill
         for name, (server, fill) in sides.items():
+            supply = Supply(fill)
             for way, (count, cycles) in ways(bench, server).items():
                 groups.setdefault(way, []).append(name + way)
-                calls[name + way] = partial(after, partial(fill, count), cycles)
+                calls[name + way] = partial(supply.claimed_by, cycles, count)
         calls["queuey"]()
         samples = bench.interleave(calls, bench.size(5, 2))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
@@ -216,10 +220,26 @@ def ways(bench: Bench, server: processes.Process) -> dict[str, tuple[int, Callab
     return found
 
 
-def after(fill: Callable[[], object], more: Callable[[], Sample]) -> Sample:
-    """Puts in as many messages as are about to be claimed."""
-    fill()
-    return more()
+class Supply:
+    """The messages that wait for runs.
+
+    Args:
+        fill: Adds so many.
+    """
+
+    def __init__(self, fill: Callable[[int], object]) -> None:
+        self._fill = fill
+        self._left = 0
+
+    def claimed_by(self, cycles: Callable[[], Sample], count: int) -> Sample:
+        """Makes sure that there are so many messages, and lets a run claim of them."""
+        if self._left < count:
+            self._fill(count - self._left)
+            self._left = count
+            time.sleep(REST)
+        sample = cycles()
+        self._left = max(0, self._left - sample.answers - CLIENTS)
+        return sample
 
 
 def unserved(path: Path, seconds: float) -> Sample:
