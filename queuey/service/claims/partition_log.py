@@ -58,11 +58,12 @@ from queuey.service.claims.requests import (
     SentRequest,
     SettleRequest,
     giving_back,
+    leave,
     too_late,
     too_many,
 )
 from queuey.service.claims.runtime import Done, Runtime
-from queuey.service.claims.scans import Material, Scanner, conclude
+from queuey.service.claims.scans import PAGE, Material, Scanner, bytes_of, conclude
 from queuey.service.claims.steps import Call, Steps, run
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.upkeep import LogLength, Upkeep
@@ -128,7 +129,7 @@ class PartitionLog:
         self._after = after
         self._line = RequestLine()
         self._took = 0.0
-        self._scanner = Scanner(self._partition, runtime.boottime)
+        self._scanner = Scanner(self._partition, runtime.boottime, limits.page_bytes)
         self._current = -1e9
         self._length = LogLength(upkeep)
         self._duplicates = Duplicates(store, self._partition, runtime, timing)
@@ -202,7 +203,7 @@ class PartitionLog:
             chosen = self._runtime.boottime()
             draft, passed = self._decide(queue, taken, material)
             if not draft.changes and passed < WORTH:
-                _leave(taken)
+                leave(taken)
                 if (
                     polls
                     and not any(poll.poll.given for poll in polls)
@@ -261,18 +262,21 @@ class PartitionLog:
         if material.full:
             # Without a scan only this tells which of them are gone.
             yield from self._scanner.look(read)
-        room = yield from self._gather_ended(queue, state, material, self._timing.expired(now), wanted)
+        room = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
+        room = yield from self._gather_ended(queue, material, self._timing.expired(now), wanted, room)
         if material.full:
             material.more = bool(material.gone)
         elif room > 0 and len(material.again) < wanted:
             sift = self._duplicates.sift(queue, state)
             material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read, sift)
+            # One poll may have got more bytes than it wanted, and another none.
+            material.more = bytes_of(material.found.fresh) >= room
         return material
 
-    def _gather_ended(self, queue: Queue, state: State, material: Material, expired: int, wanted: int) -> Work:
+    def _gather_ended(self, queue: Queue, material: Material, expired: int, wanted: int, room: int) -> Work:
         """Reads messages whose claims have ended, further ones if some are not there; returns the bytes left."""
-        room, horizon = self._limits.page_bytes, self._scanner.horizon
-        step, tried, most = max(1, room // self._limits.longest), 0, wanted
+        state, horizon, longest = self.state, self._scanner.horizon, self._limits.longest
+        step, tried, most = max(1, room // longest), 0, wanted
         while room > 0 and len(material.again) < wanted and (ended := state.ended(expired, most)[tried:]):
             tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
             dead, ended, doubt = divided(state, ended, most_deliveries(queue))
@@ -285,7 +289,9 @@ class PartitionLog:
                 material.dead += [place for place in sorted(there & doubt) if place < horizon]
                 # One that is not seen above the horizon may be on its way.
                 material.gone += [place for _, place in some if place not in there and place < horizon]
-                room -= sum(len(message.body) for message in messages)
+                room -= (size := bytes_of(messages))
+                # As many as there is room for, if they are about as long as these.
+                step = max(1, min(self._limits.page_bytes // longest, (len(messages) or PAGE) * room // max(1, size)))
         return room
 
     def _fetch(self, queue: Queue, places: Sequence[Location]) -> Call:
@@ -581,12 +587,6 @@ def _in_doubt(work: Work) -> Work:
         return (yield from work)
     except StoreUnavailable as error:
         raise in_doubt(error) from error
-
-
-def _leave(requests: Sequence[Request]) -> None:
-    """Notes that requests are in no entry after all."""
-    for request in requests:
-        request.sent = request.doubtful
 
 
 def _polls(requests: Sequence[Request]) -> list[PollRequest]:

@@ -279,6 +279,12 @@ class RequestLine:
         self._busy = False
 
 
+def leave(requests: Iterable[Request]) -> None:
+    """Notes that requests are in no entry after all."""
+    for request in requests:
+        request.sent = request.doubtful
+
+
 def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
     """Returns a request that releases claims of which no caller has learned. If it fails, they end by themselves."""
     return SettleRequest(queue, lambda _value, _error: None, "release", receipts)

@@ -118,12 +118,14 @@ class Scanner:
     Args:
         partition: Its number.
         boottime: Seconds.
+        page_bytes: Bodies of a read that shows what is known, too.
     """
 
-    __slots__ = ("_boottime", "_chained", "_front", "_looked_back", "_partition", "horizon")
+    __slots__ = ("_boottime", "_chained", "_front", "_looked_back", "_page_bytes", "_partition", "horizon")
 
-    def __init__(self, partition: int, boottime: Callable[[], float]) -> None:
+    def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int) -> None:
         self._partition = partition
+        self._page_bytes = page_bytes
         self._boottime = boottime
         self._front: Position = FIRST
         self.horizon: Position = FIRST
@@ -140,7 +142,7 @@ class Scanner:
             state: It may grow while this reads.
             now: Milliseconds since 1970.
             wanted: So many are enough.
-            max_bytes: Bodies together, about.
+            max_bytes: Bodies together, but for the last one's.
             read: Begins to read a slice.
             sift: Separates what may be delivered from copies.
         """
@@ -180,10 +182,12 @@ class Scanner:
             found.chain = Chain()
         horizon: Position | None = None
         have = {message.position for message in found.fresh}
-        weight = sum(len(message.body) for message in found.fresh)
-        limit = min(PAGE, want.messages - len(found.fresh)) if want.new else PAGE
+        weight = bytes_of(found.fresh)
+        part = replace(part, limit=PAGE, max_bytes=self._page_bytes)
+        limit, size = min(PAGE, want.messages - len(found.fresh)), max(1, want.max_bytes - weight)
+        asked = replace(part, limit=limit, max_bytes=size) if want.new else part
         for _ in range(MOST_PAGES):
-            page: Page = yield read(replace(part, limit=limit, max_bytes=max(1, want.max_bytes - weight)))
+            page: Page = yield read(asked)
             if horizon is None:
                 horizon = (page.horizon, LOW_MIN)
                 self.horizon = max(self.horizon, horizon)
@@ -193,9 +197,8 @@ class Scanner:
                 found.ahead += [message.position for message in page.messages]
             fresh = [one for one in page.messages if not state.is_known(one.position) and one.position not in have]
             fresh = yield from sift(found.copies, fresh)
-            found.fresh += fresh
-            weight += sum(len(message.body) for message in fresh)
-            end = page.next if page.next is not None else part.lower
+            weight += _add(fresh, found.fresh, want.max_bytes - weight)
+            end = page.next if page.next is not None else asked.lower
             if want.chained:
                 found.chain.bound = min(horizon, end)
             if want.forward:
@@ -205,7 +208,7 @@ class Scanner:
             if len(found.copies.hidden) >= MOST_COPIES:
                 found.stopped = True
                 return
-            part, limit = replace(part, lower=end), PAGE
+            asked = replace(part, lower=end)
 
     def passed(self, state: State, found: ScanResult) -> bool:
         """Moves the front up to the first message that the scan found and that was not delivered.
@@ -227,6 +230,22 @@ class Scanner:
         """Moves the front over what another process has delivered."""
         if positions:
             self._front = max(self._front, ids.following(max(positions)))
+
+
+def bytes_of(messages: Sequence[Message]) -> int:
+    """Returns the bytes of the bodies."""
+    return sum(len(message.body) for message in messages)
+
+
+def _add(messages: Sequence[Message], to: list[Message], room: int) -> int:
+    """Adds messages to others until their bodies have so many bytes; returns how many they have."""
+    added = 0
+    for message in messages:
+        if added >= room:
+            break
+        to.append(message)
+        added += len(message.body)
+    return added
 
 
 def conclude(draft: EntryDraft, chain: Chain, *, delete: bool = False) -> int:

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
 
 from queuey.claims import MOST_OUTSTANDING
 from queuey.errors import TooManyClaims
+from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service import ClaimUseCases, HandedOut
 from queuey.service.claims import partition_log
+from queuey.service.claims.scans import bytes_of
 from tests.replacing import replace_in
 from tests.sim.replicas import DELAY, ModelStore
 from tests.sim.test_sharing import QUEUE, SOON, Scene
+from tests.sim.world import Process
+
+LONG = 100_000
+"""Bytes of a long body."""
 
 
-def claimed(scene: Scene, claims: ClaimUseCases, limit: int = 1) -> list[HandedOut]:
+class Weighing(ModelStore):
+    """Notes how many bytes of bodies it gives."""
+
+    given = 0
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the contract."""
+
+        def weigh(page: Page | None, error: Exception | None) -> None:
+            Weighing.given += 0 if page is None else bytes_of(page.messages)
+            done(page, error)
+
+        return super().begin_read(queue, part, weigh)
+
+    def fetch(self, queue: Queue, locations: Sequence[Location]) -> list[Message]:
+        """See the contract."""
+        found = super().fetch(queue, locations)
+        Weighing.given += bytes_of(found)
+        return found
+
+
+def claimed(scene: Scene, claims: ClaimUseCases, limit: int = 1, max_bytes: int | None = None) -> list[HandedOut]:
     """Claims messages; returns what was given."""
     before = len(scene.found)
-    scene.claim(claims, QUEUE, limit)
+    told = partial(scene._told, scene.found)
+    claims.begin_claim(QUEUE, told, limit=limit, ttl=60, max_bytes=max_bytes)
     scene.let(SOON)
     return scene.found[before:]
 
@@ -56,3 +85,42 @@ def test_what_is_not_there_holds_nothing_up() -> None:
     claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
     scene.let(SOON)
     assert [one.deliveries for _ in range(2) for one in claimed(scene, claims)] == [2, 1]
+
+
+def post(scene: Scene, *lengths: int) -> None:
+    """Posts messages with bodies of these lengths, which everybody can see afterwards."""
+    for length in lengths:
+        scene.replicas.write(Process(scene.world, 0.0), 1, "x" * length, lambda _position: None)
+        scene.let(0.0001)
+    scene.let(SOON)
+
+
+def test_no_more_is_read_than_is_given() -> None:
+    """Whatever a claim reads, new messages or what was released, has as many bytes as it may give, and one message."""
+    scene = Scene()
+    _, claims = scene.start(Weighing)
+    post(scene, *[LONG] * 40)
+    for _ in range(2):
+        Weighing.given = 0
+        given = claimed(scene, claims, 40, 5 * LONG // 2)
+        assert len(given) == 3
+        assert Weighing.given <= 4 * LONG
+        claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+        scene.let(SOON)
+
+
+def test_every_claim_gets_a_message() -> None:
+    """Each claim of an entry gets one if there are enough, also if those before got longer ones than they wanted."""
+    scene = Scene()
+    _, claims = scene.start(ModelStore)
+    post(scene, 9 * LONG, 9 * LONG, LONG, LONG)
+    for _ in range(2):
+        before = len(scene.found)
+        for _ in range(4):
+            told = partial(scene._told, scene.found)
+            claims.begin_claim(QUEUE, told, limit=1, ttl=60, max_bytes=LONG)
+        scene.let(SOON)
+        given = scene.found[before:]
+        assert sorted(len(one.message.body) for one in given) == [LONG, LONG, 9 * LONG, 9 * LONG]
+        claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+        scene.let(SOON)
