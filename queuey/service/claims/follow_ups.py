@@ -7,7 +7,6 @@ Doing it twice has the same effect as once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from itertools import islice
 from math import inf
 
@@ -109,7 +108,7 @@ def most_deliveries(queue: Queue) -> int:
 
 def publish(
     store: Store, queue: Queue, partition: int, letters: Letters, gone_below: Position, now: float
-) -> list[Position]:
+) -> tuple[list[Position], bool]:
     """Publishes dead letters, until that fails.
 
     Args:
@@ -121,10 +120,10 @@ def publish(
         now: Seconds since 1970.
 
     Returns:
-        Those that are published, or are not there any more.
+        Those that are published, or are not there any more; and whether it has failed.
     """
     done: list[Position] = []
-    with suppress(QueueyError):
+    try:
         messages = store.fetch(queue, [(partition, position) for position in letters])
         there = {message.position for message in messages}
         done += [position for position in letters if position not in there and position < gone_below]
@@ -132,7 +131,9 @@ def publish(
             name, deliveries = letters[message.position]
             _put(store, queue, name, (partition, message.position), letter_of(queue, message, deliveries, now))
             done.append(message.position)
-    return done
+    except QueueyError:
+        return done, True
+    return done, False
 
 
 def _put(store: Store, queue: Queue, name: str, location: Location, item: NewMessage) -> None:

@@ -59,6 +59,7 @@ from queuey.service.claims.requests import (
     SettleRequest,
     giving_back,
     leave,
+    polls_of,
     too_late,
     too_many,
 )
@@ -191,7 +192,7 @@ class PartitionLog:
         while True:
             # It is another object if a snapshot had to be read, because this process had fallen behind by very much.
             state = self.state
-            polls = _polls(taken)
+            polls = polls_of(taken)
             if polls and material is None:
                 yield from self._duplicates.write(queue, state)
                 material = yield from self._gather(queue, state, polls)
@@ -223,7 +224,8 @@ class PartitionLog:
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
                     passed += self._scanner.passed(self.state, material.found)
-                    material.more |= draft.withdraws or (material.found.stopped and passed > 0)
+                    material.more |= draft.size >= MOST_IDS or draft.withdraws
+                    material.more |= material.found.stopped and passed > 0
                 self._totals.ended(taken, entry, self.state)
                 yield from self._delete(queue, number)
                 self._answer(taken, polls, material, Appended(number, chosen))
@@ -234,7 +236,7 @@ class PartitionLog:
             self._line.join(taken, self.state.number, polls=True)
             self._give_up_late(taken)
             stale = self.state is not state or self.state.withdrawn >= number
-            if stale or not set(_polls(taken)) <= set(polls) or not self._is_of_use(self.state, material):
+            if stale or not set(polls_of(taken)) <= set(polls) or not self._is_of_use(self.state, material):
                 material = None
 
     def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
@@ -265,7 +267,7 @@ class PartitionLog:
         room = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
         room = yield from self._gather_ended(queue, material, self._timing.expired(now), wanted, room)
         if material.full:
-            material.more = bool(material.gone)
+            material.more = bool(material.gone or material.dead)
         elif room > 0 and len(material.again) < wanted:
             sift = self._duplicates.sift(queue, state)
             material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read, sift)
@@ -285,13 +287,14 @@ class PartitionLog:
                 some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
                 messages = yield self._fetch(queue, some)
                 there = {message.position for message in messages}
-                material.again += [message for message in messages if message.position not in doubt]
+                material.again += (kept := [message for message in messages if message.position not in doubt])
                 material.dead += [place for place in sorted(there & doubt) if place < horizon]
                 # One that is not seen above the horizon may be on its way.
                 material.gone += [place for _, place in some if place not in there and place < horizon]
-                room -= (size := bytes_of(messages))
+                room -= bytes_of(kept)
                 # As many as there is room for, if they are about as long as these.
-                step = max(1, min(self._limits.page_bytes // longest, (len(messages) or PAGE) * room // max(1, size)))
+                fit = (len(messages) or PAGE) * room // max(1, bytes_of(messages))
+                step = max(1, min(self._limits.page_bytes // longest, fit))
         return room
 
     def _fetch(self, queue: Queue, places: Sequence[Location]) -> Call:
@@ -333,7 +336,7 @@ class PartitionLog:
         draft.drop(material.gone)
         if material.dead:
             draft.bury(material.dead, queue_for(queue.name, queue.dead_letter))
-        draft.deliver([request.poll for request in _polls(carried)], material.again, material.found.fresh)
+        draft.deliver([request.poll for request in polls_of(carried)], material.again, material.found.fresh)
         return draft, conclude(draft, material.found.chain, delete=queue.on_ack == "delete")
 
     def _complete(self, queue: Queue, draft: EntryDraft) -> Entry:
@@ -556,8 +559,8 @@ class PartitionLog:
             return
         now, horizon = self._runtime.now() / 1000, self._scanner.horizon
         work = partial(publish, self._store, queue, self._partition, letters, horizon, now)
-        sent = yield partial(self._runtime.block, work)
-        if len(sent) < len(letters):
+        sent, failed = yield partial(self._runtime.block, work)
+        if failed:
             self._follow_ups.put_off(self.state, self._runtime.boottime())
         if sent:
             self.add(SentRequest(queue, lambda _value, _error: None, sent))
@@ -587,11 +590,6 @@ def _in_doubt(work: Work) -> Work:
         return (yield from work)
     except StoreUnavailable as error:
         raise in_doubt(error) from error
-
-
-def _polls(requests: Sequence[Request]) -> list[PollRequest]:
-    """Returns the requests for messages that wait for an answer."""
-    return [request for request in requests if isinstance(request, PollRequest) and not request.answered]
 
 
 def _is_long(page: LogPage) -> bool:

@@ -279,6 +279,11 @@ class RequestLine:
         self._busy = False
 
 
+def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
+    """Returns the requests for messages that wait for an answer."""
+    return [request for request in requests if isinstance(request, PollRequest) and not request.answered]
+
+
 def leave(requests: Iterable[Request]) -> None:
     """Notes that requests are in no entry after all."""
     for request in requests:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
-from queuey.claims import MOST_OUTSTANDING
+from queuey.claims import MOST_OUTSTANDING, drafts
+from queuey.claims.drafts import MOST_IDS
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service import ClaimUseCases, HandedOut
@@ -43,11 +45,13 @@ class Weighing(ModelStore):
         return found
 
 
-def claimed(scene: Scene, claims: ClaimUseCases, limit: int = 1, max_bytes: int | None = None) -> list[HandedOut]:
+def claimed(
+    scene: Scene, claims: ClaimUseCases, limit: int = 1, max_bytes: int | None = None, queue: Queue = QUEUE
+) -> list[HandedOut]:
     """Claims messages; returns what was given."""
     before = len(scene.found)
     told = partial(scene._told, scene.found)
-    claims.begin_claim(QUEUE, told, limit=limit, ttl=60, max_bytes=max_bytes)
+    claims.begin_claim(queue, told, limit=limit, ttl=60, max_bytes=max_bytes)
     scene.let(SOON)
     return scene.found[before:]
 
@@ -124,3 +128,32 @@ def test_every_claim_gets_a_message() -> None:
         assert sorted(len(one.message.body) for one in given) == [LONG, LONG, 9 * LONG, 9 * LONG]
         claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
         scene.let(SOON)
+
+
+def test_messages_behind_many_that_are_gone() -> None:
+    """A small poll gets a new message, though an entry has no room for it beside all that is gone."""
+    scene = Scene()
+    _, claims = scene.start(ModelStore)
+    scene.fill(1, 12)
+    given = claimed(scene, claims, 12)
+    for one in given:
+        scene.replicas.undo(1, one.message.position)
+    claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+    scene.let(2 * DELAY)
+    with replace_in(partition_log, MOST_IDS, 4), replace_in(drafts, MOST_IDS, 4):
+        assert claimed(scene, claims) == []  # Now it is known how far what is not seen is not there.
+        scene.fill(1, 1)
+        assert len(claimed(scene, claims)) == 1
+
+
+def test_messages_behind_a_long_one_in_doubt() -> None:
+    """A process that begins finds new messages behind one that may be a dead letter and is longer than a poll wants."""
+    scene, queue = Scene(), replace(QUEUE, kind="dedup", max_deliveries=1)
+    _, claims = scene.start(ModelStore)
+    post(scene, LONG, LONG)
+    (one,) = claimed(scene, claims, queue=queue)
+    claims.begin_release(queue, [one.receipt], partial(scene._told, scene.settled))
+    scene.let(SOON)
+    _, claims = scene.start(ModelStore)
+    post(scene, 10)
+    assert [len(one.message.body) for one in claimed(scene, claims, max_bytes=LONG, queue=queue)] == [10]
