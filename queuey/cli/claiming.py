@@ -26,6 +26,7 @@ claim_app = typer.Typer(add_completion=False)
 ack_app = typer.Typer(add_completion=False)
 release_app = typer.Typer(add_completion=False)
 
+LOST = "Another caller has the message by now, or the queue was purged."
 AGAIN_SECONDS = 0.5
 """Between attempts to acknowledge a message while the service is away."""
 
@@ -121,14 +122,14 @@ def _work(
             except ClientError as error:
                 if not (error.temporary or job.lost):
                     raise
-                output.note(f"{job.receipt} could not be released, so its claim has to expire before: {error}")
+                output.note(LOST if job.lost else f"The release failed, so its claim has to expire first: {error}")
         left -= 1
         if left <= 0:
             return
 
 
 def _acknowledge(job: Job) -> None:
-    """Acknowledges a job that is done; waits for the service while the claim lasts."""
+    """Acknowledges a job that is done; waits for the service."""
     from queuey.client import ClientError
 
     away = False
@@ -136,11 +137,11 @@ def _acknowledge(job: Job) -> None:
         try:
             job.ack()
         except ClientError as error:
-            if job.lost:
-                output.note(f"{job.receipt}: another caller has the message by now, or the queue was purged.")
-                return
             if not error.temporary:
-                raise
+                if not job.lost:
+                    raise
+                output.note(LOST)
+                return
             if not away:
                 note_absence(error)
             away = True

@@ -141,9 +141,11 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Closes the connections, and the file of receipts; jobs that loops still hold are released before."""
-        await self._keeper.leave()
-        await self._sender.close()
-        self._journal.close()
+        try:
+            await self._keeper.close()
+        finally:
+            await self._sender.close()
+            self._journal.close()
 
     @property
     def application(self) -> str:

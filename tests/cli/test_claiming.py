@@ -160,4 +160,4 @@ def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -
                     assert process.wait(60) == 0
                 found = again.job_queue("jobs").size().size
     assert said.startswith(f"{script} ended with 1" if code else "The service is away")
-    assert ("could not be released" in said, found) == (bool(code), code)
+    assert ("The release failed" in said, found) == (bool(code), code)

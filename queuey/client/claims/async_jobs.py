@@ -13,7 +13,7 @@ from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
 from queuey.client.claims.held import HeldJob, Hold, Holding, Work
 from queuey.client.claims.jobs import LEAVING
-from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.errors import ClaimLost, ClientError, InvalidArgument
 from queuey.client.http.attempts import AsyncTiming, Notice, Patience
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
@@ -58,9 +58,16 @@ class AsyncKeeper:
         self.holding = Holding(clock)
         self._task: asyncio.Task[None] | None = None
         self._wakes = 0.0
+        self._closed = False
 
     def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
-        """Keeps claims from now on, whose time began no earlier than they were asked for."""
+        """Keeps claims from now on, whose time began no earlier than they were asked for.
+
+        Raises:
+            InvalidArgument: The client is closed.
+        """
+        if self._closed:
+            raise InvalidArgument("the client is closed")
         holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
         if holds:
             self.wake_by(holds[0].due)
@@ -71,24 +78,28 @@ class AsyncKeeper:
         import asyncio  # noqa: PLC0415 - the caller has loaded it
 
         if self._task is None or self._task.done() or due < self._wakes:
-            self.close()
+            self._stop()
             self._wakes = due
             self._task = asyncio.get_running_loop().create_task(self._serve())
 
-    def close(self) -> None:
-        """Stops renewing."""
+    def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def leave(self) -> None:
-        """Stops renewing; what is finished is acknowledged, and the rest released.
+    async def close(self) -> None:
+        """Stops renewing; what is finished is acknowledged, and the rest released, as far as that goes in some seconds.
 
         A loop that was left does the same, but Python may end it only after its client.
         """
-        self.close()
-        for calls in self.holding.leave_all():
+        self._closed = True
+        self._stop()
+        end = self._clock() + LEAVING
+        for call in self.holding.leave_all():
+            left = end - self._clock()
+            if left <= 0:
+                break
             with contextlib.suppress(ClientError):
-                await send_all(self._run, calls, LEAVING)
+                await self._run(call, left)
 
     async def _serve(self) -> None:
         """Is the task."""
@@ -136,13 +147,14 @@ class AsyncJob(HeldJob):
 
     async def ack(self) -> None:
         """Acknowledges the message; see :meth:`Job.ack`."""
-        await self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
-        self._holding.settle([self._hold])
+        with self._acknowledging():
+            await self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
 
     async def release(self, delay: float = 0.0) -> None:
         """Releases the message, now or after ``delay`` seconds; see :meth:`Job.release`."""
-        self._holding.settle([self._hold])
-        await self._send(claim_calls.release(self._hold.queue, [self.receipt], delay))
+        calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay))
+        with self._releasing():
+            await self._send(calls)
 
     async def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now; see :meth:`Job.renew`."""

@@ -13,9 +13,9 @@ no longer than the claim of the shortest time can wait.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Literal
 
@@ -35,7 +35,9 @@ _AGAIN, _MOST_AGAIN = 0.1, 30.0
 _TOGETHER = 0.125
 """The part of a claim's time by which renewals are early, to go out together with others."""
 _WITHIN = 0.25
-"""The part of the shortest claim's time that sending a renewal may take."""
+"""The part of a claim's time that sending its renewal may take, or that of a shorter claim, which has to wait."""
+_SHORTEST = 10.0
+"""Seconds: no renewal is hurried by a shorter claim than this."""
 _POSTPONED = 0.4
 """The part of a claim's time that a loop has for an acknowledgement. A claim that waits takes a third."""
 _ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
@@ -89,19 +91,12 @@ class Holding:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._begin()
+        self.forget_all()
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
+    def forget_all(self) -> None:
+        """Holds nothing; in a child, whose parent goes on with what it holds."""
         self._holds: set[Hold] = set()
         self._lock = Lock()
-
-    def leave_to_parent(self) -> bool:
-        """Forgets what a process holds from which this one was forked; returns whether it was."""
-        forked = os.getpid() != self._pid
-        if forked:
-            self._begin()
-        return forked
 
     def add(self, queue: str, receipt: str, ttl: float, asked: float) -> Hold:
         """Holds a claim from now on, whose time begins no earlier than it was asked for."""
@@ -115,6 +110,13 @@ class Holding:
         with self._lock:
             if hold.state == "held":
                 hold.state, hold.due = "finished", self._clock() + SOON
+
+    def resume(self, hold: Hold) -> None:
+        """Holds a claim again whose release was refused."""
+        with self._lock:
+            if hold.state == "settled":
+                hold.state = "held"
+                self._holds.add(hold)
 
     def postpone(self, holds: Iterable[Hold]) -> None:
         """Notes that a thread is about to acknowledge claims, so that no other one does it for a while."""
@@ -152,11 +154,11 @@ class Holding:
             for hold in self._holds:
                 if hold.due <= now + _TOGETHER * hold.ttl:
                     groups.setdefault((hold.queue, hold.ttl, hold.state), []).append(hold)
-            shortest = min((hold.ttl for hold in self._holds), default=0.0)
+            shortest = min((hold.ttl for hold in self._holds if not hold.fails), default=0.0)
         if not groups:
             return None
         (queue, ttl, state), holds = min(groups.items(), key=lambda group: _urgency(group[1]))
-        return _work(queue, ttl, state, holds, _WITHIN * shortest)
+        return _work(queue, ttl, state, holds, _WITHIN * min(ttl, max(shortest, _SHORTEST)))
 
     def done(self, work: Work, asked: float, refused: Iterable[str]) -> None:
         """Notes that work was done, when it was begun, and which receipts were refused."""
@@ -168,19 +170,24 @@ class Holding:
 
     def leave(self, queue: str, holds: Iterable[Hold]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
         """Ends the keeping of claims; returns the calls that acknowledge and that release what is left of them."""
-        mine = os.getpid() == self._pid
-        open_ = [hold for hold in holds if mine and hold.state in {"held", "finished"}]
+        open_ = [hold for hold in holds if hold in self._holds]
         finished = [hold.receipt for hold in open_ if hold.state == "finished"]
         held = [hold.receipt for hold in open_ if hold.state == "held"]
         self.settle(open_)
         return acknowledge(queue, finished), release(queue, held)
 
-    def leave_all(self) -> Iterator[Iterator[Call[None]]]:
-        """Ends the keeping of all claims; returns the calls that acknowledge and release them."""
+    def leave_all(self) -> list[Call[None]]:
+        """Ends the keeping of all claims; returns the calls that acknowledge and release them. Those are lost then."""
         with self._lock:
             holds = list(self._holds)
+        held = [hold for hold in holds if hold.state == "held"]
+        calls: list[Call[None]] = []
         for queue in {hold.queue for hold in holds}:
-            yield from self.leave(queue, [hold for hold in holds if hold.queue == queue])
+            for some in self.leave(queue, [hold for hold in holds if hold.queue == queue]):
+                calls += some
+        for hold in held:
+            hold.state = "lost"
+        return calls
 
     def refused(self, holds: Sequence[Hold], error: ClientError) -> bool:
         """Notes which claims are lost by an error: another caller has them, or their receipts are of before a purge.
@@ -266,6 +273,28 @@ class HeldJob:
     def deliveries(self) -> int:
         """Number of deliveries of the message, including this one."""
         return self._claimed.deliveries
+
+    @contextmanager
+    def _acknowledging(self) -> Iterator[None]:
+        """Notes the end of an acknowledgement; what failed for now is left to the loop."""
+        try:
+            yield
+        except ClientError as error:
+            if error.temporary:
+                self._holding.finish(self._hold)
+            raise
+        self._holding.settle([self._hold])
+
+    @contextmanager
+    def _releasing(self) -> Iterator[None]:
+        """Leaves a claim alone that is released, unless the service refuses that. The loop must not acknowledge it."""
+        self._holding.settle([self._hold])
+        try:
+            yield
+        except ClientError as error:
+            if not error.temporary:
+                self._holding.resume(self._hold)
+            raise
 
     @property
     def lost(self) -> bool:

@@ -51,16 +51,18 @@ class Job(HeldJob):
     def ack(self) -> None:
         """Acknowledges the message: it is not delivered again. The loop does this at its next turn.
 
+        If this fails because the service is away, the loop tries it again.
+
         Raises:
             ClaimLost: It was delivered to another caller.
         """
-        self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
-        self._holding.settle([self._hold])
+        with self._acknowledging():
+            self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
 
     def release(self, delay: float = 0.0) -> None:
         """Releases the message: it is delivered again, now or after a time.
 
-        If this fails, the claim is not renewed any more, and the message is delivered again when it expires.
+        If this fails because the service is away, the message is delivered again when its claim expires.
 
         Args:
             delay: Seconds, at most 43,200, however long the claim would have lasted.
@@ -68,8 +70,9 @@ class Job(HeldJob):
         Raises:
             ClaimLost: It was already delivered to another caller.
         """
-        self._holding.settle([self._hold])
-        self._send(claim_calls.release(self._hold.queue, [self.receipt], delay))
+        calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay))
+        with self._releasing():
+            self._send(calls)
 
     def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now. The loop also renews it automatically.

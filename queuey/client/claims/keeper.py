@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from queuey.client.calls.call import Call
 from queuey.client.claims.held import Hold, Holding, Work
 from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.forks import begin_in_children
 from queuey.client.results import Refused
 
 T = TypeVar("T")
@@ -53,6 +54,12 @@ class Keeper:
         self.holding = Holding(clock)
         self._closed = False
         self._begin()
+        begin_in_children(self)
+
+    def begin_in_child(self) -> None:
+        """Holds nothing, without a thread."""
+        self.holding.forget_all()
+        self._begin()
 
     def _begin(self) -> None:
         self._changed = Condition()
@@ -61,8 +68,6 @@ class Keeper:
 
     def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
         """Keeps claims from now on, whose time began no earlier than they were asked for."""
-        if self.holding.leave_to_parent():
-            self._begin()  # The thread is the parent's.
         holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
         if holds:
             self.wake_by(holds[0].due)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from queuey.client.errors import (
     Timeout,
     TransportError,
 )
+from queuey.client.forks import begin_in_children
 from queuey.client.http.attempts import Attempts
 from queuey.client.http.bounds import Content, bound, ends_in
 from queuey.client.http.servers import Server
@@ -36,8 +38,10 @@ T = TypeVar("T")
 
 C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
 
-IDLE_SECONDS = 5.0
-"""For which a connection that nobody uses stays open."""
+CONNECTIONS = 500
+"""That a client has at most; a process often may have no more than 1,024 files."""
+_left: list[httpx2.Client] = []
+"""Clients of a parent. To drop them would close their connections."""
 _PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
 CONNECT_SECONDS = 5.0
 """The longest that a connection may take, so that another server is asked soon."""
@@ -80,16 +84,18 @@ class Sender:
         options = _options(servers, verify)
         self._make = partial(_made, httpx2.Client, transport=transport, **options)
         self._begin()
+        begin_in_children(self)
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._client = self._make()
         bound(self._client)
+        self._inherited: httpx2.Client | None = None
+        self._lock = Lock()
 
-    def _leave_to_parent(self) -> None:
-        """Begins anew in a process that was forked: the parent goes on with its connections, so they stay open."""
+    def begin_in_child(self) -> None:
+        """Leaves the connections to the parent: they stay open, and are not used."""
         self._inherited = self._client
-        self._begin()
+        self._lock = Lock()
 
     def send(self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None) -> HttpAnswer:
         """Sends a call.
@@ -105,8 +111,11 @@ class Sender:
             TransportError: No whole answer came.
             InvalidAnswer: One came that is too large, or its encoding is broken.
         """
-        if os.getpid() != self._pid:
-            self._leave_to_parent()
+        if self._inherited is not None:
+            with self._lock:
+                if self._inherited is not None:
+                    _left.append(self._inherited)
+                    self._begin()
         with (
             _translated(server, closed=self._client.is_closed),
             ends_in(times.whole),
@@ -199,8 +208,8 @@ def _options(
         # A proxy has no business between a client and its own machine.
         "mounts": hosts,
         "follow_redirects": False,
-        # Renewals do not wait for those who wait for messages.
-        "limits": httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_SECONDS),
+        # Renewals do not wait for those who wait for messages, however many these are.
+        "limits": httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
     }
 
 
@@ -212,7 +221,7 @@ def _made(kind: type[C], **options: Any) -> C:  # noqa: ANN401 - of either kind
     """
     try:
         return kind(**options)
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:
         proxies = sorted(name for name in os.environ if name.lower() in _PROXIES and os.environ[name])
         if not proxies:
             raise
