@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -23,14 +21,12 @@ from queuey.client import (
     InvalidArgument,
     InvalidRequest,
     NotAllowed,
-    QueueNotFound,
     RetryPolicy,
 )
 from queuey.client.calls.call import Call
 from queuey.client.claims.async_jobs import AsyncKeeper
-from queuey.client.claims.held import SOON, Holding, Work
+from queuey.client.claims.held import Holding
 from queuey.client.claims.keeper import Keeper
-from queuey.client.errors import ErrorAnswer
 from tests.client.scripted import ONE, Script, async_client, broken, busy, claims, settled, sync_client
 
 Connect = Callable[..., Any]
@@ -345,140 +341,6 @@ def test_an_empty_list_asks_nothing(connect: Connect) -> None:
     with pytest.raises(InvalidArgument):
         queue.ack([""])
     assert script.requests == []
-
-
-# What is held, by a clock of one's own
-
-
-def holding() -> tuple[Holding, list[float]]:
-    """Gives claims that are held, and the clock: its last number is the time."""
-    times = [100.0]
-    return Holding(lambda: times[-1]), times
-
-
-def due(held: Holding) -> Work:
-    """Gives what is to be sent first."""
-    work = held.work()
-    assert work is not None
-    return work
-
-
-def test_claims_are_renewed_at_half_their_time_together() -> None:
-    """One request renews what is due and what is due soon; each queue has its own."""
-    held, times = holding()
-    assert held.pause() is None
-    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 104)
-    other, later = held.add("p", "r1", 40, 100), held.add("q", "r3", 40, 110)
-    assert held.pause() == 20
-    assert held.work() is None
-    times.append(120.0)
-    paths = []
-    while (work := held.work()) is not None:
-        paths.append(work.calls[0].path)
-        held.done(work, 120, [])
-    assert sorted(paths) == ["p/claims/renew", "q/claims/renew"]
-    assert [hold.end for hold in (one, two, other, later)] == [160, 160, 160, 150]
-    assert held.pause() == 10
-
-
-def test_a_renewal_that_fails_is_tried_again() -> None:
-    """What fails is tried again soon, whatever an answer says, and given up when the claim's time is over."""
-    held, times = holding()
-    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
-    times.append(120.0)
-    held.failed(due(held), ConnectionLost("broken"))
-    assert held.pause() == 4
-    times.append(124.0)
-    held.done(due(held), 124, ["r2"])
-    assert (one.state, two.state, one.end) == ("held", "lost", 164)
-    times.append(144.0)
-    held.failed(due(held), NotAllowed(ErrorAnswer(status=403)))
-    assert (one.state, held.pause()) == ("held", 4)
-    times.append(164.0)
-    held.failed(due(held), NotAllowed(ErrorAnswer(status=403)))
-    assert (one.state, held.pause()) == ("lost", None)
-
-
-def test_a_deleted_queue_has_no_claims() -> None:
-    """The service says that a queue is gone: its claims are lost at once."""
-    held, times = holding()
-    one = held.add("q", "r1", 40, 100)
-    times.append(120.0)
-    held.failed(due(held), QueueNotFound(ErrorAnswer(status=404)))
-    assert (one.state, held.pause()) == ("lost", None)
-
-
-def test_what_fails_waits_for_what_works() -> None:
-    """Claims whose renewals fail come last, and take no longer than the shortest claim can wait."""
-    held, times = holding()
-    held.add("away", "r1", 3600, -1700)
-    times.append(120.0)
-    work = due(held)
-    assert (work.calls[0].path, work.within) == ("away/claims/renew", 900)
-    held.failed(work, ConnectionLost("broken"))
-    held.add("long", "r1", 60, 160)
-    held.add("short", "r1", 10, 166)
-    times.append(190.0)
-    paths = []
-    for _ in range(3):
-        work = due(held)
-        assert work.within == 2.5
-        paths.append(work.calls[0].path.partition("/")[0])
-        held.done(work, 190, [])
-    assert paths == ["short", "long", "away"]
-
-
-FORKED = """
-import os, sys, time
-from queuey.client.claims.keeper import Keeper
-
-calls = []
-keeper = Keeper(lambda call, within=None: calls.append(call.path), time.monotonic)
-holds = keeper.hold("q", ["r1"], 600, time.monotonic())
-pid = os.fork()
-if pid:
-    child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    sys.exit(child or [each.receipt for each in keeper.holding._holds] != ["r1"])
-keeper.hold("q", ["r2"], 0.3, time.monotonic())
-left = [call for calls in keeper.holding.leave("q", holds) for call in calls]
-end = time.monotonic() + 50
-while not calls and time.monotonic() < end:
-    time.sleep(0.01)
-os._exit(len(left) or not calls)
-"""
-
-
-def test_a_child_leaves_claims_to_its_parent() -> None:
-    """A process that was forked neither renews nor releases what its parent holds, and renews claims of its own."""
-    command = [sys.executable, "-W", "ignore", "-c", FORKED]
-    subprocess.run(command, check=True, timeout=60)
-
-
-def test_a_finished_claim_is_acknowledged_soon() -> None:
-    """What is done does not wait for a long job; nor is it forgotten when it was finished during a renewal."""
-    held, times = holding()
-    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
-    times.append(120.0)
-    renewal = due(held)
-    held.finish(one)
-    held.done(renewal, 120, [])
-    assert (one.state, two.state, held.pause()) == ("finished", "held", SOON)
-    times.append(120.0 + SOON)
-    work = due(held)
-    assert work.calls[0].path == "q/claims/ack"
-    held.done(work, 120.5, [])
-    assert (one.state, two.state) == ("settled", "held")
-
-
-def test_a_refusal_of_some_receipts_spares_the_others() -> None:
-    """Of claims that are renewed together only those of before a purge are lost; the others are renewed again."""
-    held, times = holding()
-    one, two = sorted((held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)), key=lambda hold: hold.receipt)
-    times.append(120.0)
-    work = due(held)
-    bad_one = work.holds.index(one)
-    held.failed(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
-    assert (one.state, two.state, held.pause()) == ("lost", "held", 4)
 
 
 def test_a_waiting_claim_acknowledges_alone(connect: Connect) -> None:
