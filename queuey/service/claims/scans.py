@@ -118,7 +118,7 @@ class Scanner:
     Args:
         partition: Its number.
         boottime: Seconds.
-        page_bytes: Bodies of a read that shows what is known, too.
+        page_bytes: Bodies of a read, which may have more than a poll wants.
     """
 
     __slots__ = ("_boottime", "_chained", "_front", "_looked_back", "_page_bytes", "_partition", "horizon")
@@ -183,9 +183,9 @@ class Scanner:
         horizon: Position | None = None
         have = {message.position for message in found.fresh}
         weight = bytes_of(found.fresh)
+        # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes)
-        limit, size = min(PAGE, want.messages - len(found.fresh)), max(1, want.max_bytes - weight)
-        asked = replace(part, limit=limit, max_bytes=size) if want.new else part
+        asked = replace(part, limit=min(PAGE, want.messages - len(found.fresh))) if want.new else part
         for _ in range(MOST_PAGES):
             page: Page = yield read(asked)
             if horizon is None:
