@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from random import random
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,8 +28,6 @@ ack_app = typer.Typer(add_completion=False)
 release_app = typer.Typer(add_completion=False)
 
 LOST = "Another caller has the message by now, or the queue was purged."
-AGAIN_SECONDS = 0.5
-"""Between attempts to acknowledge a message while the service is away."""
 
 Receipts = Annotated[
     list[str] | None,
@@ -130,25 +129,23 @@ def _work(
 
 def _acknowledge(job: Job) -> None:
     """Acknowledges a job that is done; waits for the service."""
-    from queuey.client import ClientError
+    from queuey.client import ClientError, RetryPolicy
+    from queuey.client.http.attempts import Patience
 
-    away = False
+    patience = Patience(RetryPolicy(), None, time.monotonic, random, note_absence)
     while True:
         try:
             job.ack()
         except ClientError as error:
-            if not error.temporary:
+            pause = patience.pause_after(error)
+            if pause is None:
                 if not job.lost:
                     raise
                 output.note(LOST)
                 return
-            if not away:
-                note_absence(error)
-            away = True
-            time.sleep(AGAIN_SECONDS)
+            time.sleep(pause)
         else:
-            if away:
-                note_absence(None)
+            patience.restored()
             return
 
 

@@ -8,7 +8,7 @@ A claim, from when it came until nothing has to be done about it any more::
 
 A held claim is renewed when half of its time is over. One that is finished is acknowledged together with others, and
 at the latest after :data:`SOON`, also while its process works on the next. What fails comes after what works, and takes
-no longer than the claim of the shortest time can wait.
+no longer than a shorter claim can wait, unless that is a very short one.
 """
 
 from __future__ import annotations
