@@ -264,26 +264,26 @@ class PartitionLog:
         if material.full:
             # Without a scan only this tells which of them are gone.
             yield from self._scanner.look(read)
-        room = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
-        room = yield from self._gather_ended(queue, material, self._timing.expired(now), wanted, room)
+        left = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
+        left = yield from self._gather_ended(queue, material, self._timing.expired(now), wanted, left)
         if material.full:
             material.more = bool(material.gone or material.dead)
-        elif room > 0 and len(material.again) < wanted:
+        elif left > 0 and len(material.again) < wanted:
             sift = self._duplicates.sift(queue, state)
-            material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read, sift)
+            material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), left, read, sift)
             # One poll may have got more bytes than it wanted, and another none.
-            material.more = bytes_of(material.found.fresh) >= room
+            material.more = bytes_of(material.found.fresh) >= left
         return material
 
-    def _gather_ended(self, queue: Queue, material: Material, expired: int, wanted: int, room: int) -> Work:
+    def _gather_ended(self, queue: Queue, material: Material, expired: int, wanted: int, left: int) -> Work:
         """Reads messages whose claims have ended, further ones if some are not there; returns the bytes left."""
         state, horizon, longest = self.state, self._scanner.horizon, self._limits.longest
-        step, tried, most = max(1, room // longest), 0, wanted
-        while room > 0 and len(material.again) < wanted and (ended := state.ended(expired, most)[tried:]):
+        step, tried, most = max(1, left // longest), 0, wanted
+        while left > 0 and len(material.again) < wanted and (ended := state.ended(expired, most)[tried:]):
             tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
             dead, ended, doubt = divided(state, ended, most_deliveries(queue))
             material.dead += dead
-            while ended and room > 0:
+            while ended and left > 0:
                 some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
                 messages = yield self._fetch(queue, some)
                 there = {message.position for message in messages}
@@ -291,11 +291,11 @@ class PartitionLog:
                 material.dead += [place for place in sorted(there & doubt) if place < horizon]
                 # One that is not seen above the horizon may be on its way.
                 material.gone += [place for _, place in some if place not in there and place < horizon]
-                room -= bytes_of(kept)
-                # As many as there is room for, if they are about as long as these.
-                fit = (len(messages) or PAGE) * room // max(1, bytes_of(messages))
+                left -= bytes_of(kept)
+                # As many as fit into what is left, if they are about as long as these.
+                fit = (len(messages) or PAGE) * left // max(1, bytes_of(messages))
                 step = max(1, min(self._limits.page_bytes // longest, fit))
-        return room
+        return left
 
     def _fetch(self, queue: Queue, places: Sequence[Location]) -> Call:
         return partial(self._runtime.block, partial(self._store.fetch, queue, places))

@@ -237,11 +237,11 @@ def bytes_of(messages: Sequence[Message]) -> int:
     return sum(len(message.body) for message in messages)
 
 
-def _add(messages: Sequence[Message], to: list[Message], room: int) -> int:
+def _add(messages: Sequence[Message], to: list[Message], left: int) -> int:
     """Adds messages to others until their bodies have so many bytes; returns how many they have."""
     added = 0
     for message in messages:
-        if added >= room:
+        if added >= left:
             break
         to.append(message)
         added += len(message.body)
