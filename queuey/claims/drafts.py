@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
@@ -365,7 +366,7 @@ class EntryDraft:
 
     # The cursor
 
-    def advance(self, bound: Position, seen: Collection[Position], *, delete: bool = False) -> int:
+    def advance(self, bound: Position, seen: Sequence[Position], *, delete: bool = False) -> int:
         """Moves the cursor as far as it may. Duplicates that it passes are done.
 
         Args:
@@ -377,24 +378,21 @@ class EntryDraft:
         Returns:
             How many of them it passes.
         """
-        state, passed = self._state, 0
         there = self._confirm(bound, seen)
-        for position in seen:
-            if position >= bound:
+        for position in sorted(self._state.unknown(seen[: bisect_left(seen, bound)])):
+            if self._is_delivered(position):
+                continue
+            if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
+                bound = position
                 break
-            if not (state.is_known(position) or self._is_delivered(position)):
-                if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
-                    bound = position
-                    break
-                if delete:
-                    self._finals[position] = None
-                    self.size += 1
-            passed += 1
+            if delete:
+                self._finals[position] = None
+                self.size += 1
         if bound > ids.FIRST:
             self._cursor = max(self._cursor, ids.preceding(bound))
-        return passed
+        return bisect_left(seen, bound)
 
-    def _confirm(self, bound: Position, seen: Collection[Position]) -> Collection[Position]:
+    def _confirm(self, bound: Position, seen: Sequence[Position]) -> Collection[Position]:
         """Withdraws the covers of representatives that should be in ``seen`` and are not; returns what is there."""
         if self._covers is None or bound == ids.FIRST:
             return ()

@@ -17,6 +17,7 @@ Done is: remembered in ``above``, or at or below the cursor and not outstanding.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -24,7 +25,7 @@ import msgspec
 
 from queuey.claims.covers import Covers, Encoded
 from queuey.claims.entries import FORMAT, FORMATS, WITH_COVERS, Entry, MoveStep, UnknownFormat, format_of
-from queuey.ids import FIRST, Position
+from queuey.ids import FIRST, LAST, Position
 
 MOST_OUTSTANDING = 20_000
 """Messages of a partition that are claimed, or were and wait to be delivered again."""
@@ -115,9 +116,9 @@ class State:
     """
 
     __slots__ = (
-        "_above_heap",
         "_ended",
         "_expiries",
+        "_lowest",
         "above",
         "covers",
         "cursor",
@@ -145,7 +146,7 @@ class State:
         self.snapshot = 0
         self.covers = Covers()
         self.released = 0
-        self._above_heap: list[Position] = []
+        self._lowest: Position = LAST  # None in ``above`` is below it.
         self._expiries: list[tuple[int, Position]] = []
         self._ended: dict[Position, None] = {}
 
@@ -156,6 +157,11 @@ class State:
     def is_known(self, position: Position) -> bool:
         """Returns whether a message was delivered or is done: whether a scan is to pass over it."""
         return position <= self.cursor or position in self.outstanding or position in self.above
+
+    def unknown(self, positions: Collection[Position]) -> set[Position]:
+        """Returns those of many positions that :meth:`is_known` knows nothing of."""
+        left = set(positions).difference(self.above).difference(self.outstanding)
+        return {position for position in left if position > self.cursor}
 
     def is_known_for_good(self, position: Position) -> bool:
         """Returns whether a message was there when the cursor passed it, or is done."""
@@ -248,7 +254,7 @@ class State:
             self._ended.pop(position, None)
         if position > self.cursor and position not in self.above:
             self.above.add(position)
-            heappush(self._above_heap, position)
+            self._lowest = min(self._lowest, position)
 
     def _supersede(self, number: int, entry: Entry) -> None:
         """Ends messages that are removed. Only those that were claimed are remembered: nobody else has a receipt."""
@@ -300,9 +306,9 @@ class State:
 
     def _move(self, cursor: Position) -> None:
         self.cursor = cursor
-        heap, above = self._above_heap, self.above
-        while heap and heap[0] <= cursor:
-            above.discard(heappop(heap))
+        if self._lowest <= cursor:
+            self.above = {position for position in self.above if position > cursor}
+            self._lowest = min(self.above, default=LAST)
         self.covers.move(cursor)
 
     def _index(self) -> None:
@@ -403,7 +409,7 @@ class State:
         state.superseded = dict(found.superseded)
         state.move = found.move
         state.covers = Covers.decode(found.covers, found.stored_until, found.cursor, found.number)
-        state._above_heap = found.above
+        state._lowest = min(state.above, default=LAST)
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()
         return state

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
 
+import msgspec
+
 from queuey import ids
 from queuey.deadletters import PREFIX
 from queuey.errors import InvalidRequest, QueueNotFound, StoreUnavailable
@@ -271,6 +273,8 @@ class ModelStore:
             more = len(found) >= limit
             found = found[:limit]
             end = ids.following(found[-1].position) if more else max(part.lower, upper)
+            if not part.bodies:
+                found = [msgspec.structs.replace(one, body="") for one in found]
             page = Page(found, horizon, end, more)
             self._process.soon(self._world.some(slow), lambda: done(page, None), life)
 

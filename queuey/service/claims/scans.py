@@ -25,6 +25,9 @@ LOOK_BACK = 0.5
 LOOK_BACK_EVERY = 0.1
 CHAIN_EVERY = 1.0
 """Seconds between chains of reads from the cursor, while the front is above it."""
+CHAIN_PAGES = 2
+"""Of one such chain, whose poll waits for it. It goes on a little later, with another."""
+CHAIN_SOON = 0.1
 PAGE = 1000
 """Messages of one read."""
 MOST_COPIES = 2000
@@ -103,6 +106,7 @@ class _Want(msgspec.Struct, frozen=True):
         forward: They go up to now.
         chained: They begin at the cursor.
         new: Most of what they show is not known.
+        pages: At most so many reads.
     """
 
     messages: int
@@ -110,6 +114,7 @@ class _Want(msgspec.Struct, frozen=True):
     forward: bool = False
     chained: bool = False
     new: bool = False
+    pages: int = MOST_PAGES
 
 
 class Scanner:
@@ -121,7 +126,7 @@ class Scanner:
         page_bytes: Bodies of a read, which may have more than a poll wants.
     """
 
-    __slots__ = ("_boottime", "_chained", "_front", "_looked_back", "_page_bytes", "_partition", "horizon")
+    __slots__ = ("_boottime", "_chain_at", "_front", "_looked_back", "_page_bytes", "_partition", "horizon")
 
     def __init__(self, partition: int, boottime: Callable[[], float], page_bytes: int) -> None:
         self._partition = partition
@@ -130,7 +135,7 @@ class Scanner:
         self._front: Position = FIRST
         self.horizon: Position = FIRST
         """The highest horizon of a read: below it, a message that was not seen does not exist."""
-        self._chained = 0.0
+        self._chain_at = 0.0
         self._looked_back = 0.0
 
     def scan(
@@ -150,12 +155,12 @@ class Scanner:
         first = ids.following(state.cursor)
         front = max(self._front, first)
         boot = self._boottime()
-        if front > first and boot - self._chained >= CHAIN_EVERY and self.horizon > first:
+        if front > first and boot >= self._chain_at and self.horizon > first:
             upper = min(front, self.horizon)
             part = Slice(self._partition, first, upper, ahead=True)
-            yield from self._follow(state, found, part, _Want(wanted, max_bytes, chained=True), read, sift)
-            if found.chain.bound >= upper:
-                self._chained = boot
+            want = _Want(wanted, max_bytes, chained=True, pages=CHAIN_PAGES)
+            yield from self._follow(state, found, part, want, read, sift)
+            self._chain_at = boot + (CHAIN_EVERY if found.chain.bound >= upper else CHAIN_SOON)
             if len(found.fresh) >= wanted:
                 return found
         lower = front
@@ -184,18 +189,25 @@ class Scanner:
         have = {message.position for message in found.fresh}
         weight = bytes_of(found.fresh)
         # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
-        part = replace(part, limit=PAGE, max_bytes=self._page_bytes)
+        part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=want.forward)
         asked = replace(part, limit=min(PAGE, want.messages - len(found.fresh))) if want.new else part
-        for _ in range(MOST_PAGES):
+        for _ in range(want.pages):
             page: Page = yield read(asked)
-            if horizon is None:
-                horizon = (page.horizon, LOW_MIN)
-                self.horizon = max(self.horizon, horizon)
+            horizon = horizon or (page.horizon, LOW_MIN)
+            self.horizon = max(self.horizon, horizon)
+            positions = [message.position for message in page.messages]
+            new = state.unknown(positions)
+            if new and not part.bodies:
+                # Late ones; or copies, of which there may be more.
+                part = replace(part, bodies=True)
+                asked = replace(asked, bodies=True)
+                continue
             if want.chained:
-                found.chain.seen += [message.position for message in page.messages]
+                found.chain.seen += positions
             if want.forward:
-                found.ahead += [message.position for message in page.messages]
-            fresh = [one for one in page.messages if not state.is_known(one.position) and one.position not in have]
+                found.ahead += positions
+            new -= have
+            fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in new]
             fresh = yield from sift(found.copies, fresh)
             weight += _add(fresh, found.fresh, want.max_bytes - weight)
             end = page.next if page.next is not None else asked.lower

@@ -76,6 +76,7 @@ _pack_stamp = struct.Struct(">iq").pack
 _pack_only_id = struct.Struct(">iIHHQ").pack
 _start_of_row = struct.Struct(">i16si").unpack_from
 _end_of_row = struct.Struct(">iqi").unpack_from
+_ticks_at = struct.Struct(">q").unpack_from
 _shape = struct.Struct(">ii").unpack_from
 _size_at = struct.Struct(">i").unpack_from
 _end_at = struct.Struct(">i8xi").unpack_from
@@ -212,6 +213,22 @@ def decode(body: bytes) -> Rows:
     return found
 
 
+def decode_ids(body: bytes) -> Rows:
+    """Returns the rows of an answer to ``IDS_UP`` or ``IDS_DOWN``: id, expires.
+
+    Raises:
+        ValueError: It has another shape.
+    """
+    columns, _ = _shape(body, 8)
+    if columns != ID_COLUMNS:
+        raise ValueError(f"{columns} columns, not {ID_COLUMNS}")
+    found: Rows = []
+    for at in starts(body, ID_COLUMNS):
+        _, data, size = _start_of_row(body, at)
+        found.append((data, _ticks_at(body, at + 24)[0] if size > 0 else None))
+    return found
+
+
 def position_of(data: bytes) -> Position:
     """Returns the position of an id's 16 bytes."""
     first, middle, last, low = _unpack_id(data)
@@ -301,4 +318,15 @@ def messages(found: Rows, partition: int, now: int) -> list[Message]:
         first, middle, last, low = _unpack_id(data)
         ticks = (last & 0x0FFF) << 48 | middle << 32 | first
         alive.append(Message(ticks, low ^ FLIP, partition, expires, body.decode()))
+    return alive
+
+
+def without_bodies(found: Rows, partition: int, now: int) -> list[Message]:
+    """Returns messages for rows (id, expires), as :func:`messages`."""
+    alive = []
+    for data, expires in found:
+        if expires is None or expires <= now:
+            continue
+        first, middle, last, low = _unpack_id(data)
+        alive.append(Message((last & 0x0FFF) << 48 | middle << 32 | first, low ^ FLIP, partition, expires, ""))
     return alive

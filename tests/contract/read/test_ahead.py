@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from functools import partial
 
 from msgspec import structs
 
@@ -55,3 +56,26 @@ def test_without_a_thread(store: Store) -> None:
 
     assert eventually(reads)
     assert bodies(shown[0].messages) == ["x"]
+
+
+def test_only_ids(store: Store) -> None:
+    """Messages that are read for their ids are the same ones, with the same ends and the same pages."""
+    queue = make_queue(store, read_delay=None)
+    say(store, queue, *(f"{number}" for number in range(7)))
+    say(store, queue, "short-lived", ttl=60)
+
+    def begun_and_compared(part: Slice) -> bool:
+        page, bare = read_one(store, queue, part), read_one(store, queue, structs.replace(part, bodies=False))
+        begun = begun_read(store, queue, structs.replace(part, bodies=False))
+        if begun is None:
+            return False
+        for one in (bare, begun):
+            assert one.more == page.more
+            assert one.next == page.next or not page.more
+            assert [(each.position, each.expires) for each in one.messages] == [
+                (each.position, each.expires) for each in page.messages
+            ]
+        return True
+
+    for part in (AHEAD, structs.replace(AHEAD, limit=3), structs.replace(AHEAD, limit=3, descending=True)):
+        assert eventually(partial(begun_and_compared, part))

@@ -199,3 +199,13 @@ def test_an_answer_with_other_columns_is_refused() -> None:
     """An answer of another shape is not guessed at."""
     with pytest.raises(ValueError, match="columns"):
         message_codec.decode(answer_of([(b"a", b"b")], columns=2))
+
+
+@given(st.lists(st.tuples(strategies.positions(), st.none() | longs), max_size=8))
+def test_an_answer_with_ids_only_gives_its_rows(found: list[tuple[Position, int | None]]) -> None:
+    """Rows of which only ids and ends were asked for; one that was overwritten half has no end."""
+    rows = [(message_codec.id_bytes(*position), expires) for position, expires in found]
+    cells = [(key, *([None] if expires is None else serialized(expires))) for key, expires in rows]
+    assert message_codec.decode_ids(answer_of(cells, columns=2)) == rows
+    with pytest.raises(ValueError, match="columns"):
+        message_codec.decode_ids(answer_of([], columns=4))

@@ -61,17 +61,15 @@ def tally(
         StoreUnavailable: As the driver.
     """
     up, down = extents
-    wanted = Slice(key[1], up.lower, up.upper, limit=(ROUGHLY_LISTED if rough else LISTED) + 1)
-    [first] = reading.run(
-        driver, [reading.ascend(wanted, up, now, first=math.inf, most=math.inf)], [key], consistency, only_ids=True
-    )
+    wanted = Slice(key[1], up.lower, up.upper, limit=(ROUGHLY_LISTED if rough else LISTED) + 1, bodies=False)
+    reader = reading.ascend(wanted, up, now, first=math.inf, most=math.inf)
+    [first] = reading.run(driver, [reader], [key], consistency)
     found = [message.position for message in first.messages]
     if not first.more and up.complete:
         return Tally(len(found), exact=True, oldest=found[0], newest=found[-1]) if found else NOTHING
-    wanted = Slice(key[1], down.lower, down.upper, limit=1, descending=True)
-    [last] = reading.run(
-        driver, [reading.descend(wanted, down, now, first=math.inf, most=math.inf)], [key], consistency, only_ids=True
-    )
+    wanted = Slice(key[1], down.lower, down.upper, limit=1, descending=True, bodies=False)
+    reader = reading.descend(wanted, down, now, first=math.inf, most=math.inf)
+    [last] = reading.run(driver, [reader], [key], consistency)
     newest = last.messages[0].position if last.messages else None
     oldest = found[0] if found else newest
     sources = [*{*up.sources, *down.sources}]

@@ -17,7 +17,7 @@ import math
 import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
@@ -25,7 +25,7 @@ from queuey.ids import LOW_MIN, Position
 from queuey.messages import FREE_HEADERS, Message, Page, Slice
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
-from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, Statement, TooManyDead, worst
+from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, TooManyDead, worst
 from queuey.storage.deadlines import Deadline
 
 TIMES = 4
@@ -40,13 +40,14 @@ _END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
 
 
 class Probe(NamedTuple):
-    """One query: ids of a bucket in ``[lower, upper)``, ``limit`` of them from one end."""
+    """One query: rows of a bucket with ids in ``[lower, upper)``, ``limit`` of them from one end, or only their ids."""
 
     time_bucket: Bucket
     lower: Position
     upper: Position
     limit: int
     descending: bool
+    bodies: bool = True
 
 
 class BucketSource(NamedTuple):
@@ -185,7 +186,8 @@ class _Filling:
             if (low := max(start, lowest)) < (high := min(stop, (time_bucket.end, LOW_MIN)))
         ]
         limit = self._limit(len(spans))
-        return [Probe(time_bucket, low, high, limit, self._wanted.descending) for time_bucket, low, high in spans]
+        kind = self._wanted.descending, self._wanted.bodies
+        return [Probe(time_bucket, low, high, limit, *kind) for time_bucket, low, high in spans]
 
     def _limit(self, time_buckets: int) -> int:
         """Returns how many rows to ask each bucket for: what is lacking, but no more than the page's bytes allow.
@@ -193,6 +195,8 @@ class _Filling:
         How long rows are is not known before they are here, and the next may be longer than those that are.
         """
         wanted, count = self._wanted, len(self.messages)
+        if not wanted.bodies:
+            return wanted.limit - count
         room, limit = self._first, wanted.limit - count
         if count:
             room = self._most
@@ -291,17 +295,21 @@ def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now
     filled = [(probe, answer) for probe, answer in zip(probes, answers, strict=True) if answer]
     if len(filled) == 1:
         [(probe, answer)] = filled
-        found = message_codec.messages(answer, partition, now)
+        found = _messages(probe, answer, partition, now)
         if probe.descending:
             found.reverse()
         return found
     by_position: dict[Position, Message] = {}
     for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.minted):
-        for one in message_codec.messages(answer, partition, now):
+        for one in _messages(probe, answer, partition, now):
             if probe.time_bucket.minted and one.position in by_position:
                 continue
             by_position[one.position] = one
     return [by_position[position] for position in sorted(by_position)]
+
+
+def _messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Message]:
+    return (message_codec.messages if probe.bodies else message_codec.without_bodies)(answer, partition, now)
 
 
 def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:
@@ -319,7 +327,6 @@ def run(
     keys: Sequence[tuple[int, int]],
     consistency: str,
     *,
-    only_ids: bool = False,
     note: Callable[[tuple[int, int], Probe], None] | None = None,
     room: float = math.inf,
 ) -> list[Gathered]:
@@ -330,7 +337,6 @@ def run(
         readers: One for each slice.
         keys: qid and partition of each.
         consistency: The queue's read level.
-        only_ids: Leave the bodies in Cassandra; the messages have empty ones.
         note: Called with each probe that found no row at all, and its reader's key.
         room: Rows that may be asked for at a time, unless one reader alone asks for more.
 
@@ -340,7 +346,7 @@ def run(
     results: list[Gathered | None] = [None] * len(readers)
     waiting = {number: _advance(results, number, reader) for number, reader in enumerate(readers)}
     while pending := _fitting(waiting, room):
-        answers = _answers(driver, keys, pending, consistency, only_ids=only_ids)
+        answers = _answers(driver, keys, pending, consistency)
         for number in pending:
             found = answers.pop(number)
             if note is not None and found is not None:
@@ -466,16 +472,12 @@ class Going:
 
 
 def _answers(
-    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str, *, only_ids: bool
+    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str
 ) -> dict[int, list[Rows] | None]:
     """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
     wanted = [(keys[number], probe) for number, probes in asked.items() for probe in probes]
     try:
-        if only_ids:
-            answers = driver.run_all([_query_ids(*one) for one in wanted], consistency=consistency)
-            found = iter([[(data, b"", expires, None) for data, expires in answer] for answer in answers])
-        else:
-            found = iter(driver.run_encoded([query(*one) for one in wanted], consistency=consistency))
+        found = iter(driver.run_encoded([query(*one) for one in wanted], consistency=consistency))
         return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     except TooManyDead:
         if len(asked) == 1:
@@ -483,7 +485,7 @@ def _answers(
         return {
             number: answer
             for one in asked.items()
-            for number, answer in _answers(driver, keys, dict([one]), consistency, only_ids=only_ids).items()
+            for number, answer in _answers(driver, keys, dict([one]), consistency).items()
         }
 
 
@@ -504,16 +506,15 @@ def _advance(
 
 
 def query(key: tuple[int, int], probe: Probe) -> tuple[Encoded, Decode]:
-    """Returns the query for a probe, and what makes rows (id, body, expires, meta) of its answer."""
+    """Returns the query for a probe, and what makes rows of its answer: id, body, expires, meta; or id, expires."""
     where = (*key, probe.time_bucket.bucket)
     values = message_codec.encoded_range(
         message_codec.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit
     )
-    statement = (message_codec.DOWN if probe.descending else message_codec.UP)[probe.time_bucket.kind]
-    return Encoded(statement, message_codec.RANGED, values, message_codec.routing_of(*where)), message_codec.decode
-
-
-def _query_ids(key: tuple[int, int], probe: Probe) -> tuple[Statement, Sequence[Any]]:
-    bounds = message_codec.uuid_of(probe.lower), message_codec.uuid_of(ids.preceding(probe.upper))
-    statement = (message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP)[probe.time_bucket.kind]
-    return statement, (*key, probe.time_bucket.bucket, *bounds, probe.limit)
+    if probe.bodies:
+        statements, decode = message_codec.DOWN if probe.descending else message_codec.UP, message_codec.decode
+    else:
+        statements = message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP
+        decode = message_codec.decode_ids
+    statement = statements[probe.time_bucket.kind]
+    return Encoded(statement, message_codec.RANGED, values, message_codec.routing_of(*where)), decode

@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, Bucket
-from queuey.storage.cassandra.driver import TooManyDead
+from queuey.storage.cassandra.driver import Encoded, TooManyDead, fast_path
 from queuey.storage.cassandra.read import counting
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 
@@ -32,29 +32,38 @@ class Counted:
         self.refuses = False
 
     def run_all(self, calls: Sequence[tuple[Any, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
-        """Answers."""
-        return [self._answer(*call) for call in calls]
+        """Counts."""
+        return [self._count(*call) for call in calls]
 
-    def _answer(self, statement: Any, values: Sequence[Any]) -> list[Any]:  # noqa: ANN401 - a statement
-        _, _, bucket, low, high, *limit = values
+    def run_encoded(self, calls: Sequence[tuple[Encoded, Any]], *, consistency: str) -> list[list[Any]]:
+        """Lists ids."""
+        return [self._list(call) for call, _ in calls]
+
+    def _count(self, statement: Any, values: Sequence[Any]) -> list[Any]:  # noqa: ANN401 - a statement
+        assert statement in message_codec.COUNT
+        if self.refuses:
+            raise TooManyDead("too many")
+        self.counts += 1
+        _, _, bucket, low, high = values
         assert values[:2] == KEY
-        time_bucket = next(time_bucket for time_bucket in self.time_buckets if time_bucket.bucket == bucket)
-        bounds = ids.parse_position(low.hex), ids.parse_position(high.hex)
-        found = [
-            at
-            for number in range(self.time_buckets[time_bucket])
-            if bounds[0] <= (at := (time_bucket.start + number, 0)) <= bounds[1]
-        ]
-        if statement in message_codec.COUNT:
-            if self.refuses:
-                raise TooManyDead("too many")
-            self.counts += 1
-            return [(len(found),)]
-        assert statement in {*message_codec.IDS_UP, *message_codec.IDS_DOWN}, "bodies are not needed"
-        if statement in message_codec.IDS_DOWN:
+        return [(len(self._found(bucket, low.bytes, high.bytes)),)]
+
+    def _list(self, call: Encoded) -> list[Any]:
+        assert call.statement in {*message_codec.IDS_UP, *message_codec.IDS_DOWN}, "bodies are not needed"
+        qid, partition, bucket, low, high, limit = fast_path.values_of(call.values)
+        assert (int.from_bytes(qid), int.from_bytes(partition)) == KEY
+        found = self._found(int.from_bytes(bucket), low, high)
+        if call.statement in message_codec.IDS_DOWN:
             found.reverse()
-        self.listed += len(found[: limit[0]])
-        return [(message_codec.id_bytes(*at), NOW + 1) for at in found[: limit[0]]]
+        found = found[: int.from_bytes(limit)]
+        self.listed += len(found)
+        return [(message_codec.id_bytes(*at), NOW + 1) for at in found]
+
+    def _found(self, bucket: int, low: bytes, high: bytes) -> list[Position]:
+        time_bucket = next(time_bucket for time_bucket in self.time_buckets if time_bucket.bucket == bucket)
+        bounds = message_codec.position_of(low), message_codec.position_of(high)
+        places = [(time_bucket.start + number, 0) for number in range(self.time_buckets[time_bucket])]
+        return [at for at in places if bounds[0] <= at <= bounds[1]]
 
     def tally(
         self,
