@@ -119,7 +119,9 @@ class Watchers:
             if not shared.waiters:
                 del self._shared[key]
         if not shared.waiters:
-            for stop in shared.stops:
+            # They lead back to this trigger, which would not be freed before a collector of cycles comes.
+            stops, shared.stops = shared.stops, ()
+            for stop in stops:
                 stop()
         elif others:
             self.tell(self.call, shared, 2)

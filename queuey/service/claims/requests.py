@@ -48,12 +48,15 @@ class Request:
             return False
         if self.doubtful and error is not None:
             error = in_doubt(error)
-        self._done(value, error)
+        # The callback mostly belongs to something that has this request, and that may have a long answer.
+        done, self._done = self._done, _ignore
+        done(value, error)
         return True
 
     def give_up(self) -> Outcome:
         """Makes sure that the caller gets no answer any more; returns the outcome of its request."""
-        self._first.acquire(blocking=False)
+        if self._first.acquire(blocking=False):
+            self._done = _ignore
         return "unknown" if self.sent else "none"
 
     def enter(self) -> bool:
@@ -279,6 +282,10 @@ class RequestLine:
         self._busy = False
 
 
+def _ignore(_value: object, _error: Exception | None) -> None:
+    """Is called at the end of a request that nobody waits for."""
+
+
 def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
     """Returns the requests for messages that wait for an answer."""
     return [request for request in requests if isinstance(request, PollRequest) and not request.answered]
@@ -292,7 +299,7 @@ def leave(requests: Iterable[Request]) -> None:
 
 def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
     """Returns a request that releases claims of which no caller has learned. If it fails, they end by themselves."""
-    return SettleRequest(queue, lambda _value, _error: None, "release", receipts)
+    return SettleRequest(queue, _ignore, "release", receipts)
 
 
 def too_late() -> StoreUnavailable:

@@ -1,0 +1,94 @@
+"""What a request has made is freed with its answer: nothing is left to the collector of cycles, whose pauses are long.
+
+A collection looks at everything that came since the last one, for which all other requests wait. Until then a cycle
+keeps whatever it leads to, such as a page of messages.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from typing import Any
+
+import pytest
+
+from queuey.web.gateway.asgi import Gateway
+from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import Request, Run, running
+
+TIMES = 40
+CLAIMS = "/v1/queuey/q/claims"
+
+
+@pytest.fixture
+def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+    """Runs something with a gateway before the application."""
+    return running(app)
+
+
+async def sent(gateway: Gateway, method: str, path: str, body: object = None, query: str = "") -> Reply:
+    """Has a request answered, with success."""
+    json_type = [] if body is None else [("content-type", "application/json")]
+    text = b"" if body is None else json.dumps(body).encode()
+    reply = await Request(method, path, text, headers=json_type, query=query).to(gateway)
+    assert reply.status < 300, reply.text
+    return reply
+
+
+async def post(gateway: Gateway) -> None:
+    """Stores a message."""
+    await sent(gateway, "POST", "/v1/queuey/q", {"messages": [{"body": "x"}]})
+
+
+async def read(gateway: Gateway) -> None:
+    """Reads a page."""
+    await sent(gateway, "GET", "/v1/queuey/q")
+
+
+async def claim(gateway: Gateway, *receipts: str, **asked: object) -> list[str]:
+    """Claims a message; returns its receipt."""
+    body = {"acknowledge": list(receipts)} if receipts else None
+    query = "&".join(f"{name}={value}" for name, value in {"limit": 1, **asked}.items())
+    return [each["receipt"] for each in (await sent(gateway, "POST", CLAIMS, body, query)).json["messages"]]
+
+
+async def claim_and_settle(gateway: Gateway) -> None:
+    """Claims a message, renews and acknowledges it; claims another and releases it."""
+    await post(gateway)
+    receipts = await claim(gateway)
+    await sent(gateway, "POST", f"{CLAIMS}/renew", {"receipts": receipts, "ttl": 60})
+    await sent(gateway, "POST", f"{CLAIMS}/ack", {"receipts": receipts})
+    await post(gateway)
+    await sent(gateway, "POST", f"{CLAIMS}/release", {"receipts": await claim(gateway)})
+
+
+async def acknowledge_and_claim(gateway: Gateway) -> None:
+    """Acknowledges a message with the request that claims the next one."""
+    await post(gateway)
+    await post(gateway)
+    await claim(gateway, *await claim(gateway))
+
+
+async def wait_for_none(gateway: Gateway) -> None:
+    """Waits for a message until the time is over."""
+    await claim(gateway, wait=0.01)
+
+
+@pytest.mark.parametrize("work", [post, read, claim_and_settle, acknowledge_and_claim, wait_for_none])
+def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) -> None:  # noqa: ANN401
+    """However often something is done, there are not as many objects in cycles afterwards."""
+    owner.create("q")
+
+    async def garbage(gateway: Gateway) -> int:
+        for _ in range(3):
+            await work(gateway)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(TIMES):
+                await work(gateway)
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    assert run(garbage) < TIMES
