@@ -1,15 +1,17 @@
 """Claim logs in Cassandra.
 
 An append is one conditional batch on the log's ``last_number``: the entry, what it truncates, and the snapshot that it
-names. It goes through the driver's callbacks and holds no thread. It is sent once: what is in doubt is sent again by
-the caller, until Cassandra says that it was applied or refused.
+names. It goes the short way to a node and holds no thread. It is sent once: what is in doubt is sent again by the
+caller, until Cassandra says that it was applied or refused.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 from queuey.errors import QueueyError, StoreClosed, StoreUnavailable
@@ -58,7 +60,8 @@ class AppendsInFlight:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pending: set[Callable[[Any, Exception | None], None]] = set()
+        self._pending: dict[int, Callable[[Any, Exception | None], None]] = {}
+        self._numbers = itertools.count()
         self._idle = threading.Event()
         self._idle.set()
         self._closed = False
@@ -69,22 +72,21 @@ class AppendsInFlight:
         Raises:
             StoreClosed: The store is closed.
         """
-
-        def tell(result: object, error: Exception | None) -> None:
-            with self._lock:
-                if tell not in self._pending:
-                    return
-                self._pending.discard(tell)
-                if not self._pending:
-                    self._idle.set()
-            done(result, error)
-
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
-            self._pending.add(tell)
+            number = next(self._numbers)
+            self._pending[number] = done
             self._idle.clear()
-        return tell
+        return partial(self._tell, number)
+
+    def _tell(self, number: int, result: object, error: Exception | None) -> None:
+        with self._lock:
+            done = self._pending.pop(number, None)
+            if not self._pending:
+                self._idle.set()
+        if done is not None:
+            done(result, error)
 
     def close(self, timeout: float) -> None:
         """Takes no more, waits for those that are under way, and leaves the rest in doubt. Idempotent."""
@@ -93,8 +95,8 @@ class AppendsInFlight:
         self._idle.wait(timeout)
         with self._lock:
             left = list(self._pending)
-        for tell in left:
-            tell(None, StoreClosed("the store was closed before the append ended", outcome="unknown"))
+        for number in left:
+            self._tell(number, None, StoreClosed("the store was closed before the append ended", outcome="unknown"))
 
 
 class CassandraClaimLogs(ClaimLogs):

@@ -11,10 +11,11 @@ Once ready, nodes may come and go: the driver reconnects.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from functools import partial
 from typing import Any
@@ -338,16 +339,28 @@ class Driver:
 
     def begin_batch(self, calls: Sequence[Call], *, consistency: str, serial: str, done: Done) -> None:
         """Starts what :meth:`batch` does with a condition; never raises, all errors go to ``done``."""
-        try:
-            session = self._open_session()
+        with _telling(done, reads=False):
+            session, express = self._open_session(), self._open_express()
             self.requests += 1
             prepared = [(self._prepare(session, statement), values) for statement, values in calls]
             request = requests.batch(prepared, consistency, serial, idempotent=False)
-            self._send(session, request, self._patience(None, reads=False), done, reads=False)
-        except DRIVER_ERRORS as error:
-            done(None, translate(error, reads=False, attempts=0))
-        except StoreUnavailable as error:
-            done(None, error)
+            levels = requests.LEVELS[consistency], requests.LEVELS[serial]
+
+            def own_way(tell: Done, attempts: int, left: float) -> None:
+                self._ask_again(request, left, tell, reads=False, attempts=attempts)
+
+            express.send(
+                fast_path.BATCH,
+                fast_path.conditional_batch(request, *levels),
+                request.routing_key,
+                None,
+                timeout=self._patience(None, reads=False),
+                decode=_nothing,
+                done=done,
+                own_way=own_way,
+                reads=False,
+                idempotent=False,
+            )
 
     def begin(
         self,
@@ -361,16 +374,12 @@ class Driver:
         host: str | None = None,
     ) -> None:
         """Starts a statement whose answer is one page; never raises, all errors go to ``done``."""
-        try:
+        with _telling(done, reads=statement.reads):
             session = self._open_session()
             self.requests += 1
             request = requests.bound(self._prepare(session, statement), values, consistency, serial, pages=False)
             seconds = self._patience(timeout, reads=statement.reads)
             self._send(session, request, seconds, done, reads=statement.reads, host=host)
-        except DRIVER_ERRORS as error:
-            done(None, translate(error, reads=statement.reads, attempts=0))
-        except StoreUnavailable as error:
-            done(None, error)
 
     def begin_rows(
         self,
@@ -394,7 +403,7 @@ class Driver:
             timeout: Seconds. The deadline of the call in whose thread this runs does not count: writers have their own.
             done: Called with the result.
         """
-        try:
+        with _telling(done, reads=False):
             session, express = self._open_session(), self._open_express()
             self.requests += 1
             prepared = self._prepare(session, statement)
@@ -406,7 +415,8 @@ class Driver:
 
             def own_way(tell: Done, attempts: int, left: float) -> None:
                 values = [fast_path.values_of(row) for row in rows]
-                self._ask_raw(prepared, values, routing_key, level, left, tell, reads=False, attempts=attempts)
+                request = requests.raw(prepared, values, routing_key, level, self.target.keyspace)
+                self._ask_again(request, left, tell, reads=False, attempts=attempts)
 
             express.send(
                 opcode,
@@ -419,10 +429,6 @@ class Driver:
                 own_way=own_way,
                 reads=False,
             )
-        except DRIVER_ERRORS as error:
-            done(None, translate(error, reads=False, attempts=0))
-        except StoreUnavailable as error:
-            done(None, error)
 
     def run_rows(self, batches: Sequence[RowBatch], *, consistency: str) -> None:
         """Writes serialized rows, each batch as one request, side by side (see :meth:`begin_rows`).
@@ -453,7 +459,7 @@ class Driver:
 
     def begin_encoded(self, call: Encoded, decode: Decode, *, consistency: str, done: Done) -> None:
         """Starts a read of one page; never raises, all errors go to ``done`` (see :meth:`run_encoded`)."""
-        try:
+        with _telling(done, reads=True):
             session, express = self._open_session(), self._open_express()
             self.requests += 1
             level = requests.LEVELS[consistency]
@@ -461,7 +467,8 @@ class Driver:
 
             def own_way(tell: Done, attempts: int, left: float) -> None:
                 values = [fast_path.values_of(call.values)]
-                self._ask_raw(prepared, values, call.routing_key, level, left, tell, reads=True, attempts=attempts)
+                request = requests.raw(prepared, values, call.routing_key, level, self.target.keyspace)
+                self._ask_again(request, left, tell, reads=True, attempts=attempts)
 
             express.send(
                 fast_path.EXECUTE,
@@ -474,31 +481,11 @@ class Driver:
                 own_way=own_way,
                 reads=True,
             )
-        except DRIVER_ERRORS as error:
-            done(None, translate(error, reads=True, attempts=0))
-        except StoreUnavailable as error:
-            done(None, error)
 
-    def _ask_raw(
-        self,
-        prepared: PreparedStatement,
-        rows: Sequence[Sequence[Any]],
-        routing_key: bytes,
-        level: int,
-        timeout: float,
-        done: Done,
-        *,
-        reads: bool,
-        attempts: int,
-    ) -> None:
+    def _ask_again(self, request: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
         """Asks by the driver's own way; ``attempts`` nodes may have had the request before."""
-        try:
-            request = requests.raw(prepared, rows, routing_key, level, self.target.keyspace)
+        with _telling(done, reads=reads, attempts=attempts):
             self._send(self._open_session(), request, timeout, done, reads=reads, attempts=attempts)
-        except DRIVER_ERRORS as error:
-            done(None, translate(error, reads=reads, attempts=attempts))
-        except StoreUnavailable as error:
-            done(None, error if reads or not attempts else InDoubt(str(error)))
 
     def _send(
         self,
@@ -512,6 +499,7 @@ class Driver:
         attempts: int = 0,
     ) -> None:
         future = session.execute_async(request, timeout=timeout, host=self._host(host))
+        hosts = future.attempted_hosts
         waiting = [done]
 
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -523,8 +511,9 @@ class Driver:
             first(rows, error)
 
         def failed(error: BaseException) -> None:
-            tell(None, translate(error, reads=reads, attempts=attempts + _attempts(future)))
+            tell(None, translate(error, reads=reads, attempts=attempts + len(hosts)))
 
+        # What it calls must not lead back to it: nothing would be freed before the collector of cycles comes.
         future.add_callbacks(lambda rows: tell(rows, None), failed)
 
     def _patience(self, timeout: float | None, *, reads: bool) -> float:
@@ -589,6 +578,17 @@ class Driver:
             if str(host.address) == address:
                 return host
         raise StoreUnavailable(f"Cassandra has no node {address}")
+
+
+@contextlib.contextmanager
+def _telling(done: Done, *, reads: bool, attempts: int = 0) -> Iterator[None]:
+    """Tells what goes wrong in the block, where a request begins that so many nodes may have had before."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        done(None, translate(error, reads=reads, attempts=attempts))
+    except StoreUnavailable as error:
+        done(None, error if reads or not attempts else InDoubt(str(error)))
 
 
 def _nothing(_body: bytes) -> Rows:

@@ -1,4 +1,4 @@
-"""The short way to a node, for what is asked all the time: idempotent writes of rows, and reads of one page.
+"""The short way to a node, for what is asked all the time: writes of rows, reads of one page, appends to claim logs.
 
 The driver's own way costs some 150 us of CPU a request and several a row. Here requests are encoded by their callers
 and go over the driver's own connections, past its futures, plans and timers. Only what happens all the time is dealt
@@ -11,7 +11,7 @@ with; the rest goes to the driver's own way, with all its rules::
       └──(no connection, or one that broke; a node that has forgotten the statement, is starting or overloaded)
               ──► the driver's own way, once ──► answered
 
-Nothing that is not idempotent may come here.
+What is not idempotent says so. It is not sent again when it is unknown what became of it: that is its answer.
 
 Requests and answers are bytes of the native protocol, version 4. Values come serialized, each behind its length, as
 their caller packs them; see the protocol's specification, sections 4.1.6 (EXECUTE), 4.1.7 (BATCH) and 4.2.5 (RESULT).
@@ -40,6 +40,7 @@ from cassandra.protocol import (
     ServerError,
     TruncateError,
 )
+from cassandra.query import BatchStatement
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver.errors import translate
@@ -54,9 +55,11 @@ ROWS = struct.pack(">ii", 2, 4), struct.pack(">ii", 2, 5)
 
 _HEADER = struct.Struct(">BBhBi")
 _short = struct.Struct(">H").pack
+_size = struct.Struct(">i").pack
 _size_at = struct.Struct(">i").unpack_from
 _values_and_no_description = b"\x03"
 _no_flags = b"\0"
+_serial = b"\x10"
 _unlogged = b"\x01"
 _prepared = b"\x01"
 
@@ -102,6 +105,27 @@ def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) 
     return b"".join((_unlogged, _short(len(rows)), each, each.join(rows), _short(consistency), _no_flags))
 
 
+def conditional_batch(request: BatchStatement, consistency: int, serial: int) -> bytes:
+    """Returns the body of an unlogged BATCH of several statements, as the driver has bound their values.
+
+    Args:
+        request: It.
+        consistency: Of the commit.
+        serial: Of the Paxos round.
+    """
+    statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
+    parts = [_unlogged, _short(len(statements))]
+    for _, query_id, values in statements:
+        parts += [_prepared, _short(len(query_id)), query_id, _short(len(values)), *map(_value, values)]
+    return b"".join([*parts, _short(consistency), _serial, _short(serial)])
+
+
+def _value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark for nothing
+    if data is None or data is UNSET:
+        return _size(-1 if data is None else -2)
+    return _size(len(data)) + bytes(data)
+
+
 def values_of(encoded: bytes) -> list[Any]:
     """Returns serialized values without their lengths, as the driver's own requests take them."""
     found: list[Any] = []
@@ -119,14 +143,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 0.05
 """Seconds between checks for requests whose time is over."""
 
-_AGAIN = (
-    IsBootstrappingErrorMessage,
-    OverloadedErrorMessage,
-    PreparedQueryNotFound,
-    ReadTimeoutErrorMessage,
-    ServerError,
-    TruncateError,
-)
+_NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
+_AGAIN = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
 
 Decode = Callable[[bytes], Rows]
 """Makes rows of a result's body."""
@@ -182,6 +200,7 @@ class _Request:
         "decode",
         "done",
         "flying",
+        "idempotent",
         "lock",
         "metadata",
         "nodes",
@@ -204,6 +223,7 @@ class _Request:
         done: Done,
         own_way: OwnWay,
         reads: bool,
+        idempotent: bool,
     ) -> None:
         self.opcode = opcode
         self.body = body
@@ -214,6 +234,7 @@ class _Request:
         self.done = done
         self.own_way = own_way
         self.reads = reads
+        self.idempotent = idempotent
         self.claim = threading.Lock()
         self.lock = threading.Lock()
         self.asked = 0
@@ -271,10 +292,13 @@ class _Attempt:
         self.pool.return_connection(self.connection)
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
             self.request.succeed(answer)
-        elif isinstance(answer, ErrorMessage) and not isinstance(answer, _AGAIN):
-            self.request.refuse(answer.to_exception())
-        else:
+            return
+        failed = isinstance(answer, ErrorMessage)
+        again = self.request.idempotent and (not failed or isinstance(answer, _AGAIN))
+        if again or isinstance(answer, _NOT_BEGUN):
             self.request.turn()
+        else:
+            self.request.refuse(answer.to_exception() if failed else answer)
 
 
 class FastPath:
@@ -311,6 +335,7 @@ class FastPath:
         done: Done,
         own_way: OwnWay,
         reads: bool,
+        idempotent: bool = True,
     ) -> None:
         """Sends a request; ``done`` is called once, in any thread.
 
@@ -324,10 +349,12 @@ class FastPath:
             done: Called with the result.
             own_way: Asks again by the driver's own way.
             reads: It changes nothing.
+            idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
         """
         nodes = self._nodes(routing_key)
+        kind = {"reads": reads, "idempotent": idempotent}
         request = _Request(
-            opcode, body, metadata, nodes, timeout=timeout, decode=decode, done=done, own_way=own_way, reads=reads
+            opcode, body, metadata, nodes, timeout=timeout, decode=decode, done=done, own_way=own_way, **kind
         )
         if not self._ask(request):
             request.turn()
@@ -394,7 +421,7 @@ class FastPath:
         while self._sent and (self._sent[0].claim.locked() or self._sent[0].began < now - self._patience):
             request = self._sent.popleft()
             if not request.claim.locked():
-                if self._patience:
+                if self._patience and request.idempotent:
                     self._ask(request)
                 self._late.append(request)
         for _ in range(len(self._late)):

@@ -1,0 +1,158 @@
+"""The short way to a node, without a node."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cassandra import ConsistencyLevel
+from cassandra.connection import ConnectionException
+from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound
+from cassandra.query import BatchStatement, BatchType
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.driver import UNSET, Done, Rows, fast_path
+from queuey.storage.cassandra.driver.fast_path import FastPath
+
+PATIENCE = 0.05
+
+
+class Node:
+    """A connection pool with one connection, which notes what it is sent and answers when it is told to."""
+
+    is_up = is_shutdown = False
+
+    def __init__(self) -> None:
+        self._requests: list[Any] = []
+        self._sent = threading.Semaphore(0)
+
+    def borrow_connection(self, _timeout: float) -> tuple[Node, int]:
+        """Gives the connection."""
+        return self, len(self._requests)
+
+    def return_connection(self, _connection: Node) -> None:
+        """Takes it back."""
+
+    def send_msg(self, _message: object, _stream: int, answered: Any, *_rest: object) -> None:  # noqa: ANN401
+        """Takes a request."""
+        self._requests.append(answered)
+        self._sent.release()
+
+    def was_sent(self) -> bool:
+        """Waits for one more request."""
+        return self._sent.acquire(timeout=60)
+
+    def answer(self, answer: object) -> None:
+        """Answers the last request."""
+        self._requests.pop()(answer)
+
+    @property
+    def waiting(self) -> int:
+        """Requests without an answer."""
+        return len(self._requests)
+
+
+class Asked:
+    """Requests to two nodes."""
+
+    def __init__(self) -> None:
+        self.nodes = [Node(), Node()]
+        hosts = [SimpleNamespace(is_up=True, name=name) for name in "ab"]
+        self._hosts = hosts
+        pools = dict(zip(map(id, hosts), self.nodes, strict=True))
+        metadata = SimpleNamespace(get_replicas=lambda *_: hosts)
+        session: Any = SimpleNamespace(
+            cluster=SimpleNamespace(metadata=metadata), _pools=SimpleNamespace(get=lambda host: pools[id(host)])
+        )
+        self.path = FastPath(session, "k", PATIENCE)
+        self.ended: list[tuple[Rows | None, StoreUnavailable | None]] = []
+        self.own_ways: list[int] = []
+
+    def send(self, *, idempotent: bool) -> None:
+        """Sends a write."""
+
+        def own_way(tell: Done, attempts: int, _left: float) -> None:
+            self.own_ways.append(attempts)
+            tell([(True,)], None)
+
+        self.path.send(
+            fast_path.BATCH,
+            b"",
+            b"key",
+            None,
+            timeout=60,
+            decode=lambda _body: [],
+            done=lambda rows, error: self.ended.append((rows, error)),
+            own_way=own_way,
+            reads=False,
+            idempotent=idempotent,
+        )
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    """Requests to two nodes, of which the first is asked first."""
+    found = Asked()
+    yield found
+    found.path.close()
+
+
+def test_a_second_node_is_asked_when_the_first_is_slow(asked: Asked) -> None:
+    """What may be sent twice is, and the first answer counts."""
+    asked.send(idempotent=True)
+    assert asked.nodes[1].was_sent()
+    asked.nodes[1].answer(SimpleNamespace(parsed_rows=[(1,)]))
+    asked.nodes[0].answer(SimpleNamespace(parsed_rows=[(2,)]))
+    assert asked.ended == [([(1,)], None)]
+
+
+def test_what_would_compete_with_itself_is_not_sent_to_a_second_node(asked: Asked) -> None:
+    """A conditional write waits for its answer, while others that came later are sent again."""
+    asked.send(idempotent=False)
+    asked.send(idempotent=True)
+    first, second = asked.nodes
+    for node in (first, second, first):  # The later one has gone on from the other node to the first.
+        assert node.was_sent()
+    assert (first.waiting, second.waiting) == (2, 1)
+
+
+BUSY, BROKEN = OverloadedErrorMessage(0x1001, "", None), ConnectionException("")
+FORGOTTEN = PreparedQueryNotFound(0x2500, "", b"id")
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "answer"), [(True, BUSY), (True, BROKEN), (True, FORGOTTEN), (False, FORGOTTEN)], ids=repr
+)
+def test_what_may_be_sent_twice_goes_the_drivers_own_way(asked: Asked, idempotent: bool, answer: object) -> None:  # noqa: FBT001
+    """Once, and that way is told how many nodes may have had it. What a node has not begun may always be."""
+    asked.send(idempotent=idempotent)
+    asked.nodes[0].answer(answer)
+    assert asked.own_ways == [1]
+    assert asked.ended == [([(True,)], None)]
+
+
+@pytest.mark.parametrize("answer", [BUSY, BROKEN], ids=repr)
+def test_what_may_not_be_sent_twice_is_in_doubt(asked: Asked, answer: object) -> None:
+    """It is unknown whether a node has done it, and nobody is asked again."""
+    asked.send(idempotent=False)
+    asked.nodes[0].answer(answer)
+    [(rows, error)] = asked.ended
+    assert rows is None
+    assert error is not None
+    assert error.outcome == "unknown"
+    assert not asked.own_ways
+
+
+def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
+    """Several statements with values of every kind, and both consistency levels."""
+    request = BatchStatement(batch_type=BatchType.UNLOGGED)
+    values = [[b"a", None, UNSET, b""], [b"0123456789"]]
+    request._statements_and_parameters = [(True, b"id%d" % n, row) for n, row in enumerate(values)]
+    levels = ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_SERIAL
+    expected = io.BytesIO()
+    BatchMessage(BatchType.UNLOGGED, request._statements_and_parameters, *levels).send_body(expected, 4)
+    assert fast_path.conditional_batch(request, *levels) == expected.getvalue()
