@@ -207,14 +207,17 @@ def dedup100(bench: Bench) -> Report:
     return Report("dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
 
 
-def ways(bench: Bench, server: processes.Process) -> dict[str, tuple[int, Callable[[], Sample]]]:
+def ways(
+    bench: Bench, server: processes.Process, queue: str = QUEUE, backend: Metered | None = None
+) -> dict[str, tuple[int, Callable[[], Sample]]]:
     """Returns how single messages are claimed from a server: how many there have to be, and what does it."""
     found: dict[str, tuple[int, Callable[[], Sample]]] = {}
     for form in (TWO, ONE):
         joined, count = form == ONE, bench.size(4_000, 500)
-        found[form] = count, partial(run, server, count=count, limit=1, connections=CLIENTS, joined=joined)
+        asked = partial(run, server, limit=1, connections=CLIENTS, queue=queue, backend=backend, joined=joined)
+        found[form] = count, partial(asked, count=count)
         if wrk.PATH is not None:
-            spoken, seconds = dialect(1, QUEUE, joined=joined), bench.pick(2, 1)
+            spoken, seconds = dialect(1, queue, joined=joined), bench.pick(2, 1)
             cycles = partial(wrk.run_cycles, server, spoken, seconds=seconds, connections=CLIENTS)
             found[form + BY_WRK] = round(FASTEST * seconds), cycles
     return found

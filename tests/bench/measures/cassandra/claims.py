@@ -16,12 +16,11 @@ from tests.bench.baselines import elasticmq, wide_rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
 from tests.bench.load.traffic import Sample
-from tests.bench.measures.claims import ONE, cycle, run
+from tests.bench.measures.claims import CLIENTS, Supply, cycle, run, ways
 from tests.bench.results import Report, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, service
 from tests.bench.started.nodes import Nodes
 
-CLIENTS = 32
 WARM = 8
 """Rounds before those that count: a JVM compiles for so long. The same claims cost a node half as much afterwards."""
 QUEUE = "jobs"
@@ -33,20 +32,19 @@ def claim1(bench: Bench) -> Report:
 
     A message takes two requests, or one that acknowledges it and claims the next one.
     """
-    count = bench.size(4_000, 500)
     with nodes.cassandra(bench) as cassandra:
         wide_rows.prepare(cassandra.address)
         with (
             contextlib.closing(on_cassandra.prepare(cassandra)) as store,
             on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
         ):
-            cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=QUEUE, backend=cassandra)
             queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
+            supply = Supply(partial(fill, store, queue))
             calls: dict[str, Callable[[], Sample]] = {
-                "queuey": partial(filled, store, queue, cycles, count),
-                f"queuey{ONE}": partial(filled, store, queue, partial(cycles, joined=True), count),
-                "a transaction each": partial(transactions, cassandra, bench.pick(4, 2)),
+                f"queuey{way}": partial(supply.claimed_by, cycles, count)
+                for way, (count, cycles) in ways(bench, server, QUEUE, cassandra).items()
             }
+            calls["a transaction each"] = partial(transactions, cassandra, bench.pick(4, 2))
             bench.interleave(calls, bench.size(WARM, 1))
             samples = bench.interleave(calls, bench.size(5, 2))
     *ours, theirs = samples
@@ -155,12 +153,17 @@ def dedup100(bench: Bench) -> Report:
 
 def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
     """Puts as many messages into all partitions of a queue as are about to be claimed."""
+    fill(store, queue, count)
+    return more()
+
+
+def fill(store: Store, queue: Queue, count: int) -> None:
+    """Puts so many messages into all partitions of a queue."""
     texts = traffic.bodies(1000)
     for at in range(0, count, len(texts)):
         some = min(len(texts), count - at)
         new = [NewMessage(texts[n], 1 + n % queue.partitions, service.THREE_DAYS) for n in range(some)]
         store.append(queue, new)
-    return more()
 
 
 def transactions(cassandra: Nodes, seconds: float) -> Sample:
