@@ -209,8 +209,8 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
             eventual consistency a cursor taken from such a page may miss messages.
         ahead: With ``delayed``: show also what lies between the horizon and now. The horizon is that of the store then,
             whatever the queue's own read delay is, and ``Page.next`` may lie above it.
-        bodies: False: only positions and ends are of interest; a store may leave everything else of the messages out,
-            and ``max_bytes`` is no bound then.
+        bodies: With ``ahead``. False: only positions and ends are of interest; a store may leave everything else of
+            the messages out, which counts as nothing into ``max_bytes`` then.
     """
 
     partition: int

@@ -25,7 +25,7 @@ import msgspec
 
 from queuey.claims.covers import Covers, Encoded
 from queuey.claims.entries import FORMAT, FORMATS, WITH_COVERS, Entry, MoveStep, UnknownFormat, format_of
-from queuey.ids import FIRST, LAST, Position
+from queuey.ids import FIRST, Position
 
 MOST_OUTSTANDING = 20_000
 """Messages of a partition that are claimed, or were and wait to be delivered again."""
@@ -116,9 +116,9 @@ class State:
     """
 
     __slots__ = (
+        "_above_heap",
         "_ended",
         "_expiries",
-        "_lowest",
         "above",
         "covers",
         "cursor",
@@ -146,7 +146,7 @@ class State:
         self.snapshot = 0
         self.covers = Covers()
         self.released = 0
-        self._lowest: Position = LAST  # None in ``above`` is below it.
+        self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
         self._ended: dict[Position, None] = {}
 
@@ -254,7 +254,7 @@ class State:
             self._ended.pop(position, None)
         if position > self.cursor and position not in self.above:
             self.above.add(position)
-            self._lowest = min(self._lowest, position)
+            heappush(self._above_heap, position)
 
     def _supersede(self, number: int, entry: Entry) -> None:
         """Ends messages that are removed. Only those that were claimed are remembered: nobody else has a receipt."""
@@ -306,9 +306,9 @@ class State:
 
     def _move(self, cursor: Position) -> None:
         self.cursor = cursor
-        if self._lowest <= cursor:
-            self.above = {position for position in self.above if position > cursor}
-            self._lowest = min(self.above, default=LAST)
+        heap, above = self._above_heap, self.above
+        while heap and heap[0] <= cursor:
+            above.discard(heappop(heap))
         self.covers.move(cursor)
 
     def _index(self) -> None:
@@ -409,7 +409,7 @@ class State:
         state.superseded = dict(found.superseded)
         state.move = found.move
         state.covers = Covers.decode(found.covers, found.stored_until, found.cursor, found.number)
-        state._lowest = min(state.above, default=LAST)
+        state._above_heap = found.above
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()
         return state

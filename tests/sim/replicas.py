@@ -267,14 +267,14 @@ class ModelStore:
 
         def read() -> None:
             found = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position < upper]
+            if not part.bodies:
+                found = [msgspec.structs.replace(one, body="") for one in found]
             weights = itertools.accumulate(len(one.body) for one in found)
             enough = next((n for n, weight in enumerate(weights, 1) if weight >= part.max_bytes), part.limit)
             limit = min(part.limit, enough)
             more = len(found) >= limit
             found = found[:limit]
             end = ids.following(found[-1].position) if more else max(part.lower, upper)
-            if not part.bodies:
-                found = [msgspec.structs.replace(one, body="") for one in found]
             page = Page(found, horizon, end, more)
             self._process.soon(self._world.some(slow), lambda: done(page, None), life)
 

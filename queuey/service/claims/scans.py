@@ -8,6 +8,8 @@ cursor.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -25,9 +27,10 @@ LOOK_BACK = 0.5
 LOOK_BACK_EVERY = 0.1
 CHAIN_EVERY = 1.0
 """Seconds between chains of reads from the cursor, while the front is above it."""
-CHAIN_PAGES = 2
-"""Of one such chain, whose poll waits for it. It goes on a little later, with another."""
 CHAIN_SOON = 0.1
+"""The same after a chain that was cut short."""
+CHAIN = 2000
+"""Known messages after which a chain is cut short, if there are new ones above the front: polls wait for it."""
 PAGE = 1000
 """Messages of one read."""
 MOST_COPIES = 2000
@@ -106,7 +109,6 @@ class _Want(msgspec.Struct, frozen=True):
         forward: They go up to now.
         chained: They begin at the cursor.
         new: Most of what they show is not known.
-        pages: At most so many reads.
     """
 
     messages: int
@@ -114,7 +116,6 @@ class _Want(msgspec.Struct, frozen=True):
     forward: bool = False
     chained: bool = False
     new: bool = False
-    pages: int = MOST_PAGES
 
 
 class Scanner:
@@ -155,12 +156,13 @@ class Scanner:
         first = ids.following(state.cursor)
         front = max(self._front, first)
         boot = self._boottime()
-        if front > first and boot >= self._chain_at and self.horizon > first:
-            upper = min(front, self.horizon)
-            part = Slice(self._partition, first, upper, ahead=True)
-            want = _Want(wanted, max_bytes, chained=True, pages=CHAIN_PAGES)
-            yield from self._follow(state, found, part, want, read, sift)
-            self._chain_at = boot + (CHAIN_EVERY if found.chain.bound >= upper else CHAIN_SOON)
+        past = Slice(self._partition, first, min(front, self.horizon), ahead=True)
+        left: Slice | None = None
+        want = _Want(wanted, max_bytes, chained=True)
+        if past.lower < past.upper and boot >= self._chain_at:
+            left = yield from self._look_again(state, found, past, want, read, sift, CHAIN)
+            if found.chain.bound >= past.upper:
+                self._chain_at = boot + CHAIN_EVERY
             if len(found.fresh) >= wanted:
                 return found
         lower = front
@@ -170,8 +172,17 @@ class Scanner:
         full = len(state.above) >= MOST_ABOVE or len(state.covers.unconfirmed) >= MOST_UNCONFIRMED
         upper = self.horizon if full else ids.LAST
         part = Slice(self._partition, lower, max(lower, upper), ahead=True)
-        want = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
-        yield from self._follow(state, found, part, want, read, sift)
+        if lower == first:
+            found.chain, left = Chain(), None
+        forward = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
+        yield from self._follow(state, found, part, forward, read, sift)
+        if left is not None and len(found.fresh) >= wanted:
+            self._chain_at = boot + CHAIN_SOON
+        elif left is not None:
+            yield from self._look_again(state, found, left, want, read, sift)
+            found.fresh.sort(key=lambda message: message.position)
+            if found.chain.bound >= past.upper:
+                self._chain_at = boot + CHAIN_EVERY
         return found
 
     def look(self, read: Read) -> Generator[Call, Any, None]:
@@ -179,34 +190,63 @@ class Scanner:
         page: Page = yield read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
-    def _follow(
-        self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, sift: Sift
-    ) -> Generator[Call, Any, None]:
-        """Reads pages of a slice one after another until there is enough."""
-        if want.chained:
-            found.chain = Chain()
+    def _look_again(
+        self,
+        state: State,
+        found: ScanResult,
+        part: Slice,
+        want: _Want,
+        read: Read,
+        sift: Sift,
+        most: float = math.inf,
+    ) -> Generator[Call, Any, Slice | None]:
+        """Reads ids for a chain up to something new, and from there on messages.
+
+        Returns:
+            What is left after so many known messages, among which was nothing new.
+        """
         horizon: Position | None = None
-        have = {message.position for message in found.fresh}
-        weight = bytes_of(found.fresh)
-        # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
-        part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=want.forward)
-        asked = replace(part, limit=min(PAGE, want.messages - len(found.fresh))) if want.new else part
-        for _ in range(want.pages):
-            page: Page = yield read(asked)
+        part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
+        for _ in range(MOST_PAGES):
+            page: Page = yield read(part)
             horizon = horizon or (page.horizon, LOW_MIN)
             self.horizon = max(self.horizon, horizon)
             positions = [message.position for message in page.messages]
             new = state.unknown(positions)
-            if new and not part.bodies:
+            end = min(new, default=page.next or part.lower)
+            found.chain.seen += positions[: bisect_left(positions, end)]
+            found.chain.bound = min(horizon, end)
+            part = replace(part, lower=end)
+            if new:
                 # Late ones; or copies, of which there may be more.
-                part = replace(part, bodies=True)
-                asked = replace(asked, bodies=True)
-                continue
+                yield from self._follow(state, found, replace(part, bodies=True), want, read, sift)
+                return None
+            if not page.more:
+                return None
+            if len(found.chain.seen) >= most:
+                break
+        return part
+
+    def _follow(
+        self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, sift: Sift
+    ) -> Generator[Call, Any, None]:
+        """Reads pages of a slice one after another until there is enough."""
+        horizon: Position | None = None
+        have = {message.position for message in found.fresh}
+        weight = bytes_of(found.fresh)
+        # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
+        part = replace(part, limit=PAGE, max_bytes=self._page_bytes)
+        asked = replace(part, limit=min(PAGE, want.messages - len(found.fresh))) if want.new else part
+        for _ in range(MOST_PAGES):
+            page: Page = yield read(asked)
+            horizon = horizon or (page.horizon, LOW_MIN)
+            self.horizon = max(self.horizon, horizon)
+            positions = [message.position for message in page.messages]
+            new = state.unknown(positions) - have
             if want.chained:
                 found.chain.seen += positions
             if want.forward:
                 found.ahead += positions
-            new -= have
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in new]
             fresh = yield from sift(found.copies, fresh)
             weight += _add(fresh, found.fresh, want.max_bytes - weight)

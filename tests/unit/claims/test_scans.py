@@ -1,0 +1,173 @@
+"""What scans of a partition find: each message that becomes visible late, however many known ones are around it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.claims import ClaimTiming, EntryDraft, Poll, State
+from queuey.claims.drafts import MOST_IDS
+from queuey.ids import Position
+from queuey.messages import Message, Page, Slice
+from queuey.service.claims import scans
+from queuey.service.claims.duplicates import _all_of_them
+from queuey.service.claims.partition_log import WORTH
+from queuey.service.claims.runtime import Done
+from queuey.service.claims.scans import CHAIN, CHAIN_EVERY, CHAIN_SOON, PAGE, Read, Scanner, ScanResult, conclude
+from queuey.service.claims.steps import Call
+from tests.replacing import replace_in
+
+NOW = 1_750_000_000_000
+START = ids.seconds_to_ticks(NOW / 1000 - 60)
+HORIZON = ids.seconds_to_ticks(NOW / 1000 - 1)
+BYTES = 100
+"""Of the bodies of a page."""
+SHORT = 20
+"""What stands for a chain's length here."""
+
+
+class Partition:
+    """Messages in order, of which a process knows all but some; and polls of this process.
+
+    Args:
+        count: How many messages have been there for longer than the read delay.
+        late: Which of them nobody has seen yet.
+        size: Bytes of a body.
+        leaves_out: Whether the store leaves bodies out where they are not of interest.
+    """
+
+    def __init__(self, count: int, late: Sequence[int], *, size: int = 10, leaves_out: bool = True) -> None:
+        self.body = "x" * size
+        self.leaves_out = leaves_out
+        self.messages = [self.message(START + number) for number in range(count)]
+        self.late = {self.messages[number].position for number in late}
+        self.reads: list[Slice] = []
+        self.state = State()
+        self.now = 100.0
+        self.scanner = Scanner(1, lambda: self.now, BYTES)
+        known = [message for message in self.messages if message.position not in self.late]
+        for at in range(0, len(known), MOST_IDS):
+            self.give(known[at : at + MOST_IDS])
+        self.scanner.claimed([message.position for message in self.messages])
+        self.run(self.scanner.look(self.read))
+
+    def message(self, ticks: int) -> Message:
+        """One that is stored at an instant."""
+        return Message(ticks, 0, 1, ids.TICKS_MAX, self.body)
+
+    def read(self, part: Slice) -> Call:
+        """Reads a slice as a store does."""
+
+        def begin(done: Done) -> None:
+            self.reads.append(part)
+            bare = self.leaves_out and not part.bodies
+            page, weight = Page([], HORIZON, part.upper, more=False), 0
+            for message in self.messages:
+                if part.lower <= message.position < part.upper:
+                    page.messages.append(self.message(message.ticks) if not bare else _bare(message))
+                    weight += 0 if bare else len(message.body)
+                    if len(page.messages) >= part.limit or weight >= part.max_bytes:
+                        page.next, page.more = ids.following(message.position), True
+                        break
+            done(page, None)
+
+        return begin
+
+    def run(self, steps: Generator[Call, Any, Any]) -> Any:  # noqa: ANN401
+        """Runs steps whose calls end at once."""
+        given: list[Any] = [None]
+        while True:
+            try:
+                call = steps.send(given.pop())
+            except StopIteration as ended:
+                return ended.value
+            call(lambda value, _error: given.append(value))
+
+    def scan(self, wanted: int) -> ScanResult:
+        """Scans, and writes an entry if there is something for it."""
+        reading: Read = self.read
+        found: ScanResult = self.run(self.scanner.scan(self.state, NOW, wanted, 1 << 30, reading, _all_of_them))
+        self.give(found.fresh[:wanted], found)
+        self.scanner.passed(self.state, found)
+        return found
+
+    def give(self, messages: Sequence[Message], found: ScanResult | None = None) -> None:
+        """Delivers messages, and moves the cursor."""
+        draft = EntryDraft(self.state, NOW, ClaimTiming())
+        draft.deliver([Poll(len(messages), 60, 1 << 30)], [], messages)
+        passed = 0 if found is None else conclude(draft, found.chain)
+        if draft.changes or passed >= WORTH * SHORT // CHAIN:
+            self.state.apply(self.state.number + 1, draft.entry(1))
+
+
+def _bare(message: Message) -> Message:
+    return Message(message.ticks, message.low, message.partition, message.expires, "")
+
+
+def positions(messages: Sequence[Message]) -> list[Position]:
+    """Where they are."""
+    return [message.position for message in messages]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short() -> Iterator[None]:
+    """Reads and chains are a hundredth as long."""
+    assert CHAIN >= WORTH, "a chain that is cut short is worth an entry"
+    with replace_in(scans, PAGE, PAGE // 100), replace_in(scans, CHAIN, SHORT):
+        yield
+
+
+@given(
+    count=st.integers(1, 4 * SHORT),
+    late=st.sets(st.integers(0, 4 * SHORT - 1), max_size=12),
+    size=st.sampled_from([1, BYTES // 12, BYTES // 3, BYTES]),
+    leaves_out=st.booleans(),
+    wanted=st.sampled_from([1, 5, 100]),
+)
+def test_what_is_late_is_found(count: int, late: set[int], size: int, wanted: int, *, leaves_out: bool) -> None:
+    """With its body, in order, whatever a page holds, by polls after which an entry is not always written."""
+    partition = Partition(count, sorted(each for each in late if each < count), size=size, leaves_out=leaves_out)
+    delivered: list[Message] = []
+    for _ in range(30):
+        found = partition.scan(wanted)
+        assert positions(found.fresh) == sorted(set(positions(found.fresh)))
+        delivered += found.fresh[:wanted]
+        partition.now += CHAIN_EVERY
+    assert {message.position for message in delivered} == partition.late
+    assert all(message.body == partition.body for message in delivered)
+
+
+@pytest.mark.parametrize("at", [0, 1, SHORT, 2 * SHORT + 5])
+def test_a_poll_that_would_get_less_looks_through_all(at: int) -> None:
+    """It finds what is late at once, though it has to pass more than a chain of known messages before."""
+    partition = Partition(3 * SHORT, [at])
+    assert positions(partition.scan(1).fresh) == list(partition.late)
+
+
+def test_a_poll_that_gets_enough_does_not_wait_for_a_long_chain() -> None:
+    """It reads a part of what is known; the next polls go on, so that what is late is found."""
+    partition = Partition(3 * SHORT, [2 * SHORT + 5])
+    partition.messages += [partition.message(HORIZON + number) for number in range(50)]
+    for _ in range(2):
+        partition.reads.clear()
+        before = partition.state.cursor
+        assert not partition.late & set(positions(partition.scan(10).fresh))
+        assert [part.bodies for part in partition.reads] == [False, False, True]
+        assert partition.state.cursor > before
+        partition.now += CHAIN_SOON
+    assert partition.late <= set(positions(partition.scan(10).fresh))
+
+
+def test_bodies_are_read_from_the_first_unknown_message_on() -> None:
+    """What is before it is read for the positions only."""
+    partition = Partition(SHORT, [7])
+    partition.reads.clear()
+    partition.scan(1)
+    unknown = partition.messages[7].position
+    assert [part.bodies for part in partition.reads] == [False, True]
+    assert partition.reads[0].lower < unknown == partition.reads[1].lower
