@@ -73,6 +73,8 @@ PREPARED = (
     *message_codec.DELETE,
     *message_codec.UP,
     *message_codec.DOWN,
+    *message_codec.IDS_UP,
+    *message_codec.IDS_DOWN,
     queue_cache.FIND,
     bucket_index.SET_LOW_WATERMARK,
     *claim_logs.PREPARED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queuey.messages import NewMessage, QueueSpec, Slice
+from queuey.storage.cassandra import message_codec
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import READS, Wire
 
@@ -37,3 +38,19 @@ def test_a_page_of_short_messages_is_one_statement(open_with: OpenStore, applica
     [page] = store.read(queue, [part])
     assert [message.position for message in page.messages] == positions[10:110]
     assert wire.log.count(READS) == 1
+
+
+def test_a_read_of_ids_leaves_bodies_out(open_with: OpenStore, application: str) -> None:
+    """However long bodies are, a whole page of ids is one short answer."""
+    wire = Wire()
+    store = open_with(wire, longest_body=LONGEST)
+    queue, _ = store.create_queue(application, "ids", QueueSpec())
+    positions = store.append(queue, [NewMessage("x" * LONGEST, 1, 600) for _ in range(20)])
+    part = Slice(1, positions[0], delayed=False, bodies=False, max_bytes=LONGEST)
+    wire.log.bytes = 0
+    wire.log.statements.clear()
+    [page] = store.read(queue, [part])
+    assert [message.position for message in page.messages] == positions
+    assert {message.body for message in page.messages} == {""}
+    assert 0 < wire.log.bytes < LONGEST
+    assert wire.log.count(message_codec.IDS_UP) == 1

@@ -16,7 +16,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Page, Slice
-from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra import PREPARED, bucketing, message_codec
 from queuey.storage.cassandra.bucketing import DENSE_LOAD, HOME_WIDTH, LOAD, PUT, WIDTHS, Bucket
 from queuey.storage.cassandra.driver import Done, Encoded, Statement, TooManyDead, fast_path
 from queuey.storage.cassandra.read import reading
@@ -556,3 +556,12 @@ def test_a_reader_that_runs_by_itself_tells_of_failures() -> None:
     assert len(partition.time_buckets) > 1
     found, error = begun(Failing({1: partition}), reader_of(Slice(1, upper=END), extent))
     assert (found, str(error)) == (None, "no node is there")
+
+
+@pytest.mark.parametrize("bodies", [False, True])
+@pytest.mark.parametrize("descending", [False, True])
+def test_what_reads_send_is_prepared_before(descending: bool, bodies: bool) -> None:  # noqa: FBT001
+    """A read goes on in the thread that delivers all answers, which cannot wait for a statement to be prepared."""
+    for time_bucket in (Bucket(kind, place_at(START).bucket) for kind in range(len(bucketing.NAMES))):
+        call, _ = reading.query((7, 1), Probe(time_bucket, FIRST, END, 1, descending, bodies))
+        assert call.statement in PREPARED
