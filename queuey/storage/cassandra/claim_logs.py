@@ -1,8 +1,8 @@
 """Claim logs in Cassandra.
 
 An append is one conditional batch on the log's ``last_number``: the entry, what it truncates, and the snapshot that it
-names. It goes the short way to a node and holds no thread. It is sent once: what is in doubt is sent again by the
-caller, until Cassandra says that it was applied or refused.
+names. It goes by the fast path and holds no thread. It is not sent again once a node may have begun it: what is in
+doubt is sent again by the caller, until Cassandra says that it was applied or refused.
 """
 
 from __future__ import annotations

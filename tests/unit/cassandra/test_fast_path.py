@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cassandra import ConsistencyLevel
 from cassandra.connection import ConnectionException
-from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound
+from cassandra.protocol import BatchMessage, OverloadedErrorMessage, PreparedQueryNotFound, UnavailableErrorMessage
 from cassandra.query import BatchStatement, BatchType
 
 from queuey.errors import StoreUnavailable
@@ -24,7 +25,7 @@ PATIENCE = 0.05
 class Node:
     """A connection pool with one connection, which notes what it is sent and answers when it is told to."""
 
-    is_up = is_shutdown = False
+    is_shutdown = gone = False
 
     def __init__(self) -> None:
         self._requests: list[Any] = []
@@ -36,6 +37,8 @@ class Node:
 
     def return_connection(self, _connection: Node) -> None:
         """Takes it back."""
+        if self.gone:
+            raise ReferenceError
 
     def send_msg(self, _message: object, _stream: int, answered: Any, *_rest: object) -> None:  # noqa: ANN401
         """Takes a request."""
@@ -57,22 +60,27 @@ class Node:
 
 
 class Asked:
-    """Requests to two nodes."""
+    """Requests to nodes.
 
-    def __init__(self) -> None:
-        self.nodes = [Node(), Node()]
-        hosts = [SimpleNamespace(is_up=True, name=name) for name in "ab"]
-        self._hosts = hosts
+    Args:
+        nodes: How many have the row.
+        patience: Seconds after which the next one is asked as well; 0: never.
+    """
+
+    def __init__(self, nodes: int = 2, patience: float = 0.0) -> None:
+        self.nodes = [Node() for _ in range(nodes)]
+        hosts = [SimpleNamespace(is_up=True) for _ in self.nodes]
         pools = dict(zip(map(id, hosts), self.nodes, strict=True))
         metadata = SimpleNamespace(get_replicas=lambda *_: hosts)
         session: Any = SimpleNamespace(
             cluster=SimpleNamespace(metadata=metadata), _pools=SimpleNamespace(get=lambda host: pools[id(host)])
         )
-        self.path = FastPath(session, "k", PATIENCE)
+        self.path = FastPath(session, "k", patience)
         self.ended: list[tuple[Rows | None, StoreUnavailable | None]] = []
         self.own_ways: list[int] = []
+        self.has_ended = threading.Event()
 
-    def send(self, *, idempotent: bool) -> None:
+    def send(self, *, idempotent: bool, timeout: float = 60) -> None:
         """Sends a write."""
 
         def own_way(tell: Done, attempts: int, _left: float) -> None:
@@ -84,25 +92,49 @@ class Asked:
             b"",
             b"key",
             None,
-            timeout=60,
+            timeout=timeout,
             decode=lambda _body: [],
-            done=lambda rows, error: self.ended.append((rows, error)),
+            done=self._ended,
             own_way=own_way,
             reads=False,
             idempotent=idempotent,
         )
 
+    def _ended(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
+        self.ended.append((rows, error))
+        self.has_ended.set()
+
+    @property
+    def error(self) -> StoreUnavailable:
+        """What the only request that has ended was answered with."""
+        [(rows, error)] = self.ended
+        assert rows is None
+        assert error is not None
+        return error
+
 
 @pytest.fixture
-def asked() -> Iterator[Asked]:
-    """Requests to two nodes, of which the first is asked first."""
-    found = Asked()
-    yield found
-    found.path.close()
+def asking() -> Iterator[Callable[..., Asked]]:
+    """Begins requests to nodes, of which the first is asked first."""
+    with contextlib.ExitStack() as stack:
+
+        def begun(*args: Any, **options: Any) -> Asked:  # noqa: ANN401
+            found = Asked(*args, **options)
+            stack.callback(found.path.close)
+            return found
+
+        yield begun
 
 
-def test_a_second_node_is_asked_when_the_first_is_slow(asked: Asked) -> None:
+@pytest.fixture
+def asked(asking: Callable[..., Asked]) -> Asked:
+    """Requests to two nodes, of which no second one is asked for being slow."""
+    return asking()
+
+
+def test_a_second_node_is_asked_when_the_first_is_slow(asking: Callable[..., Asked]) -> None:
     """What may be sent twice is, and the first answer counts."""
+    asked = asking(patience=PATIENCE)
     asked.send(idempotent=True)
     assert asked.nodes[1].was_sent()
     asked.nodes[1].answer(SimpleNamespace(parsed_rows=[(1,)]))
@@ -110,8 +142,9 @@ def test_a_second_node_is_asked_when_the_first_is_slow(asked: Asked) -> None:
     assert asked.ended == [([(1,)], None)]
 
 
-def test_what_would_compete_with_itself_is_not_sent_to_a_second_node(asked: Asked) -> None:
+def test_what_would_compete_with_itself_is_not_sent_to_a_second_node(asking: Callable[..., Asked]) -> None:
     """A conditional write waits for its answer, while others that came later are sent again."""
+    asked = asking(patience=PATIENCE)
     asked.send(idempotent=False)
     asked.send(idempotent=True)
     first, second = asked.nodes
@@ -140,11 +173,42 @@ def test_what_may_not_be_sent_twice_is_in_doubt(asked: Asked, answer: object) ->
     """It is unknown whether a node has done it, and nobody is asked again."""
     asked.send(idempotent=False)
     asked.nodes[0].answer(answer)
-    [(rows, error)] = asked.ended
-    assert rows is None
-    assert error is not None
-    assert error.outcome == "unknown"
+    assert asked.error.outcome == "unknown"
     assert not asked.own_ways
+
+
+def test_what_a_node_has_refused_is_not_in_doubt(asked: Asked) -> None:
+    """The node knows that too few others are there before it begins."""
+    asked.send(idempotent=False)
+    info = {"consistency": 4, "required_replicas": 2, "alive_replicas": 1}
+    asked.nodes[0].answer(UnavailableErrorMessage(0x1000, "", info))
+    assert asked.error.outcome == "none"
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_request_without_an_answer_ends(asked: Asked, idempotent: bool) -> None:  # noqa: FBT001
+    """When its time is over, and it is in doubt."""
+    asked.send(idempotent=idempotent, timeout=0.01)
+    assert asked.has_ended.wait(60)
+    assert asked.error.outcome == "unknown"
+    assert not asked.own_ways
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_where_no_node_takes_it_the_driver_looks_for_one(asking: Callable[..., Asked], idempotent: bool) -> None:  # noqa: FBT001
+    """Nobody has had it by then."""
+    asked = asking(nodes=0)
+    asked.send(idempotent=idempotent)
+    assert asked.own_ways == [0]
+
+
+def test_an_answer_counts_though_its_connection_cannot_be_returned(asked: Asked) -> None:
+    """The session may be closed by then."""
+    asked.send(idempotent=False)
+    asked.nodes[0].gone = True
+    with pytest.raises(ReferenceError):
+        asked.nodes[0].answer(SimpleNamespace(parsed_rows=[(1,)]))
+    assert asked.ended == [([(1,)], None)]
 
 
 def test_a_conditional_batch_is_what_the_driver_would_send() -> None:

@@ -582,7 +582,7 @@ class Driver:
 
 @contextlib.contextmanager
 def _telling(done: Done, *, reads: bool, attempts: int = 0) -> Iterator[None]:
-    """Tells what goes wrong in the block, where a request begins that so many nodes may have had before."""
+    """Passes errors of the block to ``done``; so many nodes may have the request already."""
     try:
         yield
     except DRIVER_ERRORS as error:

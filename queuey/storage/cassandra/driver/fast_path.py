@@ -5,13 +5,13 @@ and go over the driver's own connections, past its futures, plans and timers. On
 with; the rest goes to the driver's own way, with all its rules::
 
     sent ──(result)──────────────────────────────► answered
-      ├──(no answer for a while)──► sent to another node as well; the first result counts
+      ├──(no answer for a while)──► sent to another node as well *; the first result counts
       ├──(an error that asking again would not change, of all that were asked)──► answered
       ├──(no answer in time)──► answered: timed out
-      └──(no connection, or one that broke; a node that has forgotten the statement, is starting or overloaded)
-              ──► the driver's own way, once ──► answered
+      ├──(a connection that broke, a node that is overloaded or had no time)──► the driver's own way * ──► answered
+      └──(no connection; a node that is starting or has forgotten the statement)──► the driver's own way ──► answered
 
-What is not idempotent says so. It is not sent again when it is unknown what became of it: that is its answer.
+* only what is idempotent. Anything else is answered: it is in doubt.
 
 Requests and answers are bytes of the native protocol, version 4. Values come serialized, each behind its length, as
 their caller packs them; see the protocol's specification, sections 4.1.6 (EXECUTE), 4.1.7 (BATCH) and 4.2.5 (RESULT).
@@ -109,7 +109,7 @@ def conditional_batch(request: BatchStatement, consistency: int, serial: int) ->
     """Returns the body of an unlogged BATCH of several statements, as the driver has bound their values.
 
     Args:
-        request: It.
+        request: The batch.
         consistency: Of the commit.
         serial: Of the Paxos round.
     """
@@ -144,7 +144,7 @@ LOOK_EVERY = 0.05
 """Seconds between checks for requests whose time is over."""
 
 _NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
-_AGAIN = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
+_PERHAPS_DONE = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
 
 Decode = Callable[[bytes], Rows]
 """Makes rows of a result's body."""
@@ -263,6 +263,13 @@ class _Request:
         if last:
             self.tell(None, translate(error, reads=self.reads, attempts=self.asked))
 
+    def lose(self, error: BaseException) -> None:
+        """Takes that it is unknown what became of an attempt: another one finds out, or it is answered as in doubt."""
+        if self.idempotent:
+            self.turn()
+        else:
+            self.refuse(error)
+
     def turn(self) -> None:
         """Sends it by the driver's own way in the time that is left, unless that was done or it is answered."""
         with self.lock:
@@ -289,16 +296,23 @@ class _Attempt:
 
     def answered(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
         """Takes the connection's answer; called once."""
-        self.pool.return_connection(self.connection)
+        try:
+            self.pool.return_connection(self.connection)
+        finally:
+            self._pass_on(answer)
+
+    def _pass_on(self, answer: Any) -> None:  # noqa: ANN401
+        request = self.request
         if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
-            self.request.succeed(answer)
-            return
-        failed = isinstance(answer, ErrorMessage)
-        again = self.request.idempotent and (not failed or isinstance(answer, _AGAIN))
-        if again or isinstance(answer, _NOT_BEGUN):
-            self.request.turn()
+            request.succeed(answer)
+        elif isinstance(answer, _NOT_BEGUN):
+            request.turn()
+        elif not isinstance(answer, ErrorMessage):
+            request.lose(answer)
+        elif isinstance(answer, _PERHAPS_DONE):
+            request.lose(answer.to_exception())
         else:
-            self.request.refuse(answer.to_exception() if failed else answer)
+            request.refuse(answer.to_exception())
 
 
 class FastPath:
@@ -352,14 +366,22 @@ class FastPath:
             idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
         """
         nodes = self._nodes(routing_key)
-        kind = {"reads": reads, "idempotent": idempotent}
         request = _Request(
-            opcode, body, metadata, nodes, timeout=timeout, decode=decode, done=done, own_way=own_way, **kind
+            opcode,
+            body,
+            metadata,
+            nodes,
+            timeout=timeout,
+            decode=decode,
+            done=done,
+            own_way=own_way,
+            reads=reads,
+            idempotent=idempotent,
         )
         if not self._ask(request):
             request.turn()
             return
-        self._sent.append(request)
+        (self._sent if idempotent else self._late).append(request)
         if not self._some.is_set():
             self._some.set()
 
@@ -394,11 +416,11 @@ class FastPath:
                 connection.send_msg(
                     (request.opcode, request.body), stream, attempt.answered, _encode, _decode, request.metadata
                 )
-            except Exception:  # noqa: BLE001 - the driver's own way knows what to do about it
+            except Exception as error:  # noqa: BLE001 - the driver's own way knows what to do about it
                 # The connection may have failed all its requests by now, this one with them: then it was returned.
                 if connection._requests.pop(stream, None) is not None:  # noqa: SLF001 - as the driver's future does
                     pool.return_connection(connection)
-                request.turn()
+                request.lose(error)
             return True
         return False
 
@@ -413,7 +435,7 @@ class FastPath:
                 except Exception:
                     log.exception("The timeout of a request could not be delivered.")
             self._some.clear()
-            if self._sent:
+            if self._sent or self._late:
                 self._some.set()
 
     def _see_to_late(self) -> None:
@@ -421,7 +443,7 @@ class FastPath:
         while self._sent and (self._sent[0].claim.locked() or self._sent[0].began < now - self._patience):
             request = self._sent.popleft()
             if not request.claim.locked():
-                if self._patience and request.idempotent:
+                if self._patience:
                     self._ask(request)
                 self._late.append(request)
         for _ in range(len(self._late)):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage
-from queuey.storage.cassandra.claim_logs import _ENTRIES, _HEAD, _SNAPSHOT, _reading
+from queuey.storage.cassandra.claim_logs import _ENTRIES, _HEAD, _SNAPSHOT, AppendsInFlight, _reading
 from queuey.storage.cassandra.driver import Rows
 
 KEY = (7, 1)
@@ -54,3 +57,43 @@ def test_snapshot_replaced_meanwhile() -> None:
     assert page == LogPage(12, [LogEntry(12, b"12")], LogEntry(11, b"eleven"))
     with pytest.raises(StoreUnavailable, match="replaced faster"):
         play(1, *gone * 5)
+
+
+class Noted:
+    """Notes how an append has ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[object, Exception | None]] = []
+
+    def __call__(self, applied: object, error: Exception | None) -> None:
+        """Called at its end."""
+        self.ends.append((applied, error))
+
+
+def test_an_append_ends_once() -> None:
+    """Its first end counts, also when the store is closed meanwhile; one that has not ended by then is in doubt."""
+    appends, ended, left = AppendsInFlight(), Noted(), Noted()
+    tell, late = appends.begin(ended), appends.begin(left)
+    tell("first", None)
+    appends.close(0.0)
+    tell("second", None)
+    late("late", None)
+    assert ended.ends == [("first", None)]
+    [(applied, error)] = left.ends
+    assert applied is None
+    assert isinstance(error, StoreUnavailable)
+    assert error.outcome == "unknown"
+
+
+def test_an_append_leaves_nothing_to_the_collector() -> None:
+    """What waits for it is freed at once: a claim with its messages."""
+    appends, noted = AppendsInFlight(), Noted()
+    freed = weakref.ref(noted)
+    gc.disable()
+    try:
+        tell = appends.begin(noted)
+        tell("first", None)
+        del noted, tell
+        assert freed() is None
+    finally:
+        gc.enable()
