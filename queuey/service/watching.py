@@ -116,14 +116,15 @@ class Watchers:
             others = mine in self._called or mine in self._trying
             self._called.discard(mine)
             self._trying.discard(mine)
+            stops: tuple[Callable[[], None], ...] = ()
             if not shared.waiters:
                 del self._shared[key]
-        if not shared.waiters:
-            # They lead back to this trigger, which would not be freed before a collector of cycles comes.
-            stops, shared.stops = shared.stops, ()
-            for stop in stops:
-                stop()
-        elif others:
+                # They lead back to this trigger, which would not be freed before a collector of cycles comes.
+                stops, shared.stops = shared.stops, ()
+                others = False
+        for stop in stops:
+            stop()
+        if others:
             self.tell(self.call, shared, 2)
 
     def call(self, shared: _Shared, count: int) -> None:

@@ -58,6 +58,7 @@ from queuey.service.claims.requests import (
     SentRequest,
     SettleRequest,
     giving_back,
+    ignore,
     leave,
     polls_of,
     too_late,
@@ -563,7 +564,7 @@ class PartitionLog:
         if failed:
             self._follow_ups.put_off(self.state, self._runtime.boottime())
         if sent:
-            self.add(SentRequest(queue, lambda _value, _error: None, sent))
+            self.add(SentRequest(queue, ignore, sent))
 
     def _snapshot(self, queue: Queue) -> Work:
         """Writes a snapshot if it is time; the next entry names it."""

@@ -49,14 +49,14 @@ class Request:
         if self.doubtful and error is not None:
             error = in_doubt(error)
         # The callback mostly belongs to something that has this request, and that may have a long answer.
-        done, self._done = self._done, _ignore
+        done, self._done = self._done, ignore
         done(value, error)
         return True
 
     def give_up(self) -> Outcome:
         """Makes sure that the caller gets no answer any more; returns the outcome of its request."""
         if self._first.acquire(blocking=False):
-            self._done = _ignore
+            self._done = ignore
         return "unknown" if self.sent else "none"
 
     def enter(self) -> bool:
@@ -282,7 +282,7 @@ class RequestLine:
         self._busy = False
 
 
-def _ignore(_value: object, _error: Exception | None) -> None:
+def ignore(_value: object, _error: Exception | None) -> None:
     """Is called at the end of a request that nobody waits for."""
 
 
@@ -299,7 +299,7 @@ def leave(requests: Iterable[Request]) -> None:
 
 def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
     """Returns a request that releases claims of which no caller has learned. If it fails, they end by themselves."""
-    return SettleRequest(queue, _ignore, "release", receipts)
+    return SettleRequest(queue, ignore, "release", receipts)
 
 
 def too_late() -> StoreUnavailable:

@@ -6,6 +6,7 @@ keeps whatever it leads to, such as a page of messages.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from queuey.web.gateway.asgi import Gateway
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, Run, running
+from tests.web.gateway_calls import Request, Run, running, until
 
 TIMES = 40
 CLAIMS = "/v1/queuey/q/claims"
@@ -74,7 +75,17 @@ async def wait_for_none(gateway: Gateway) -> None:
     await claim(gateway, wait=0.01)
 
 
-@pytest.mark.parametrize("work", [post, read, claim_and_settle, acknowledge_and_claim, wait_for_none])
+async def wait_for_one(gateway: Gateway) -> None:
+    """Waits for a message that comes, with a claim and with a read."""
+    places = gateway._polls.places
+    claims = asyncio.create_task(claim(gateway, wait=20))
+    await until(lambda: places.free < places.total)
+    await post(gateway)
+    await sent(gateway, "POST", f"{CLAIMS}/ack", {"receipts": await claims})
+
+
+@pytest.mark.usefixtures("prompt")
+@pytest.mark.parametrize("work", [post, read, claim_and_settle, acknowledge_and_claim, wait_for_none, wait_for_one])
 def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) -> None:  # noqa: ANN401
     """However often something is done, there are not as many objects in cycles afterwards."""
     owner.create("q")
