@@ -47,12 +47,20 @@ class Chain(msgspec.Struct):
     """What reads that followed one another from the cursor on have shown.
 
     Attributes:
-        bound: Everything above the cursor and below this is in ``seen``; not above the horizon of the first read.
+        bound: Everything above the cursor and below this is in ``seen``.
         seen: Positions, ascending.
+        horizon: Of the first read, which the bound is not above; None: there was no read.
     """
 
     bound: Position = FIRST
     seen: list[Position] = []
+    horizon: Position | None = None
+
+    def saw(self, page: Page, positions: Sequence[Position], end: Position) -> None:
+        """Takes what the next read has shown below some position."""
+        self.horizon = self.horizon or (page.horizon, LOW_MIN)
+        self.seen += positions
+        self.bound = min(self.horizon, end)
 
 
 class ScanResult(msgspec.Struct):
@@ -117,6 +125,10 @@ class _Want(msgspec.Struct, frozen=True):
     chained: bool = False
     new: bool = False
 
+    def satisfied(self, fresh: Sequence[Message]) -> bool:
+        """Returns whether these messages are enough."""
+        return len(fresh) >= self.messages or bytes_of(fresh) >= self.max_bytes
+
 
 class Scanner:
     """Scans one partition. One scan at a time.
@@ -160,10 +172,12 @@ class Scanner:
         left: Slice | None = None
         want = _Want(wanted, max_bytes, chained=True)
         if past.lower < past.upper and boot >= self._chain_at:
-            left = yield from self._look_again(state, found, past, want, read, sift, CHAIN)
-            if found.chain.bound >= past.upper:
+            # If much is remembered the cursor must move, whoever waits for it.
+            most = CHAIN if len(state.above) < MOST_ABOVE // 2 else math.inf
+            left = yield from self._look_again(state, found, past, want, read, sift, most)
+            if found.chain.bound >= past.upper and not found.fresh:
                 self._chain_at = boot + CHAIN_EVERY
-            if len(found.fresh) >= wanted:
+            if want.satisfied(found.fresh):
                 return found
         lower = front
         if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
@@ -176,13 +190,11 @@ class Scanner:
             found.chain, left = Chain(), None
         forward = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
         yield from self._follow(state, found, part, forward, read, sift)
-        if left is not None and len(found.fresh) >= wanted:
+        if left is not None and want.satisfied(found.fresh):
             self._chain_at = boot + CHAIN_SOON
         elif left is not None:
             yield from self._look_again(state, found, left, want, read, sift)
             found.fresh.sort(key=lambda message: message.position)
-            if found.chain.bound >= past.upper:
-                self._chain_at = boot + CHAIN_EVERY
         return found
 
     def look(self, read: Read) -> Generator[Call, Any, None]:
@@ -205,17 +217,14 @@ class Scanner:
         Returns:
             What is left after so many known messages, among which was nothing new.
         """
-        horizon: Position | None = None
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MOST_PAGES):
             page: Page = yield read(part)
-            horizon = horizon or (page.horizon, LOW_MIN)
-            self.horizon = max(self.horizon, horizon)
+            self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [message.position for message in page.messages]
             new = state.unknown(positions)
             end = min(new, default=page.next or part.lower)
-            found.chain.seen += positions[: bisect_left(positions, end)]
-            found.chain.bound = min(horizon, end)
+            found.chain.saw(page, positions[: bisect_left(positions, end)], end)
             part = replace(part, lower=end)
             if new:
                 # Late ones; or copies, of which there may be more.
@@ -231,7 +240,6 @@ class Scanner:
         self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, sift: Sift
     ) -> Generator[Call, Any, None]:
         """Reads pages of a slice one after another until there is enough."""
-        horizon: Position | None = None
         have = {message.position for message in found.fresh}
         weight = bytes_of(found.fresh)
         # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
@@ -239,22 +247,18 @@ class Scanner:
         asked = replace(part, limit=min(PAGE, want.messages - len(found.fresh))) if want.new else part
         for _ in range(MOST_PAGES):
             page: Page = yield read(asked)
-            horizon = horizon or (page.horizon, LOW_MIN)
-            self.horizon = max(self.horizon, horizon)
+            self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [message.position for message in page.messages]
             new = state.unknown(positions) - have
+            end = page.next if page.next is not None else asked.lower
             if want.chained:
-                found.chain.seen += positions
+                found.chain.saw(page, positions, end)
             if want.forward:
                 found.ahead += positions
+                found.end = end if page.more else None
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in new]
             fresh = yield from sift(found.copies, fresh)
             weight += _add(fresh, found.fresh, want.max_bytes - weight)
-            end = page.next if page.next is not None else asked.lower
-            if want.chained:
-                found.chain.bound = min(horizon, end)
-            if want.forward:
-                found.end = end if page.more else None
             if not page.more or len(found.fresh) >= want.messages or weight >= want.max_bytes:
                 return
             if len(found.copies.hidden) >= MOST_COPIES:

@@ -28,7 +28,7 @@ class Node:
     is_shutdown = gone = False
 
     def __init__(self) -> None:
-        self._requests: list[Any] = []
+        self._requests: dict[int, Any] = {}
         self._sent = threading.Semaphore(0)
 
     def borrow_connection(self, _timeout: float) -> tuple[Node, int]:
@@ -40,9 +40,12 @@ class Node:
         if self.gone:
             raise ReferenceError
 
-    def send_msg(self, _message: object, _stream: int, answered: Any, *_rest: object) -> None:  # noqa: ANN401
+    def send_msg(self, _message: object, stream: int, answered: Any, *_rest: object) -> None:  # noqa: ANN401
         """Takes a request."""
-        self._requests.append(answered)
+        if self.gone:
+            raise ConnectionException("closed")
+        assert stream == len(self._requests)
+        self._requests[stream] = answered
         self._sent.release()
 
     def was_sent(self) -> bool:
@@ -51,7 +54,7 @@ class Node:
 
     def answer(self, answer: object) -> None:
         """Answers the last request."""
-        self._requests.pop()(answer)
+        self._requests.popitem()[1](answer)
 
     @property
     def waiting(self) -> int:
@@ -200,6 +203,17 @@ def test_where_no_node_takes_it_the_driver_looks_for_one(asking: Callable[..., A
     asked = asking(nodes=0)
     asked.send(idempotent=idempotent)
     assert asked.own_ways == [0]
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_request_that_its_connection_does_not_take_ends(asked: Asked, idempotent: bool) -> None:  # noqa: FBT001
+    """It may have been queued there, so only what may be sent twice is sent again."""
+    asked.nodes[0].gone = True
+    asked.send(idempotent=idempotent)
+    if idempotent:
+        assert asked.own_ways == [1]
+    else:
+        assert asked.error.outcome == "unknown"
 
 
 def test_an_answer_counts_though_its_connection_cannot_be_returned(asked: Asked) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.claims import ClaimTiming, EntryDraft, Poll, State
+from queuey.claims import MOST_ABOVE, ClaimReceipt, ClaimTiming, EntryDraft, Poll, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import Position
 from queuey.messages import Message, Page, Slice
@@ -49,12 +49,17 @@ class Partition:
         self.reads: list[Slice] = []
         self.state = State()
         self.now = 100.0
+        self.horizon = HORIZON
         self.scanner = Scanner(1, lambda: self.now, BYTES)
         known = [message for message in self.messages if message.position not in self.late]
         for at in range(0, len(known), MOST_IDS):
             self.give(known[at : at + MOST_IDS])
         self.scanner.claimed([message.position for message in self.messages])
         self.run(self.scanner.look(self.read))
+
+    def add_new(self, count: int) -> None:
+        """Stores messages just now."""
+        self.messages += [self.message(HORIZON + number) for number in range(count)]
 
     def message(self, ticks: int) -> Message:
         """One that is stored at an instant."""
@@ -66,7 +71,7 @@ class Partition:
         def begin(done: Done) -> None:
             self.reads.append(part)
             bare = self.leaves_out and not part.bodies
-            page, weight = Page([], HORIZON, part.upper, more=False), 0
+            page, weight = Page([], self.horizon, part.upper, more=False), 0
             for message in self.messages:
                 if part.lower <= message.position < part.upper:
                     page.messages.append(self.message(message.ticks) if not bare else _bare(message))
@@ -95,6 +100,14 @@ class Partition:
         self.give(found.fresh[:wanted], found)
         self.scanner.passed(self.state, found)
         return found
+
+    def settle(self) -> None:
+        """Acknowledges what was delivered."""
+        draft = EntryDraft(self.state, NOW, ClaimTiming())
+        draft.acknowledge(
+            [ClaimReceipt(1, *position, each.number) for position, each in self.state.outstanding.items()]
+        )
+        self.state.apply(self.state.number + 1, draft.entry(1))
 
     def give(self, messages: Sequence[Message], found: ScanResult | None = None) -> None:
         """Delivers messages, and moves the cursor."""
@@ -152,7 +165,7 @@ def test_a_poll_that_would_get_less_looks_through_all(at: int) -> None:
 def test_a_poll_that_gets_enough_does_not_wait_for_a_long_chain() -> None:
     """It reads a part of what is known; the next polls go on, so that what is late is found."""
     partition = Partition(3 * SHORT, [2 * SHORT + 5])
-    partition.messages += [partition.message(HORIZON + number) for number in range(50)]
+    partition.add_new(50)
     for _ in range(2):
         partition.reads.clear()
         before = partition.state.cursor
@@ -171,3 +184,50 @@ def test_bodies_are_read_from_the_first_unknown_message_on() -> None:
     unknown = partition.messages[7].position
     assert [part.bodies for part in partition.reads] == [False, True]
     assert partition.reads[0].lower < unknown == partition.reads[1].lower
+
+
+def test_a_chain_that_goes_on_keeps_to_its_first_horizon() -> None:
+    """A message that becomes visible between two of its reads is not passed, though the clock was ahead before."""
+    partition = Partition(3 * SHORT, [15])
+    hidden = partition.messages.pop(15)
+    partition.horizon = START + 12
+
+    def read(part: Slice) -> Call:
+        if len(partition.reads) == SHORT // (PAGE // 100) + 1:
+            partition.messages.insert(15, hidden)
+            partition.horizon = HORIZON
+        return plain(part)
+
+    plain = partition.read
+    partition.read = read  # type: ignore[method-assign]
+    partition.reads.clear()
+    found = partition.scan(1)
+    assert len(partition.reads) > SHORT // (PAGE // 100) + 1
+    assert not found.fresh
+    assert partition.state.cursor < hidden.position
+    assert positions(partition.scan(1).fresh) == [hidden.position]
+
+
+def test_what_is_late_comes_before_what_is_new() -> None:
+    """A poll that gets less than it wants from the front looks behind it as well, and nothing comes twice."""
+    partition = Partition(3 * SHORT, [5 * SHORT // 2])
+    partition.add_new(3)
+    found = partition.scan(10)
+    assert positions(found.fresh) == [*partition.late, *((HORIZON + number, 0) for number in range(3))]
+
+
+def test_late_messages_come_one_poll_after_the_other() -> None:
+    """No poll has to wait for the next chain while some are left."""
+    partition = Partition(8, range(3))
+    for number in range(3):
+        assert positions(partition.scan(1).fresh)[:1] == [partition.messages[number].position]
+
+
+def test_much_that_is_remembered_moves_the_cursor() -> None:
+    """However many new messages there are, polls pass all that is known when that is much."""
+    partition = Partition(3 * SHORT, [])
+    partition.add_new(50)
+    with replace_in(scans, MOST_ABOVE, 5 * SHORT):
+        partition.settle()
+        partition.scan(10)
+    assert partition.state.cursor >= partition.messages[3 * SHORT - 1].position

@@ -19,6 +19,7 @@ their caller packs them; see the protocol's specification, sections 4.1.6 (EXECU
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import struct
@@ -248,8 +249,8 @@ class _Request:
         if isinstance(answer, bytes):
             try:
                 rows = self.decode(answer)
-            except Exception:  # noqa: BLE001 - of another shape than expected
-                self.turn()
+            except Exception as error:  # noqa: BLE001 - of another shape than expected
+                self.lose(error)
                 return
         else:
             rows = answer.parsed_rows or []
@@ -419,7 +420,8 @@ class FastPath:
             except Exception as error:  # noqa: BLE001 - the driver's own way knows what to do about it
                 # The connection may have failed all its requests by now, this one with them: then it was returned.
                 if connection._requests.pop(stream, None) is not None:  # noqa: SLF001 - as the driver's future does
-                    pool.return_connection(connection)
+                    with contextlib.suppress(Exception):  # the session may be closed
+                        pool.return_connection(connection)
                 request.lose(error)
             return True
         return False
@@ -443,9 +445,9 @@ class FastPath:
         while self._sent and (self._sent[0].claim.locked() or self._sent[0].began < now - self._patience):
             request = self._sent.popleft()
             if not request.claim.locked():
+                self._late.append(request)
                 if self._patience:
                     self._ask(request)
-                self._late.append(request)
         for _ in range(len(self._late)):
             request = self._late.popleft()
             if request.claim.locked() or request.turned:
