@@ -241,7 +241,6 @@ class Scanner:
     ) -> Generator[Call, Any, None]:
         """Reads pages of a slice one after another until there is enough."""
         have = {message.position for message in found.fresh}
-        weight = bytes_of(found.fresh)
         # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes)
         asked = replace(part, limit=min(PAGE, want.messages - len(found.fresh))) if want.new else part
@@ -258,8 +257,8 @@ class Scanner:
                 found.end = end if page.more else None
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in new]
             fresh = yield from sift(found.copies, fresh)
-            weight += _add(fresh, found.fresh, want.max_bytes - weight)
-            if not page.more or len(found.fresh) >= want.messages or weight >= want.max_bytes:
+            _add(fresh, found.fresh, want.max_bytes - bytes_of(found.fresh))
+            if not page.more or want.satisfied(found.fresh):
                 return
             if len(found.copies.hidden) >= MOST_COPIES:
                 found.stopped = True
@@ -293,15 +292,14 @@ def bytes_of(messages: Sequence[Message]) -> int:
     return sum(len(message.body) for message in messages)
 
 
-def _add(messages: Sequence[Message], to: list[Message], left: int) -> int:
-    """Adds messages to others until their bodies have so many bytes; returns how many they have."""
+def _add(messages: Sequence[Message], to: list[Message], left: int) -> None:
+    """Adds messages to others until their bodies have so many bytes."""
     added = 0
     for message in messages:
         if added >= left:
             break
         to.append(message)
         added += len(message.body)
-    return added
 
 
 def conclude(draft: EntryDraft, chain: Chain, *, delete: bool = False) -> int:

@@ -319,14 +319,3 @@ def messages(found: Rows, partition: int, now: int) -> list[Message]:
         ticks = (last & 0x0FFF) << 48 | middle << 32 | first
         alive.append(Message(ticks, low ^ FLIP, partition, expires, body.decode()))
     return alive
-
-
-def without_bodies(found: Rows, partition: int, now: int) -> list[Message]:
-    """Returns messages for rows (id, expires), as :func:`messages`."""
-    alive = []
-    for data, expires in found:
-        if expires is None or expires <= now:
-            continue
-        first, middle, last, low = _unpack_id(data)
-        alive.append(Message((last & 0x0FFF) << 48 | middle << 32 | first, low ^ FLIP, partition, expires, ""))
-    return alive

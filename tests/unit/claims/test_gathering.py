@@ -131,7 +131,7 @@ def test_every_claim_gets_a_message() -> None:
 
 
 def test_messages_behind_many_that_are_gone() -> None:
-    """A small poll gets a new message, though an entry has no room for it beside all that is gone."""
+    """A small poll gets a new message, though what is gone fills more than one entry."""
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 12)

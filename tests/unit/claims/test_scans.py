@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims import MOST_ABOVE, ClaimReceipt, ClaimTiming, EntryDraft, Poll, State
@@ -74,8 +75,8 @@ class Partition:
             page, weight = Page([], self.horizon, part.upper, more=False), 0
             for message in self.messages:
                 if part.lower <= message.position < part.upper:
-                    page.messages.append(self.message(message.ticks) if not bare else _bare(message))
-                    weight += 0 if bare else len(message.body)
+                    page.messages.append(replace(message, body="") if bare else message)
+                    weight += len(page.messages[-1].body)
                     if len(page.messages) >= part.limit or weight >= part.max_bytes:
                         page.next, page.more = ids.following(message.position), True
                         break
@@ -116,10 +117,6 @@ class Partition:
         passed = 0 if found is None else conclude(draft, found.chain)
         if draft.changes or passed >= WORTH * SHORT // CHAIN:
             self.state.apply(self.state.number + 1, draft.entry(1))
-
-
-def _bare(message: Message) -> Message:
-    return Message(message.ticks, message.low, message.partition, message.expires, "")
 
 
 def positions(messages: Sequence[Message]) -> list[Position]:

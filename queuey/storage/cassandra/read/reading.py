@@ -309,7 +309,9 @@ def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now
 
 
 def _messages(probe: Probe, answer: Rows, partition: int, now: int) -> list[Message]:
-    return (message_codec.messages if probe.bodies else message_codec.without_bodies)(answer, partition, now)
+    if not probe.bodies:
+        answer = [(data, b"", expires, None) for data, expires in answer]
+    return message_codec.messages(answer, partition, now)
 
 
 def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:

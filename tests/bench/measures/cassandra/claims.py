@@ -7,7 +7,7 @@ import itertools
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from queuey.messages import NewMessage, Queue, QueueSpec
@@ -47,14 +47,9 @@ def claim1(bench: Bench) -> Report:
             calls["a transaction each"] = partial(transactions, cassandra, bench.pick(4, 2))
             bench.interleave(calls, bench.size(WARM, 1))
             samples = bench.interleave(calls, bench.size(5, 2))
-    *ours, theirs = samples
-    verdicts = [
-        Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=5, aim=10)
-        for name in ours
-    ]
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {wide_rows.PARTITIONS} partitions; messages a second."]
-    return Report("cassandra-claim1", "", rows, verdicts, notes)
+    return Report("cassandra-claim1", "", rows, against_last(samples, goal=5, aim=10), notes)
 
 
 @measure(
@@ -92,14 +87,9 @@ def claim100(bench: Bench) -> Report:
         }
         bench.interleave(calls, bench.size(WARM, 1))
         samples = bench.interleave(calls, bench.size(5, 2))
-    *ours, theirs = samples
-    verdicts = [
-        Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=1, aim=2)
-        for name in ours
-    ]
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {wide_rows.PARTITIONS} partitions; messages a second."]
-    return Report("cassandra-claim100", "", rows, verdicts, notes)
+    return Report("cassandra-claim100", "", rows, against_last(samples, goal=1, aim=2), notes)
 
 
 @measure("cassandra-hot", "Claims of one message from one partition: four processes of the service against one")
@@ -164,6 +154,15 @@ def fill(store: Store, queue: Queue, count: int) -> None:
         some = min(len(texts), count - at)
         new = [NewMessage(texts[n], 1 + n % queue.partitions, service.THREE_DAYS) for n in range(some)]
         store.append(queue, new)
+
+
+def against_last(samples: Mapping[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
+    """Compares the rates of every side but the last with those of the last one."""
+    *ours, theirs = samples
+    return [
+        Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=goal, aim=aim)
+        for name in ours
+    ]
 
 
 def transactions(cassandra: Nodes, seconds: float) -> Sample:
