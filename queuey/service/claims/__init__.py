@@ -360,7 +360,7 @@ class ClaimUseCases:
             if found is None:
                 done(None, error)
                 return
-            if kind == "renew" and self._runtime.boottime() - began > self._timing.answer_within(ttl):
+            if found and kind == "renew" and self._runtime.boottime() - began > self._timing.answer_within(ttl):
                 # Each partition was renewed in time, but the first claim would be over before the caller has the
                 # answer.
                 done(None, too_late())

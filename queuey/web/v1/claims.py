@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -85,7 +85,7 @@ class ClaimViews:
         given = read_query(environ, CLAIM_FIELDS)
         errors = Errors()
         limit = errors.take("limit", validators.integer, given.get("limit"), 1, MOST_CLAIMS)
-        ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
+        ttl = _ttl(given, errors)
         wait = errors.take("wait", validators.decimal, given.get("wait"), 0, self._limits.max_wait)
         partitions = errors.take("partitions", read_partitions, given.get("partitions"))
         if partitions == ():
@@ -93,7 +93,7 @@ class ClaimViews:
         errors.check()
         return {
             "limit": limit or DEFAULT_CLAIMS,
-            "ttl": DEFAULT_CLAIM if ttl is None else ttl,
+            "ttl": ttl,
             "wait": wait or 0.0,
             "partitions": partitions,
             "waiter": environ.get(WAITER),
@@ -151,10 +151,10 @@ class ClaimViews:
         given = read_object(read_body(environ, self._limits.max_body))
         errors = Errors()
         receipts = _receipts("receipts", given.get("receipts"), queue, errors)
-        ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
+        ttl = _ttl(given, errors)
         delay = errors.take("delay", validators.decimal, given.get("delay"), 0, MAX_CLAIM)
         errors.check()
-        return _Given(given["receipts"], receipts, DEFAULT_CLAIM if ttl is None else ttl, delay or 0.0)
+        return _Given(given["receipts"], receipts, ttl, delay or 0.0)
 
     # The queue
 
@@ -256,6 +256,12 @@ def _receipts(name: str, value: object, queue: Queue, errors: Errors) -> list[Cl
 def mark_of(queue: Queue) -> str:
     """Returns the end of a queue's receipts; it differs between queues, and before and after a purge."""
     return f"{crc32(b'%d' % queue.qid) & 0xFFFFFF:06x}"
+
+
+def _ttl(given: Mapping[str, Any], errors: Errors) -> float:
+    """Reads how long claims are to last, in whole milliseconds, as they are recorded."""
+    ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
+    return DEFAULT_CLAIM if ttl is None else round(ttl, 3)
 
 
 def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Response:

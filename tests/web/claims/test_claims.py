@@ -139,11 +139,18 @@ def test_renewing_prolongs_and_never_shortens(owner: Caller, q: str, clock: Cloc
     assert bodies(claim(owner)) == ["b", "c"]
 
 
-def test_renewing_for_nothing_releases(owner: Caller, q: str, clock: Clock) -> None:
-    """A renewal of no time gives the message back."""
+@pytest.mark.parametrize("ttl", [0, 5e-324, 0.0004])
+def test_renewing_for_nothing_releases(owner: Caller, q: str, clock: Clock, ttl: float) -> None:
+    """A renewal of no time gives the message back; times are in milliseconds."""
     claimed = claim(owner, limit=1, ttl=100)
-    assert statuses(settle(owner, "renew", *claimed, ttl=0)) == ["ok"]
+    assert statuses(settle(owner, "renew", *claimed, ttl=ttl)) == ["ok"]
     assert bodies(claim(owner)) == ["a", "b", "c"]
+
+
+def test_no_renewal_is_never_late(owner: Caller, q: str) -> None:
+    """Where nothing is renewed, no claim can be over, however short the time."""
+    reply = settle(owner, "renew", ttl=0.001)
+    assert (reply.status, statuses(reply)) == (200, [])
 
 
 def test_a_claim_of_no_time_shows_only(owner: Caller, q: str, clock: Clock) -> None:
