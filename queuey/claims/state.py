@@ -107,7 +107,8 @@ class State:
         above: Those above the cursor that are done.
         outbox: Those that are to become dead letters, with the queue and the number of deliveries.
         undeleted: Those that are to be deleted, by the entry that says so.
-        superseded: Those that were claimed when a newer value took their name, oldest first, and when that was.
+        superseded: Those that were delivered here before they were removed from here: a newer value took their name, or
+            they became dead letters, or a move took them. Oldest first, and when that was.
         withdrawn: The last entry that superseded messages, of those applied since this is in memory; 0: none.
         move: The newest move of messages to another queue; None: there was none.
         snapshot: The newest snapshot that the log names; 0: none.
@@ -192,7 +193,8 @@ class State:
         for position in entry.finals:
             self._finish(position)
         if entry.superseded:
-            self._supersede(number, entry)
+            self.withdrawn = number
+            self._take_away([position for position in entry.superseded if position in self.outstanding], entry.at)
         for position in self.outstanding if entry.release_all else entry.releases:
             self._release(position)
         for expires, positions in entry.renewals:
@@ -206,10 +208,10 @@ class State:
     def _apply_tasks(self, number: int, entry: Entry) -> None:
         """Notes follow-up work that is to be done, and work that was done."""
         if entry.move is not None:
-            self._apply_move(number, entry.move)
-        for position, target, deliveries in entry.outs:
-            self._finish(position)
-            self.outbox[position] = target, deliveries
+            self._apply_move(number, entry.move, entry.at)
+        if entry.outs:
+            self._take_away([position for position, _, _ in entry.outs], entry.at)
+            self.outbox.update((position, (target, deliveries)) for position, target, deliveries in entry.outs)
         for position in entry.sent:
             self.outbox.pop(position, None)
         if entry.delete and entry.finals:
@@ -217,7 +219,7 @@ class State:
         if entry.deleted:
             self.undeleted = {key: old for key, old in self.undeleted.items() if key > entry.deleted}
 
-    def _apply_move(self, number: int, step: MoveStep) -> None:
+    def _apply_move(self, number: int, step: MoveStep, at: int) -> None:
         move = self.move
         if move is None or move.number < step.move:
             move = self.move = MoveState(step.move)
@@ -228,6 +230,7 @@ class State:
             else:
                 for position, deliveries in move.taken:
                     self.above.discard(position)
+                    self.superseded.pop(position, None)
                     self.outstanding[position] = LastDelivery(number, deliveries, 0)
                     self._ended.setdefault(position)
             move.chunk, move.taken = 0, []
@@ -235,8 +238,7 @@ class State:
             claims = [(position, self.outstanding.get(position)) for position in step.taken]
             move.taken = [(position, 0 if claim is None else claim.deliveries) for position, claim in claims]
             move.chunk = number
-            for position in step.taken:
-                self._finish(position)
+            self._take_away(step.taken, at)
         move.ended = move.ended or step.ended
 
     def _claim(self, positions: list[Position], expires: int) -> None:
@@ -256,16 +258,15 @@ class State:
             self.above.add(position)
             heappush(self._above_heap, position)
 
-    def _supersede(self, number: int, entry: Entry) -> None:
-        """Ends messages that are removed. Only those that were claimed are remembered: nobody else has a receipt."""
-        self.withdrawn = number
-        for position in entry.superseded:
+    def _take_away(self, positions: list[Position], at: int) -> None:
+        """Ends messages that leave the queue. Those that were delivered are remembered: somebody has a receipt."""
+        for position in positions:
             if position in self.outstanding:
-                self._finish(position)
-                self.superseded[position] = entry.at
+                self.superseded[position] = at
+            self._finish(position)
         while self.superseded:
             first = next(iter(self.superseded))
-            if len(self.superseded) <= MOST_SUPERSEDED and self.superseded[first] >= entry.at - SUPERSEDED_FOR:
+            if len(self.superseded) <= MOST_SUPERSEDED and self.superseded[first] >= at - SUPERSEDED_FOR:
                 return
             del self.superseded[first]
 

@@ -365,8 +365,8 @@ class Refused(msgspec.Struct, frozen=True):
 
     Attributes:
         receipt: The receipt.
-        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller, or
-            a newer message has its name.
+        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller,
+            became a dead letter or was moved, or a newer message has its name.
     """
 
     receipt: str

@@ -232,10 +232,10 @@ def _standing(position: Position, state: State, now: int) -> _Standing:
     if position in state.outbox:
         target, deliveries = state.outbox[position]
         return _Standing(code="dead_letter", deliveries=deliveries, target=target)
-    if position in state.superseded:
-        return _Standing(code="superseded")
     if state.move is not None and any(position == taken for taken, _ in state.move.taken):
         return _Standing(code="moved")
+    if position in state.superseded:
+        return _Standing(code="superseded")
     if position in state.above or any(position in some for some in state.undeleted.values()):
         return _Standing(code="done")
     return _Standing(code="unclaimed" if state.number else None, passed=state.is_done(position))
@@ -277,7 +277,7 @@ def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
             text = f"It was delivered {times} and is about to become a dead letter in queue {standing.target!r}."
             yield Reason(code="dead_letter", text=text, partition=number)
         case "superseded":
-            text = "It was claimed when a newer message took its name, which removed it."
+            text = "It was delivered, and then became a dead letter, was moved, or lost its name to a newer message."
             yield Reason(code="superseded", text=text, partition=number)
         case "moved":
             yield Reason(code="moved", text="A move to another queue has taken it.", partition=number)

@@ -132,7 +132,8 @@ class History:
         for one in self.acknowledgings:
             if one.outcome in FOR_GOOD:
                 ends[one.position] = min(one.answered, ends.get(one.position, one.answered))
-        done = {one.position for one in self.acknowledgings if one.outcome == "done"}
+        # All of these were receipts, so none is told that it is done because the message has become a dead letter.
+        done = {one.position for one in self.acknowledgings if one.outcome in FOR_GOOD}
         return [
             f"G5: {one} was given after it had been done at {ends[one.position]}"
             for one in self.deliveries

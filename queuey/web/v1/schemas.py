@@ -381,7 +381,10 @@ class Release(Receipts):
 
 
 class Settlement(Struct, omit_defaults=True):
-    """The result of one receipt. ``superseded``: its message was delivered again, or replaced under its name."""
+    """The result of one receipt.
+
+    ``superseded``: its message was delivered again, became a dead letter, was moved, or was replaced under its name.
+    """
 
     receipt: str
     status: Literal["ok", "superseded"]

@@ -28,6 +28,7 @@ from queuey.claims import (
     decode_entry,
     encode_entry,
 )
+from queuey.claims.entries import MoveStep
 from queuey.ids import Position
 from queuey.messages import Message
 
@@ -409,11 +410,31 @@ def test_dead_letters() -> None:
     apply(state, draft)
     state = State.decode(state.encode())
     assert state.outbox == {at(1): ("orders.dead", 1)}
-    assert settle(state, "acknowledge", receipt(1, 1), receipt(2)) == [ReceiptStatus.FINAL, ReceiptStatus.FINAL]
+    assert settle(state, "acknowledge", receipt(1), receipt(2)) == [ReceiptStatus.FINAL, ReceiptStatus.FINAL]
     draft = EntryDraft(state, NOW, TIMING)
     draft.report_sent([at(1), at(2)])
     apply(state, draft)
     assert state.outbox == {}
+
+
+@pytest.mark.parametrize("what", ["acknowledge", "renew", "release"])
+def test_who_works_for_too_long_is_told_what_became_of_the_message(what: str) -> None:
+    """A message that became a dead letter, or was moved, is not the caller's any more; one that comes back is again."""
+    state = State()
+    first = claim(state, 1, 2, 3, ttl=1)
+    draft = EntryDraft(state, NOW + 2500, TIMING)
+    draft.bury([at(1)], "orders.dead")
+    apply(state, draft)
+    state.apply(state.number + 1, Entry(at=NOW + 2500, move=MoveStep(1, taken=[at(2), at(3), at(4)])))
+    chunk = state.number
+    for which in (state, State.decode(state.encode())):
+        receipts = receipt(1, first), receipt(2, first), receipt(4, first), receipt(1)
+        superseded, final = ReceiptStatus.SUPERSEDED, ReceiptStatus.FINAL
+        assert settle(which, what, *receipts) == [superseded, superseded, final, final]
+    state.apply(state.number + 1, Entry(at=NOW + 2600, move=MoveStep(1, returned=chunk)))
+    assert list(state.superseded) == [at(1)]
+    again = claim(state, 2, now=NOW + 3000)
+    assert settle(state, what, receipt(2, first), receipt(2, again)) == [ReceiptStatus.SUPERSEDED, ReceiptStatus.DONE]
 
 
 def test_deletions() -> None:
