@@ -493,6 +493,7 @@ class StoreIncompatible(QueueyError):
     """The store's format is one that this program does not know."""
 
     code = "StoreIncompatible"
+    outcome: Outcome = "unknown"
 
 
 class SettingsError(QueueyError):

@@ -25,6 +25,7 @@ STATUSES: dict[type[Exception], int] = {
     errors.TooManyRequests: 429,
     errors.TooManyWaiters: 503,
     errors.StoreUnavailable: 503,
+    errors.StoreIncompatible: 503,
 }
 """The most specific class of an error decides; whatever is not here is a defect of ours and answers 500."""
 
@@ -112,7 +113,9 @@ def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
     """Returns what an error says beyond its texts."""
     if FIRST in environ and environ[FIRST].in_doubt:
         return {"outcome": "unknown"}
-    if isinstance(error, errors.StoreUnavailable | errors.QueueChanged | errors.TooManyRequests):
+    if isinstance(
+        error, errors.StoreUnavailable | errors.StoreIncompatible | errors.QueueChanged | errors.TooManyRequests
+    ):
         outcome = getattr(error, "outcome", "none")
         batch = environ.get(BATCH)
         # A batch is stored all or none.

@@ -51,6 +51,8 @@ class Faults:
     """Deletions, and writes of dead letters, that fail; they may be done all the same."""
     unread: float = 0.0
     """Reads of logs that fail."""
+    torn: float = 0.0
+    """Those that see the number of an entry at another replica than the one that they ask for the entry."""
 
 
 @dataclass
@@ -378,6 +380,9 @@ class ModelStore:
             log.show()
         last = log.shown
         snapshot = None
+        torn = self._replicas.faults.torn
+        if torn and first <= last and not newest and self._world.rng.random() < torn:
+            return LogPage(last, [])
         if log.snapshot and (first == 1 or (first <= last and first not in log.entries)):
             snapshot = LogEntry(log.snapshot, log.snapshots[log.snapshot])
             first = log.snapshot + 1

@@ -96,11 +96,16 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
     assert "outcomes" not in owner("POST", "q", "x", headers=headers).json
 
 
-def test_a_changed_row_left_nothing() -> None:
-    """A row out of date that is told to a client says that nothing was stored."""
-    response = error_response(errors.QueueChanged("It changed."), {})
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(errors.QueueChanged("It changed."), "none"), (errors.StoreIncompatible("Update this program."), "unknown")],
+)
+def test_errors_that_a_later_request_may_not_meet(error: Exception, outcome: str) -> None:
+    """A row out of date says that nothing was stored; of a format that is not known nothing can be said."""
+    response = error_response(error, {})
     body = b"".join(response({"REQUEST_METHOD": "GET"}, lambda *_: None))
-    assert (response.status, json.loads(body)["outcome"]) == (503, "none")
+    assert (response.status, json.loads(body)["outcome"]) == (503, outcome)
+    assert str(error) in body.decode()
     assert ("Retry-After", "1") in response.headers
 
 
@@ -146,7 +151,7 @@ def test_every_error_has_a_status() -> None:
     def below(cls: type[Exception]) -> set[type[Exception]]:
         return {cls}.union(*(below(child) for child in cls.__subclasses__()))
 
-    unmet = {errors.QueueyError, errors.StoreIncompatible, errors.SettingsError, errors.TooLate}
+    unmet = {errors.QueueyError, errors.SettingsError, errors.TooLate}
     met = below(errors.QueueyError) - unmet
     statuses = {cls: status_of(cls.__new__(cls)) for cls in met if cls.__module__.startswith("queuey")}
     # Errors of the client's, and of jobs on Spark, are never raised by the service.

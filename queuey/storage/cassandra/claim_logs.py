@@ -316,7 +316,7 @@ def _reading(key: tuple[int, int], first: int) -> _Steps:
         last, named = head[0][:2] if head else (None, None)
         if last is None or last < first:
             return LogPage(last or 0, [])
-        if named is None:
+        if named is None or named < first:
             [found] = yield [(_ENTRIES, (*key, first))]
             return _page(found, last)
         snapshot, found = yield [(_SNAPSHOT, (*key, named)), (_ENTRIES, (*key, named + 1))]

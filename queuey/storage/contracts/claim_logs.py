@@ -75,7 +75,8 @@ class ClaimLogs(ABC):
 
         If ``first`` is 1 and the log names a snapshot, or if entries from ``first`` on are gone already, the page has
         the snapshot that the log names and what comes after it. A page has at most ``PAGE`` entries: a reader that has
-        not reached ``last`` reads again from the number after the page's.
+        not reached ``last`` reads again from the number after the page's. Without ``newest``, a page may have nothing
+        though ``last`` is higher, if an entry has not reached all replicas; with it, the entry is there.
 
         Args:
             queue: The queue.
