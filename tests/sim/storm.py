@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ OUTCOMES: Mapping[ReceiptStatus, Outcome] = {
 }
 TOGETHER = 0.5
 """Part of the histories whose web processes are the workers of one service, on one machine, with one clock."""
+SELDOM = 8
+"""In one of so many histories processes forget each log as soon as they can, and in another one reads are torn."""
 SEEN_UP = 0.95
 """How often a worker knows of a connection to another one."""
 STORM = 12.0
@@ -357,6 +360,8 @@ class Storm:
 
     def __init__(self, seed: int, setup: Setup | None = None) -> None:
         setup = setup or Setup()
+        if seed % SELDOM == 1:
+            setup = dataclasses.replace(setup, limits=Limits(claims_memory=1))
         self.world = world = World(seed)
         rng = world.rng
         self.faults = Faults(
@@ -366,6 +371,7 @@ class Storm:
             late=rng.choice((0, 0.1, 0.4)),
             failing=rng.choice((0, 0.3)),
             unread=rng.choice((0, 0, 0, 0.2)),
+            torn=0.3 if seed % SELDOM == 2 else 0,
         )
         self.queue = replace(
             QUEUE,

@@ -18,6 +18,7 @@ from queuey.claims.entries import CoverMade
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, NewMessage, Page, Queue, Slice
+from queuey.service import Limits
 from queuey.service.claims import duplicates, follow_ups
 from queuey.service.claims.claiming import ClaimSearch
 from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
@@ -261,6 +262,16 @@ def never_overdue(known: FollowUps, key: object, now: float) -> bool:
     return since == -math.inf
 
 
+def forgetting_since_when(known: FollowUps, keys: Iterable[object], since: float = 0.0) -> None:
+    """Counts from the moment at which a process reads of it."""
+
+
+def forgetting_who_had_it(state: State, positions: Iterable[Position], at: int) -> None:
+    """Ends messages that leave a queue as if they were acknowledged."""
+    for position in positions:
+        state._finish(position)
+
+
 def never_final(state: State, position: Position) -> bool:
     """Takes nothing for final that lies at or below the cursor."""
     return position in state.above
@@ -342,6 +353,14 @@ MUTATIONS = {
     ),
     "deletions of a process that died": Mutation(
         ("on_ack",), instead=lambda: replace(FollowUps._is_overdue, never_overdue)
+    ),
+    "how old open work is, whenever a process has read of it": Mutation(
+        ("G6", "on_ack"),
+        Setup(limits=Limits(claims_memory=1)),
+        instead=lambda: replace(FollowUps.found, forgetting_since_when),
+    ),
+    "whose claims were lost to a dead letter": Mutation(
+        ("G5",), instead=lambda: replace(State._take_away, forgetting_who_had_it)
     ),
     "the append before the dead letter": Mutation(
         ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first)

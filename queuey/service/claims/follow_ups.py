@@ -39,6 +39,18 @@ class FollowUps:
         self._open: dict[object, float] = {}
         self._deleted: set[int] = set()
 
+    def found(self, keys: Iterable[object], since: float = -OVERDUE) -> None:
+        """Notes entries whose deletions, and dead letters, that other processes have had to deal with.
+
+        A process may forget a log and read it again before they are overdue: how long it has known them says nothing.
+
+        Args:
+            keys: What the log, or a snapshot, says.
+            since: When the entry was written (boot time); without it, it is high time.
+        """
+        for key in keys:
+            self._open.setdefault(key, since)
+
     def deletions(self, state: State, own: int, now: float) -> list[int]:
         """Returns the entries whose deletions this process is to carry out.
 

@@ -206,11 +206,7 @@ class PartitionLog:
             draft, passed = self._decide(queue, taken, material)
             if not draft.changes and passed < WORTH:
                 leave(taken)
-                if (
-                    polls
-                    and not any(poll.poll.given for poll in polls)
-                    and (yield from self._catch_up_for(queue, polls))
-                ):
+                if (yield from self._catch_up_for(queue, polls)):
                     material = None
                     continue
                 self._totals.ended(taken, None, self.state)
@@ -221,6 +217,10 @@ class PartitionLog:
                 yield from self._delete(queue, 0)
                 yield from self._publish(queue, [])
                 return
+            if self._length.is_due():
+                # This may take long, and the expiries of claims count from the decision.
+                yield from self._snapshot(queue)
+                continue
             entry, number = self._complete(queue, draft), state.number + 1
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
@@ -232,13 +232,11 @@ class PartitionLog:
                 self._answer(taken, polls, material, Appended(number, chosen))
                 yield from self._publish(queue, [position for position, _, _ in entry.outs])
                 yield from self._duplicates.forget(queue, self.state)
-                yield from self._snapshot(queue)
                 return
             self._line.join(taken, self.state.number, polls=True)
             self._give_up_late(taken)
-            stale = self.state is not state or self.state.withdrawn >= number
-            if stale or not set(polls_of(taken)) <= set(polls) or not self._is_of_use(self.state, material):
-                material = None
+            current = self.state is state and self.state.withdrawn < number and set(polls_of(taken)) <= set(polls)
+            material = material if current and self._is_of_use(self.state, material) else None
 
     def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
         """Loads the state if it is missing, and reads on until it contains all that the requests name."""
@@ -247,7 +245,7 @@ class PartitionLog:
         newest = max((one.newest() for one in taken if isinstance(one, SettleRequest)), default=0)
         looks = [request.asked for request in taken if isinstance(request, LookRequest)]
         if newest > self.state.number or any(asked > self._current for asked in looks):
-            yield from self._catch_up(queue)
+            yield from self._read_from(queue, self.state)
         state = self.state
         for request in taken:
             if isinstance(request, SettleRequest) and request.newest() > state.number:
@@ -420,15 +418,12 @@ class PartitionLog:
         yield from self._read_from(queue, State(), newest=True)
         self._is_loaded = True
 
-    def _catch_up(self, queue: Queue) -> Work:
-        yield from self._read_from(queue, self.state)
-
-    def _catch_up_for(self, queue: Queue, polls: Sequence[Request]) -> Work:
-        """Reads entries that other processes wrote since the polls were asked for; returns whether there were any."""
-        if all(poll.asked <= self._current for poll in polls):
+    def _catch_up_for(self, queue: Queue, polls: Sequence[PollRequest]) -> Work:
+        """If polls find nothing, reads what others wrote since they were asked for; returns whether there was any."""
+        if any(poll.poll.given for poll in polls) or all(poll.asked <= self._current for poll in polls):
             return False
         before = self.state.number
-        yield from self._catch_up(queue)
+        yield from self._read_from(queue, self.state)
         return self.state.number > before
 
     def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> Work:
@@ -442,9 +437,11 @@ class PartitionLog:
             state = (yield partial(self._runtime.block, apply)) if _is_long(page) else apply()
             if state.number >= page.last:
                 break
-            if state.number == before:
+            if state.number == before and newest:
                 text = f"ends at {page.last}, and entry {before + 1} is missing"
                 raise StoreIncompatible(f"The claim log of partition {self._partition} {text}.")
+            # Not every replica has the entry yet: a serial read brings it to them.
+            newest = newest or state.number == before
         self.state = state
         self._current = began
         return tokens
@@ -454,6 +451,7 @@ class PartitionLog:
         if page.snapshot is not None and page.snapshot.number > state.number:
             state = State.decode(page.snapshot.body)
             self._length.read(len(page.snapshot.body))
+            self._follow_ups.found([*state.undeleted, *state.outbox])
         for one in page.entries:
             if one.number > state.number:
                 entry = decode_entry(one.body)
@@ -462,10 +460,12 @@ class PartitionLog:
         return state
 
     def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
+        written = self._runtime.boottime_at(entry.at)
         new = [place for _, places in entry.claims for place in places if place > state.cursor]
         state.apply(one.number, entry)
         self._scanner.claimed([place for place in new if state.outstanding[place].deliveries == 1])
-        self._length.entered(one.number, len(one.body), self._runtime.boottime())
+        self._length.entered(one.number, len(one.body), written)
+        self._follow_ups.found([one.number, *(place for place, _, _ in entry.outs)], written)
 
     def _read_log(self, queue: Queue, first: int, *, newest: bool) -> Call:
         def begin(done: Done) -> None:
@@ -567,9 +567,7 @@ class PartitionLog:
             self.add(SentRequest(queue, ignore, sent))
 
     def _snapshot(self, queue: Queue) -> Work:
-        """Writes a snapshot if it is time; the next entry names it."""
-        if not self._length.is_due():
-            return
+        """Writes a snapshot; the next entry names it."""
         state = self.state
         self._length.begun()
 

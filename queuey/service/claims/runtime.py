@@ -42,6 +42,14 @@ class Runtime(ABC):
     def boottime(self) -> float:
         """Returns seconds on a clock that goes on while the machine sleeps."""
 
+    def boottime_at(self, when: int) -> float:
+        """Returns what :meth:`boottime` was when some clock showed ``when`` (milliseconds since 1970); now at most.
+
+        Raises:
+            StoreUnavailable: The clock cannot be trusted now.
+        """
+        return self.boottime() - max(0, self.now() - when) / 1000
+
     @abstractmethod
     def submit(self, work: Callable[[], None]) -> None:
         """Runs some work soon, in another thread; it must not block."""

@@ -44,19 +44,19 @@ class LogLength:
         self._marks: deque[tuple[float, int]] = deque()
         self.to_name = 0
 
-    def entered(self, number: int, length: int, now: float) -> None:
+    def entered(self, number: int, length: int, written: float) -> None:
         """Notes an entry.
 
         Args:
             number: Of the entry.
             length: Bytes.
-            now: Boot time.
+            written: When (boot time), whoever wrote it: a process may read a log, forget it and read it again.
         """
         self._entries += 1
         self._bytes += length
-        if not self._marks or now - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):
-            self._marks.append((now, number))
-            while len(self._marks) > 1 and self._marks[1][0] <= now - self._upkeep.kept_seconds:
+        if not self._marks or written - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):
+            self._marks.append((written, number))
+            while len(self._marks) > 1 and self._marks[1][0] <= written - self._upkeep.kept_seconds:
                 self._marks.popleft()
 
     def read(self, length: int) -> None:

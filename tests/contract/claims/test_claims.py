@@ -15,9 +15,9 @@ from msgspec import structs
 from queuey import ids
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.deadletters import dead_letter_from
-from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreUnavailable
+from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreIncompatible, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Location, LogEntry, Message, Meta, NewMessage, Principal, Queue, QueueSpec
+from queuey.messages import Location, LogEntry, LogPage, Message, Meta, NewMessage, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
@@ -385,6 +385,28 @@ def test_snapshots(store: Store, other: Store) -> None:
     assert late.claims.counts(there)[1].claimed == 299
 
 
+def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) -> None:
+    """A read may see the number of an entry and not the entry; it is read again so that it is there."""
+    queue = make_queue(store)
+    say(store, queue, "a")
+    watched, reads = InterposedStore(other), []
+    (one, access), (two, there) = enter(store, queue), enter(watched.store, queue)
+    assert texts(two.claims.claim(there, limit=1, ttl=0)) == ["a"]
+
+    def torn(queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+        reads.append(newest)
+        return other.read_log(queue, partition, first, newest=True) if newest else LogPage(1, [])
+
+    watched.instead(Store.begin_read_log, lambda *_: False)
+    watched.instead(Store.read_log, torn)
+    assert texts(one.claims.claim(access, limit=1, ttl=60)) == ["a"]
+    assert two.claims.claim(there, limit=1, ttl=60) == []
+    assert reads == [False, True]
+    watched.instead(Store.read_log, lambda *_, **__: LogPage(9, []))
+    with pytest.raises(StoreIncompatible, match="ends at 9, and entry 2 is missing"):
+        two.claims.counts(there)
+
+
 def test_dead_letters(store: Store, clock: Clock) -> None:
     """A message that was delivered as often as the queue allows becomes a dead letter, and is delivered no more."""
     spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=2, principals=(Principal("app:other"),))
@@ -398,7 +420,7 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
         service.claims.release(access, [claimed.receipt])
     assert service.claims.claim(access, limit=9, ttl=10) == []
     assert eventually(lambda: service.claims.counts(access)[2].dead == 0)
-    assert statuses(service.claims.acknowledge(access, [claimed.receipt])) == [ReceiptStatus.FINAL]
+    assert statuses(service.claims.acknowledge(access, [claimed.receipt])) == [ReceiptStatus.SUPERSEDED]
     dead = store.queue(APP, f"{queue.name}.dead", fresh=True)
     assert (dead.partitions, dead.principals) == (2, queue.principals)
     [letter] = store.fetch(dead, [(2, place)])

@@ -69,3 +69,22 @@ def test_many_queues_with_claims(count: int) -> None:
     assert 0.5 * BOUND < highest < 1.2 * BOUND
     claim(1, TOGETHER)
     assert given == count - 1
+
+
+def test_logs_that_are_forgotten_between_requests_stay_short() -> None:
+    """A process that reads a log anew for each request truncates it, too."""
+    world = World(1)
+    replicas = Replicas(world, Faults())
+    web = Web(world, replicas, 0.0, Setup(limits=Limits(claims_memory=1)))
+    queues = [Queue(application="acme", name="q", uid=number, qid=number) for number in (1, 2)]
+    given: list[HandedOut] = []
+    for _ in range(60):
+        replicas.write(web.process, 1, "x", lambda _place: None)
+        for queue in queues:
+            world.run(world.now + 0.5)
+            web.claims.begin_claim(queue, lambda claimed, _error: given.extend(claimed or ()), limit=1, ttl=1e6)
+    world.run(world.now + 1.0)
+    assert len(given) == 120
+    for queue in queues:
+        log = replicas.logs[queue.qid, 1]
+        assert (log.last, log.snapshot > 40, len(log.entries) < 20) == (60, True, True)
