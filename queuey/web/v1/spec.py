@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from queuey import __version__
@@ -17,7 +18,6 @@ LIMITS = Limits()
 """Of these, only constants may be used here: the document is the same whatever the settings are."""
 ANY_TEXT: dict[str, Any] = {"type": "string"}
 FORM = "application/x-www-form-urlencoded"
-OCTETS = "application/octet-stream"
 
 SECURITY = {
     "type": "apiKey",
@@ -62,17 +62,9 @@ PATH_PARAMETERS = (
         about="Comma list of `<id>` (partition 1) or `<partition>:<id>`",
         schema=_pattern(f"{ID}(,{ID})*"),
     ),
+    Parameter(name="id", place="path", about="`<id>`: in every partition; or `<partition>:<id>`", schema=_pattern(ID)),
     Parameter(
-        name="id",
-        place="path",
-        about="`<id>`: in every partition; or `<partition>:<id>`",
-        schema=_pattern(ID),
-    ),
-    Parameter(
-        name="name",
-        place="path",
-        about="Name of a message",
-        schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME},
+        name="name", place="path", about="Name of a message", schema=_pattern("[^/]+") | {"maxLength": LONGEST_NAME}
     ),
     Parameter(name="move", place="path", about="Move", schema=_pattern("[^/]+")),
     Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
@@ -187,8 +179,18 @@ TOO_LONG = (*USUAL, 413)
 WITH_BODY = (*TOO_LONG, 415)
 
 
-def _ok(kind: Any) -> dict[int, ResponseSpec]:  # noqa: ANN401 - a msgspec type
-    return {200: ResponseSpec({JSON: kind})}
+def _operation(
+    method: str,
+    path: str,
+    summary: str,
+    answer: Any,  # noqa: ANN401 - a msgspec type
+    *,
+    errors: Sequence[int] = USUAL,
+    **more: Any,  # noqa: ANN401 - other fields of an operation
+) -> Operation:
+    """Returns an operation; ``answer`` is the type of the JSON that 200 comes with, or all answers by status."""
+    success = answer if isinstance(answer, dict) else {200: ResponseSpec({JSON: answer})}
+    return Operation(method=method, path=path, summary=summary, success=success, errors=errors, **more)
 
 
 def _bodies(kind: Any) -> Content:  # noqa: ANN401 - a msgspec type
@@ -197,313 +199,217 @@ def _bodies(kind: Any) -> Content:  # noqa: ANN401 - a msgspec type
 
 def _asked_by_post(path: str, summary: str, question: Any, answer: Any) -> Operation:  # noqa: ANN401 - msgspec types
     """Returns an operation that changes nothing and takes its parameters as a JSON body."""
-    return Operation(
-        method="POST", path=path, summary=summary, body={JSON: question}, success=_ok(answer), errors=WITH_BODY
-    )
+    return _operation("POST", path, summary, answer, body={JSON: question}, errors=WITH_BODY)
 
 
 QUEUE_OPERATIONS = (
-    Operation(
-        method="GET",
-        path="/v1/@all",
-        summary="List applications, for operators",
+    _operation(
+        "GET",
+        "/v1/@all",
+        "List applications, for operators",
+        schemas.ApplicationList,
         parameters=(LIST_PARAMETERS[0], _query("offset", "Application to start at, inclusive"), STRICT),
-        success=_ok(schemas.ApplicationList),
-        errors=USUAL,
     ),
-    Operation(
-        method="POST",
-        path=APP,
-        summary="Create queue",
+    _operation(
+        "POST",
+        APP,
+        "Create queue",
+        {201: ResponseSpec({JSON: schemas.CreatedQueue}), 200: ResponseSpec({JSON: schemas.CreatedQueue})},
         body=_bodies(schemas.NewQueue),
         body_may_be_empty=True,
-        success={201: ResponseSpec({JSON: schemas.CreatedQueue}), 200: ResponseSpec({JSON: schemas.CreatedQueue})},
         errors=(*WITH_BODY, 409),
     ),
-    Operation(
-        method="GET",
-        path=APP,
-        summary="List queues",
-        parameters=LIST_PARAMETERS,
-        success=_ok(schemas.QueueList),
-        errors=USUAL,
-    ),
-    Operation(
-        method="PUT",
-        path=QUEUE,
-        summary="Update queue",
+    _operation("GET", APP, "List queues", schemas.QueueList, parameters=LIST_PARAMETERS),
+    _operation(
+        "PUT",
+        QUEUE,
+        "Update queue",
+        schemas.UpdatedQueue,
         body=_bodies(schemas.QueueFields),
         body_may_be_empty=True,
-        success=_ok(schemas.UpdatedQueue),
         errors=WITH_BODY,
     ),
-    Operation(method="DELETE", path=QUEUE, summary="Delete queue", success=_ok(schemas.Done), errors=USUAL),
-    Operation(
-        method="DELETE",
-        path=QUEUE + "/messages",
-        summary="Purge queue",
-        success=_ok(schemas.Done),
-        errors=USUAL,
-    ),
-    Operation(
-        method="GET",
-        path=QUEUE + "/info",
-        summary="Describe queue",
-        success=_ok(schemas.QueueInfo),
-        errors=USUAL,
-    ),
+    _operation("DELETE", QUEUE, "Delete queue", schemas.Done),
+    _operation("DELETE", QUEUE + "/messages", "Purge queue", schemas.Done),
+    _operation("GET", QUEUE + "/info", "Describe queue", schemas.QueueInfo),
 )
 MESSAGE_OPERATIONS = (
-    Operation(
-        method="POST",
-        path=QUEUE,
-        summary="Post messages, one with any body or a batch as JSON",
+    _operation(
+        "POST",
+        QUEUE,
+        "Post messages, one with any body or a batch as JSON",
+        {201: ResponseSpec({JSON: schemas.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})},
         about=f"{KEPT_HEADERS} With an Idempotency-Key: 409, a post with that key is being carried out; 422, the key "
         "is that of another post.",
         parameters=POST_HEADERS,
         body={JSON: schemas.MessagesToPost, "*/*": {}},
-        success={
-            201: ResponseSpec({JSON: schemas.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})
-        },
         errors=(*WITH_BODY, 409, 422),
     ),
-    Operation(
-        method="GET",
-        path=QUEUE,
-        summary="Read range",
-        parameters=RANGE_PARAMETERS,
-        success=_ok(schemas.RangeRead),
-        errors=USUAL,
-    ),
+    _operation("GET", QUEUE, "Read range", schemas.RangeRead, parameters=RANGE_PARAMETERS),
     _asked_by_post(APP + "/_read", "Read several ranges", schemas.ManyRanges, schemas.ManyRead),
-    Operation(
-        method="GET",
-        path=QUEUE + "/{ids}",
-        summary="Get messages, by id",
+    _operation(
+        "GET",
+        QUEUE + "/{ids}",
+        "Get messages, by id",
+        {200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN), STRICT),
-        success={200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         errors=TOO_LONG,
     ),
-    Operation(
-        method="PUT",
-        path=QUEUE + "/{ids}",
-        summary="Put messages, one body at all the ids",
+    _operation(
+        "PUT",
+        QUEUE + "/{ids}",
+        "Put messages, one body at all the ids",
+        schemas.Done,
         about=KEPT_HEADERS,
         parameters=(TTL, ENCODING),
         body={"*/*": {}},
-        success=_ok(schemas.Done),
         errors=WITH_BODY,
     ),
-    Operation(
-        method="DELETE",
-        path=QUEUE + "/{ids}",
-        summary="Delete messages, by id",
-        success=_ok(schemas.Done),
-        errors=USUAL,
-    ),
+    _operation("DELETE", QUEUE + "/{ids}", "Delete messages, by id", schemas.Done),
 )
 NAME_OPERATIONS = (
-    Operation(
-        method="POST",
-        path=QUEUE + "/named/{name}",
-        summary="Create named message",
+    _operation(
+        "POST",
+        QUEUE + "/named/{name}",
+        "Create named message",
+        {201: ResponseSpec({JSON: schemas.Posted}), 200: ResponseSpec({JSON: schemas.Posted})},
         about=f"201: stored. 200: the same message has the name. 409: another one has it. {KEPT_HEADERS}",
         parameters=(TTL, ENCODING),
         body={"*/*": {}},
-        success={201: ResponseSpec({JSON: schemas.Posted}), 200: ResponseSpec({JSON: schemas.Posted})},
         errors=(*WITH_BODY, 409),
     ),
-    Operation(
-        method="PUT",
-        path=QUEUE + "/named/{name}",
-        summary="Replace named message",
+    _operation(
+        "PUT",
+        QUEUE + "/named/{name}",
+        "Replace named message",
+        schemas.Posted,
         about=f"The message that has the name is removed; who had claimed it learns that at ack. {KEPT_HEADERS}",
         parameters=(TTL, ENCODING),
         body={"*/*": {}},
-        success=_ok(schemas.Posted),
         errors=(*WITH_BODY, 409),
     ),
-    Operation(
-        method="GET",
-        path=QUEUE + "/named/{name}",
-        summary="Get named message",
+    _operation(
+        "GET",
+        QUEUE + "/named/{name}",
+        "Get named message",
+        {200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         parameters=(_query("raw", "The bytes as they were posted", BOOLEAN), STRICT),
-        success={200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         errors=(*USUAL, 409),
     ),
-    Operation(
-        method="DELETE",
-        path=QUEUE + "/named/{name}",
-        summary="Delete named message",
-        success=_ok(schemas.Done),
-        errors=(*USUAL, 409),
-    ),
+    _operation("DELETE", QUEUE + "/named/{name}", "Delete named message", schemas.Done, errors=(*USUAL, 409)),
 )
 OFFSET_OPERATIONS = (
     _asked_by_post(QUEUE + "/lag", "Count what lies behind cursors", schemas.Cursors, schemas.LagRead),
-    Operation(
-        method="GET",
-        path=QUEUE + "/offsets",
-        summary="List groups",
-        success=_ok(schemas.GroupList),
-        errors=USUAL,
-    ),
-    Operation(
-        method="GET",
-        path=QUEUE + "/offsets/{group}",
-        summary="Show offsets",
-        success=_ok(schemas.GroupState),
-        errors=USUAL,
-    ),
-    Operation(
-        method="PUT",
-        path=QUEUE + "/offsets/{group}",
-        summary="Record offsets",
+    _operation("GET", QUEUE + "/offsets", "List groups", schemas.GroupList),
+    _operation("GET", QUEUE + "/offsets/{group}", "Show offsets", schemas.GroupState),
+    _operation(
+        "PUT",
+        QUEUE + "/offsets/{group}",
+        "Record offsets",
+        schemas.RecordedOffsets,
         body={JSON: schemas.NewOffsets},
-        success=_ok(schemas.RecordedOffsets),
         errors=(*WITH_BODY, 409),
     ),
-    Operation(
-        method="DELETE",
-        path=QUEUE + "/offsets/{group}",
-        summary="Forget group",
-        success=_ok(schemas.Done),
-        errors=USUAL,
-    ),
+    _operation("DELETE", QUEUE + "/offsets/{group}", "Forget group", schemas.Done),
 )
 
 
 def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
     """Returns an operation that is about claims by their receipts."""
-    return Operation(
-        method="POST",
-        path=f"{QUEUE}/claims/{what}",
-        summary=summary,
+    return _operation(
+        "POST",
+        f"{QUEUE}/claims/{what}",
+        summary,
+        schemas.Settled,
         about="409: some messages were delivered again, or replaced; `results` says which. All others are done.",
         body={JSON: body},
-        success=_ok(schemas.Settled),
         errors=(*WITH_BODY, 409),
     )
 
 
 CLAIM_OPERATIONS = (
-    Operation(
-        method="POST",
-        path=QUEUE + "/claims",
-        summary="Claim messages",
+    _operation(
+        "POST",
+        QUEUE + "/claims",
+        "Claim messages",
+        schemas.Claims,
         about="409: this queue's consistency level cannot be claimed from. A receipt that is superseded does not fail "
         "the request. Sending the same request again is safe.",
         parameters=CLAIM_PARAMETERS,
         body={JSON: schemas.ClaimRequest},
         body_may_be_empty=True,
-        success=_ok(schemas.Claims),
         errors=(*WITH_BODY, 409),
     ),
     _by_receipts("ack", "Acknowledge messages", schemas.Receipts),
     _by_receipts("renew", "Renew claims", schemas.Renewal),
     _by_receipts("release", "Release claims", schemas.Release),
-    Operation(
-        method="GET",
-        path=QUEUE + "/claims",
-        summary="Count claims",
-        success=_ok(schemas.ClaimCounts),
-        errors=(*USUAL, 409),
-    ),
-    Operation(
-        method="DELETE",
-        path=QUEUE + "/claims",
-        summary="Release all claims",
-        success=_ok(schemas.Done),
-        errors=(*USUAL, 409),
-    ),
-    Operation(
-        method="GET",
-        path=QUEUE + "/size",
-        summary="Count messages, those that are not acknowledged",
+    _operation("GET", QUEUE + "/claims", "Count claims", schemas.ClaimCounts, errors=(*USUAL, 409)),
+    _operation("DELETE", QUEUE + "/claims", "Release all claims", schemas.Done, errors=(*USUAL, 409)),
+    _operation(
+        "GET",
+        QUEUE + "/size",
+        "Count messages, those that are not acknowledged",
+        schemas.QueueSize,
         parameters=(
             _query("limit", "Count up to so many, and estimate beyond", _number(1, MOST_COUNTED, DEFAULT_COUNTED)),
             STRICT,
         ),
-        success=_ok(schemas.QueueSize),
         errors=(*USUAL, 409),
     ),
-    Operation(
-        method="GET",
-        path=QUEUE + "/peek",
-        summary="Peek at messages, the oldest that are not acknowledged",
+    _operation(
+        "GET",
+        QUEUE + "/peek",
+        "Peek at messages, the oldest that are not acknowledged",
+        schemas.Fetched,
         parameters=(_query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)), STRICT),
-        success=_ok(schemas.Fetched),
         errors=(*USUAL, 409),
     ),
 )
-EXPLAIN_OPERATION = Operation(
-    method="GET",
-    path=QUEUE + "/explain/{id}",
-    summary="Explain message",
+EXPLAIN_OPERATION = _operation(
+    "GET",
+    QUEUE + "/explain/{id}",
+    "Explain message",
+    schemas.Explanation,
     about="Says why a message is not read or claimed, yet or any more. An id that is not there is explained, too.",
-    success=_ok(schemas.Explanation),
-    errors=USUAL,
 )
 MOVE_OPERATIONS = (
-    Operation(
-        method="POST",
-        path=APP + "/_moves",
-        summary="Move messages to another queue",
+    _operation(
+        "POST",
+        APP + "/_moves",
+        "Move messages to another queue",
+        {202: ResponseSpec({JSON: schemas.Move}, {"Location": "Where to ask how it stands"})},
         about="Begins a job that moves what the queue has now. While it runs, the same request gives the same job. "
         "409: the queue is being moved elsewhere, or its consistency level cannot be claimed from.",
         body={JSON: schemas.NewMove},
-        success={202: ResponseSpec({JSON: schemas.Move}, {"Location": "Where to ask how it stands"})},
         errors=(*WITH_BODY, 409),
     ),
-    Operation(
-        method="GET",
-        path=APP + "/_moves",
-        summary="List moves",
-        success=_ok(schemas.MoveList),
-        errors=USUAL,
-    ),
-    Operation(
-        method="GET",
-        path=APP + "/_moves/{move}",
-        summary="Show move",
-        success=_ok(schemas.Move),
-        errors=USUAL,
-    ),
-    Operation(
-        method="DELETE",
-        path=APP + "/_moves/{move}",
-        summary="Cancel move",
+    _operation("GET", APP + "/_moves", "List moves", schemas.MoveList),
+    _operation("GET", APP + "/_moves/{move}", "Show move", schemas.Move),
+    _operation(
+        "DELETE",
+        APP + "/_moves/{move}",
+        "Cancel move",
+        schemas.Move,
         about="What has been moved stays in the target. A move that has ended stays as it is.",
-        success=_ok(schemas.Move),
-        errors=USUAL,
     ),
 )
 HELLO_OPERATIONS = tuple(
-    Operation(
-        method="GET",
-        path=path,
-        summary=summary,
-        success=_ok(schemas.Hello),
-        errors=(400, 500, 503),
-        anonymous=True,
-    )
+    _operation("GET", path, summary, schemas.Hello, errors=(400, 500, 503), anonymous=True)
     for path, summary in (("/", "Show service"), ("/v1", "Show api"))
 )
-DOCUMENT_OPERATION = Operation(
-    method="GET",
-    path="/v1/openapi.json",
-    summary="Get this document",
-    success={200: ResponseSpec({JSON: {"type": "object"}})},
+DOCUMENT_OPERATION = _operation(
+    "GET",
+    "/v1/openapi.json",
+    "Get this document",
+    {200: ResponseSpec({JSON: {"type": "object"}})},
     errors=(400,),
     anonymous=True,
 )
-PAGE_OPERATION = Operation(
-    method="GET",
-    path="/docs",
-    summary="Read this document, as a page",
-    success={
-        200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "No scripts, nothing from elsewhere"})
-    },
+PAGE_OPERATION = _operation(
+    "GET",
+    "/docs",
+    "Read this document, as a page",
+    {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "No scripts, nothing from elsewhere"})},
     errors=(400,),
     anonymous=True,
 )
