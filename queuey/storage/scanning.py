@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from queuey import ids
-from queuey.errors import QueueChanged
 from queuey.ids import FIRST, LAST, LOW_MIN, Position
-from queuey.messages import Measure, Message, PartitionInfo, Queue, Slice
+from queuey.messages import Message, PartitionInfo, Queue, Slice
 from queuey.storage import Bulk, Messages
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch
 
 
 class Scanning(Messages, Bulk):
@@ -40,41 +35,6 @@ class Scanning(Messages, Bulk):
             if page.next is not None:
                 bounds = {"upper": ids.following(page.next)} if part.descending else {"lower": page.next}
                 part = msgspec.structs.replace(part, **bounds)
-
-    def horizon(self, queue: Queue) -> int:
-        """See the contract."""
-        [page] = self.read(queue, [Slice(1, LAST, LAST, limit=1)])
-        return page.horizon
-
-    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
-        """See the contract."""
-        from queuey.storage import columns  # noqa: PLC0415 - needs Arrow, which only pipelines install
-
-        for messages in self.scan(queue, part):
-            yield columns.batch_of(messages, bodies=bodies)
-
-    def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
-        """See the contract."""
-        upper = max(part.lower, min(part.upper, (self.horizon(queue), LOW_MIN)))
-        [page] = self.read(queue, [msgspec.structs.replace(part, upper=upper)])
-        at = page.next if page.more and page.next is not None else upper
-        return len(page.messages), at
-
-    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
-        """See the contract."""
-        for queue in queues:
-            try:
-                yield list(self._measured(queue))
-            except QueueChanged:
-                yield []
-
-    def _measured(self, queue: Queue) -> Iterator[Measure]:
-        for info in self.inspect(queue)[1]:
-            if info.count and info.oldest is not None and info.newest is not None:
-                parts = self.scan(queue, Slice(info.partition, limit=1000, delayed=False))
-                texts = (message.body for messages in parts for message in messages)
-                size = sum(len(text.encode() if isinstance(text, str) else text) for text in texts)
-                yield Measure(info.partition, info.count, size, info.exact, info.oldest, info.newest)
 
 
 def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
