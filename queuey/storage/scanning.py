@@ -9,20 +9,13 @@ from itertools import pairwise
 import msgspec
 
 from queuey import ids
-from queuey.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, PartitionInfo, Queue, Slice
 from queuey.storage import Bulk, Messages
 
 
 class Scanning(Messages, Bulk):
-    """The reading half of the bulk contract."""
-
-    def plan(
-        self, queue: Queue, lower: Position = FIRST, upper: Position = LAST, *, pieces: int = 1
-    ) -> tuple[int, list[Slice]]:
-        """See the contract."""
-        horizon, partitions = self.inspect(queue)
-        return horizon, divided(partitions, lower, min(upper, (horizon, LOW_MIN)), pieces=pieces)
+    """The scans of the bulk contract, page by page."""
 
     def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
         """See the contract."""
@@ -38,9 +31,17 @@ class Scanning(Messages, Bulk):
 
 
 def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
-    """Divides what partitions hold between two positions, as :meth:`~queuey.storage.Bulk.plan` does.
+    """Divides what lies between two positions into slices to be scanned side by side.
 
-    For callers that have the counts of the partitions already, because counting messages costs time.
+    Args:
+        partitions: What they hold, as :meth:`~queuey.storage.Messages.inspect` says.
+        lower: The lowest position of interest.
+        upper: The lowest position above it.
+        pieces: About how many slices; at least one for each partition that holds anything, of about equal size if
+            messages are spread evenly over time.
+
+    Returns:
+        The slices by partition and position. They do not overlap.
     """
     total = sum(info.count for info in partitions) or 1
     found: list[Slice] = []

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from queuey.ids import FIRST, LAST
-
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
@@ -17,23 +15,6 @@ if TYPE_CHECKING:
 
 class Bulk(ABC):
     """Whole ranges out of a store and into it, for pipelines: past the limits of single calls, in any process."""
-
-    @abstractmethod
-    def plan(
-        self, queue: Queue, lower: Position = FIRST, upper: Position = LAST, *, pieces: int = 1
-    ) -> tuple[int, list[Slice]]:
-        """Divides what lies between two positions and below the horizon into slices to be scanned side by side.
-
-        Args:
-            queue: What to scan.
-            lower: The lowest position of interest.
-            upper: The lowest position above it.
-            pieces: About how many slices; at least one for each partition that holds anything, of about equal size
-                if messages are spread evenly over time.
-
-        Returns:
-            The horizon (ticks), and the slices by partition and position. They do not overlap.
-        """
 
     @abstractmethod
     def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:

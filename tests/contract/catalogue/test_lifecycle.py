@@ -59,7 +59,6 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "set_offsets": lambda store, queue: store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]),
     "offsets": lambda store, queue: store.offsets(queue, "group"),
     "groups": lambda store, queue: store.groups(queue),
-    "plan": lambda store, queue: store.plan(queue),
     "scan": lambda store, queue: list(store.scan(queue, whole())),
     "load": lambda store, queue: store.load(queue, [Message(ids.EPOCH_TICKS, 0, 1, ids.TICKS_MAX, "late")]),
     "horizon": lambda store, queue: store.horizon(queue),

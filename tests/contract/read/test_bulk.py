@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from msgspec import structs
 
 from queuey import ids
 from queuey.errors import InvalidRequest, QueueChanged
-from queuey.messages import Message, Meta, Queue
+from queuey.ids import Position
+from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store
+from queuey.storage.scanning import divided
 from tests.contract.samples import bodies, make_queue, new, pages, positions, say, shown, whole
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
@@ -25,47 +25,52 @@ def old_messages(count: int, *, partition: int = 1, step: int = HOUR // 10) -> l
     ]
 
 
-def scanned(store: Store, queue: Queue, *, pieces: int = 1) -> Iterator[Message]:
-    """Everything that the slices of a plan give."""
-    _, parts = store.plan(queue, pieces=pieces)
-    for part in parts:
-        for some in store.scan(queue, part):
-            yield from some
+def slices(
+    store: Store, queue: Queue, lower: Position = ids.FIRST, upper: Position = ids.LAST, *, pieces: int = 1
+) -> list[Slice]:
+    """What lies between two positions and below the horizon, divided."""
+    horizon, partitions = store.inspect(queue)
+    return divided(partitions, lower, min(upper, (horizon, ids.LOW_MIN)), pieces=pieces)
+
+
+def scanned(store: Store, queue: Queue, parts: list[Slice]) -> list[Message]:
+    """Everything that slices give."""
+    return [message for part in parts for some in store.scan(queue, part) for message in some]
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 7, 40])
-def test_a_plan_covers_everything_once(store: Store, pieces: int) -> None:
+def test_slices_cover_everything_once(store: Store, pieces: int) -> None:
     """However finely a queue is divided, its slices together give each message once, in order in its partition."""
     queue = make_queue(store, partitions=3)
     given = old_messages(60) + old_messages(25, partition=3, step=HOUR // 3600)
     assert store.load(queue, given) == 85
-    found = list(scanned(store, queue, pieces=pieces))
-    assert found == given
+    assert scanned(store, queue, slices(store, queue, pieces=pieces)) == given
 
 
-def test_a_plan_ends_at_the_horizon(store: Store) -> None:
+def test_slices_end_at_the_horizon(store: Store) -> None:
     """What is not due yet belongs to no slice."""
     queue = make_queue(store)
     found = say(store, queue, "a", "b")
     store.append(queue, [new("late", delay=3600.0)])
-    horizon, parts = store.plan(queue)
+    horizon, partitions = store.inspect(queue)
     assert horizon > found[-1][0]
+    parts = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
     assert all(part.upper <= (horizon, ids.LOW_MIN) for part in parts)
-    assert [message.body for part in parts for some in store.scan(queue, part) for message in some] == ["a", "b"]
+    assert bodies(scanned(store, queue, parts)) == ["a", "b"]
 
 
-def test_a_plan_keeps_to_its_bounds(store: Store) -> None:
-    """Only what lies in the bounds is planned; the upper one is exclusive."""
+def test_slices_keep_to_their_bounds(store: Store) -> None:
+    """Only what lies in the bounds belongs to a slice; the upper one is exclusive."""
     queue = make_queue(store)
     given = old_messages(20)
     store.load(queue, given)
-    _, parts = store.plan(queue, given[5].position, given[9].position, pieces=3)
-    assert [message for part in parts for some in store.scan(queue, part) for message in some] == given[5:9]
+    parts = slices(store, queue, given[5].position, given[9].position, pieces=3)
+    assert scanned(store, queue, parts) == given[5:9]
 
 
-def test_nothing_to_plan(store: Store) -> None:
+def test_nothing_to_divide(store: Store) -> None:
     """An empty queue has no slices."""
-    assert store.plan(make_queue(store, partitions=2), pieces=5)[1] == []
+    assert slices(store, make_queue(store, partitions=2), pieces=5) == []
 
 
 def test_a_scan_comes_in_portions(store: Store) -> None:
@@ -124,7 +129,7 @@ def test_many_messages_of_a_moment(store: Store) -> None:
     queue = make_queue(store)
     given = old_messages(6000, step=1000)
     assert store.load(queue, iter(given)) == 6000
-    assert list(scanned(store, queue, pieces=3)) == given
+    assert scanned(store, queue, slices(store, queue, pieces=3)) == given
 
 
 def test_refused_loads(store: Store) -> None:

@@ -35,7 +35,6 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "read": lambda store, queue: store.read(queue, [whole()]),
     "inspect": lambda store, queue: store.inspect(queue),
     "lag": lambda store, queue: store.lag(queue, [(1, None)]),
-    "plan": lambda store, queue: store.plan(queue),
     "scan": lambda store, queue: list(store.scan(queue, whole())),
     "load": lambda store, queue: store.load(queue, [Message(*PLACE[1], 1, ids.TICKS_MAX, "late")]),
     "horizon": lambda store, queue: store.horizon(queue),
