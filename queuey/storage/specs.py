@@ -10,27 +10,14 @@ import msgspec
 from queuey.errors import InvalidRequest
 from queuey.messages import Queue, QueueSpec
 
-FIELDS = (
-    "partitions",
-    "type",
-    "consistency",
-    "principals",
-    "ttl",
-    "read_delay",
-    "max_deliveries",
-    "dead_letter",
-    "on_ack",
-    "kind",
-)
-"""What a caller may choose about a queue."""
-
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Queue)}
+_DEFAULTS = {
+    field.name: field.default for field in msgspec.structs.fields(Queue) if field.name in QueueSpec.__struct_fields__
+}
 
 
 def given(spec: QueueSpec) -> dict[str, Any]:
     """Returns the fields that a spec gives."""
-    values = ((name, getattr(spec, name)) for name in FIELDS)
-    return {name: value for name, value in values if value is not None}
+    return {name: value for name, value in msgspec.structs.asdict(spec).items() if value is not None}
 
 
 def differing(queue: Queue, spec: QueueSpec) -> list[str]:
@@ -45,7 +32,7 @@ def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str,
         InvalidRequest: It would lower the number of partitions, or change the queue's kind or the partitions of a dedup
             queue (code ``InvalidUpdate``).
     """
-    fields = {name: _DEFAULTS[name] for name in clear if name in FIELDS} | given(changes)
+    fields = {name: _DEFAULTS[name] for name in clear if name in _DEFAULTS} | given(changes)
     if fields.get("kind", queue.kind) != queue.kind:
         text = f"Queue {queue.name!r} is {queue.kind}, which never changes. Create another queue."
         raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
