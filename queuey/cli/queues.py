@@ -9,7 +9,7 @@ import typer
 from queuey.cli import moving, output
 from queuey.cli.output import Json, Yes
 from queuey.cli.service_options import connected
-from queuey.terminal import time_parsing
+from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.client import Client
@@ -241,14 +241,8 @@ def when(identifier: str | None) -> str | None:
 
 
 def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return time_parsing.duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    return None if text is None else times.seconds(text)
 
 
 def _whole(text: str | None) -> int | None:
-    seconds = _seconds(text)
-    return None if seconds is None else round(seconds)
+    return None if text is None else round(times.seconds(text))

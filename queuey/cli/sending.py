@@ -15,7 +15,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.output import Json
 from queuey.cli.service_options import recorded
-from queuey.terminal import time_parsing
+from queuey.terminal import times
 
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route
@@ -68,8 +68,8 @@ def send(
     """
     options: dict[str, Any] = {
         "partition": partition,
-        "ttl": None if ttl is None else round(_seconds("ttl", ttl)),
-        "delay": None if delay is None else _seconds("delay", delay),
+        "ttl": None if ttl is None else round(times.seconds(ttl, "--ttl")),
+        "delay": None if delay is None else times.seconds(delay, "--delay"),
         "content_type": content_type,
         "headers": dict(_header(text) for text in header or []) or None,
         "key": message_key,
@@ -271,13 +271,6 @@ def _progress(size: int | None) -> Iterator[FeedProgress]:
 
 def _show_nothing(messages: int, size: int) -> None:
     """Is the progress where there is no terminal."""
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        return time_parsing.duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"--{name}") from error
 
 
 def _header(text: str) -> tuple[str, str]:

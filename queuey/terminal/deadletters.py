@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven
-from queuey.terminal import emit, note, plural, say, times
+from queuey.terminal import emit, note, plural, say, time_parsing, times
 from queuey.terminal.tables import table
 
 Choose = Callable[..., DeadLetterFilter]
@@ -117,7 +117,7 @@ class Listing:
             return
         cause = one.cause
         self._rows.append(
-            (one.queue, one.partition, one.id, times.shown(cause.at), cause.attempts, cause.error, cause.text)
+            (one.queue, one.partition, one.id, time_parsing.iso(cause.at), cause.attempts, cause.error, cause.text)
         )
 
     def end(self) -> None:

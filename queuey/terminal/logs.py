@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+
+from queuey.terminal import time_parsing
 
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 
@@ -29,7 +30,7 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Formats one record."""
-        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        moment = time_parsing.iso(record.created)
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         if not self._json:
             text = f"{moment} {record.levelname} {record.name}: {record.getMessage()}{_place(record)}"

@@ -1,4 +1,4 @@
-"""Instants and lengths of time in options of jobs."""
+"""Instants and lengths of time in options."""
 
 from __future__ import annotations
 
@@ -23,23 +23,31 @@ def instant(text: str, now: float) -> float:
         raise typer.BadParameter(f"{text!r} is no instant: seconds since 1970, ISO 8601, or such as -1h") from error
 
 
+def seconds(text: str, option: str | None = None) -> float:
+    """Returns a length of time in seconds.
+
+    Args:
+        text: Seconds, or steps with units: ``1h30m``.
+        option: Where it was given, for the error.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
+    try:
+        return time_parsing.duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
 def length(text: str, *, least: float, most: float) -> float:
     """Returns a length of time in seconds.
 
     Raises:
         typer.BadParameter: It is none, or too short or too long.
     """
-    try:
-        seconds = time_parsing.duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    if not least <= seconds <= most:
+    found = seconds(text)
+    if not least <= found <= most:
         raise typer.BadParameter(
             f"{text!r} is not between {time_parsing.length(least)} and {time_parsing.length(most)}"
         )
-    return seconds
-
-
-def shown(at: float) -> str:
-    """Returns an instant for people, in UTC."""
-    return time_parsing.iso(at)
+    return found

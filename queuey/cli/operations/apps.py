@@ -19,7 +19,7 @@ from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.output import Json, Yes
 from queuey.errors import ApplicationNotFound, KeyNotFound
 from queuey.messages import OPERATORS
-from queuey.terminal import time_parsing
+from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.messages import Key, Scope
@@ -144,7 +144,7 @@ def rotate(
     """
     from queuey.cli.operations import first_start
 
-    seconds = _duration(grace)
+    seconds = times.seconds(grace)
     with store_at.open() as store:
         _existing(store, name)
         old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
@@ -313,7 +313,7 @@ def _expiry(key: Key) -> str:
 
 
 def _end(expires: str | None) -> float | None:
-    return None if expires is None else time.time() + _duration(expires)
+    return None if expires is None else time.time() + times.seconds(expires)
 
 
 def _last_end(keys: list[Key]) -> float | None:
@@ -323,10 +323,3 @@ def _last_end(keys: list[Key]) -> float | None:
     """
     ends = [key.expires for key in keys if key.expires is not None]
     return max(ends) if ends and len(ends) == len(keys) else None
-
-
-def _duration(text: str) -> float:
-    try:
-        return time_parsing.duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error

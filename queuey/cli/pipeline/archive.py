@@ -9,7 +9,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.output import plural
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import time_parsing
+from queuey.terminal import times
 
 if TYPE_CHECKING:
     from queuey.spark.jobs.archive.archive_job import ArchiveReport
@@ -56,7 +56,7 @@ def archive(
     count and hash. Doing it again does only what is missing.
     """
     selection = selected(queues, pattern)
-    seconds = _length(bucket, "--bucket")
+    seconds = times.seconds(bucket, "--bucket")
     if check and stream:
         raise typer.BadParameter("goes without --check", param_hint="--stream")
     if stream and run.dry_run:
@@ -85,7 +85,8 @@ def archive(
         from queuey.spark.jobs.archive.archive_stream import archive_stream
 
         with run.session(selection) as spark:
-            ended = archive_stream(spark, options, checkpoint, run.say, every=_length(every, "--every"), once=once)
+            pause = times.seconds(every, "--every")
+            ended = archive_stream(spark, options, checkpoint, run.say, every=pause, once=once)
         _show_stream(ended, json=run.json)
         return
     with run.session(selection) as spark:
@@ -112,13 +113,6 @@ def selected(queues: list[str] | None, pattern: str | None) -> Selection:
     except re.error as error:
         raise typer.BadParameter(f"no regular expression: {error}", param_hint="--pattern") from error
     return Pattern(pattern)
-
-
-def _length(text: str, option: str) -> float:
-    try:
-        return time_parsing.duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool) -> None:

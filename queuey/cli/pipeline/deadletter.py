@@ -11,6 +11,7 @@ from queuey.cli import output
 from queuey.cli.pipeline.running import PipelineRun, on_spark
 from queuey.terminal import times
 from queuey.terminal.deadletters import ORIGIN, WHICH, Choose, Listing, choosing, tell
+from queuey.terminal.time_parsing import iso
 
 if TYPE_CHECKING:
     from queuey.spark.jobs.deadletter.deadletter_job import DeadLetterClasses
@@ -104,7 +105,7 @@ def _show_classes(found: DeadLetterClasses) -> None:
     output.table(
         columns,
         [
-            (one.count, one.queue, one.error, one.text, times.shown(one.first), times.shown(one.last), one.attempts)
+            (one.count, one.queue, one.error, one.text, iso(one.first), iso(one.last), one.attempts)
             for one in found.classes
         ],
     )

@@ -10,7 +10,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.terminal import time_parsing
+from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.ids import Position
@@ -77,7 +77,7 @@ def replay(
         upper=LAST if end is None else _position(end, now, "--to"),
         where=where,
         partitions=partitions,
-        ttl=None if ttl is None else _seconds(ttl),
+        ttl=None if ttl is None else int(times.seconds(ttl, "--ttl")),
         keep_expiry=keep_expiry,
         rate=rate,
         run=name,
@@ -124,10 +124,3 @@ def _position(text: str, now: float, option: str) -> Position:
         return ids.parse_position(point) if ticks is None else (ticks, ids.LOW_MIN)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def _seconds(text: str) -> int:
-    try:
-        return int(time_parsing.duration(text))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--ttl") from error

@@ -159,8 +159,8 @@ def _show(found: Stats) -> None:
             ("partitions with messages", f"{tally.partitions:,}"),
             ("messages", _count(tally.messages, exact=tally.exact)),
             ("bytes", _count(tally.bytes, exact=tally.exact)),
-            *([("oldest", times.shown(tally.oldest))] if tally.oldest is not None else []),
-            *([("newest", times.shown(tally.newest))] if tally.newest is not None else []),
+            *([("oldest", time_parsing.iso(tally.oldest))] if tally.oldest is not None else []),
+            *([("newest", time_parsing.iso(tally.newest))] if tally.newest is not None else []),
         ]
     )
     for order, title in _ORDERS.items():
