@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
@@ -58,14 +60,12 @@ class HadoopFiles:
         self._array = gateway.new_array
         self._io = hadoop.io.IOUtils
         self._bytes = jvm.java.io.ByteArrayOutputStream
-        try:
+        with _refusing(directory):
             path = self._path(directory)
             self._system = path.getFileSystem(session.sessionState().newHadoopConf())
             # Without checksums in files of their own, which no rename would replace together with their files.
             self._plain = self._system.getRaw() if self._system.getUri().getScheme() == "file" else self._system
             self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
-        except Py4JJavaError as error:
-            raise _refused(directory, error) from error
         if not _PATTERNS.isdisjoint(self.root):
             raise OptionError(f"{self.root}: the name of an archive has none of {' '.join(sorted(_PATTERNS))}")
 
@@ -80,49 +80,41 @@ class HadoopFiles:
 
     def list(self, path: str) -> list[DirectoryEntry]:
         """Returns what a directory holds, by name; nothing if it is not there."""
-        try:
+        with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return []
             found = [
                 DirectoryEntry(str(status.getPath().getName()), bool(status.isDirectory()), int(status.getLen()))
                 for status in self._system.listStatus(self._at(path))
             ]
-        except Py4JJavaError as error:
-            raise _refused(path, error) from error
         return sorted(found)
 
     def exists(self, path: str) -> bool:
         """Returns whether a file or directory is there."""
-        try:
+        with _refusing(path):
             return bool(self._system.exists(self._at(path)))
-        except Py4JJavaError as error:
-            raise _refused(path, error) from error
 
     def length(self, path: str) -> int | None:
         """Returns how many bytes a file has; None: it is not there."""
-        try:
+        with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return None
             return int(self._system.getFileStatus(self._at(path)).getLen())
-        except Py4JJavaError as error:
-            raise _refused(path, error) from error
 
     def read(self, path: str) -> str | None:
         """Returns a small file's text; None: it is not there."""
-        try:
+        with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return None
             stream = self._system.open(self._at(path))
             held = self._bytes()
             # The last argument closes both.
             self._io.copyBytes(stream, held, 65_536, True)  # noqa: FBT003 - Java has no keywords
-        except Py4JJavaError as error:
-            raise _refused(path, error) from error
         return bytes(held.toByteArray()).decode(errors="replace")
 
     def tree(self, path: str) -> dict[str, int]:
         """Returns the files below a directory, by their paths from there, and their lengths in bytes."""
-        try:
+        with _refusing(path):
             if not self._system.exists(self._at(path)):
                 return {}
             found, base = self._system.listFiles(self._at(path), True), len(self.path(path)) + 1  # noqa: FBT003 - all levels
@@ -130,8 +122,6 @@ class HadoopFiles:
             while found.hasNext():
                 status = found.next()
                 entries[str(status.getPath().toString())[base:]] = int(status.getLen())
-        except Py4JJavaError as error:
-            raise _refused(path, error) from error
         return dict(sorted(entries.items()))
 
     def write(self, path: str, text: str) -> None:
@@ -143,20 +133,16 @@ class HadoopFiles:
         # Spark and Hadoop take no notice of names that begin so.
         draft = f"{parent}/_{name}.new" if parent else f"_{name}.new"
         self._create(draft, text)
-        try:
+        with _refusing(path):
             self._renamed(draft, path)
-        except Py4JJavaError as error:
-            raise _refused(path, error) from error
 
     def _create(self, path: str, text: str) -> None:
-        try:
+        with _refusing(path):
             stream = self._plain.create(self._at(path), True)  # noqa: FBT003 - overwrite
             try:
                 stream.write(text.encode())
             finally:
                 stream.close()
-        except Py4JJavaError as error:
-            raise _refused(path, error) from error
 
     def _renamed(self, draft: str, path: str) -> None:
         if self._plain is not self._system:
@@ -174,10 +160,8 @@ class HadoopFiles:
 
     def delete(self, path: str) -> None:
         """Removes a file, or a directory with what it holds, if it is there."""
-        try:
+        with _refusing(path):
             self._system.delete(self._at(path), True)  # noqa: FBT003 - recursive
-        except Py4JJavaError as error:
-            raise _refused(path, error) from error
 
     def _at(self, path: str) -> Any:  # noqa: ANN401 - a Java object
         return self._path(self.path(path))
@@ -192,11 +176,9 @@ def matching(spark: SparkSession, pattern: str) -> bool:
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
     session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
-    try:
+    with _refusing(pattern):
         path = jvm.org.apache.hadoop.fs.Path(pattern)
         found = path.getFileSystem(session.sessionState().newHadoopConf()).globStatus(path)
-    except Py4JJavaError as error:
-        raise _refused(pattern, error) from error
     for status in found or ():
         name = str(status.getPath().getName())
         if not status.isDirectory() and (name.startswith((".", "_")) or name.endswith("._COPYING_")):
@@ -204,7 +186,12 @@ def matching(spark: SparkSession, pattern: str) -> bool:
     return found is not None and len(found) > 0
 
 
-def _refused(path: str, error: Py4JJavaError) -> FilesUnavailable:
-    reason = error.java_exception
-    text = str(reason.getMessage() or reason.getClass().getName()).splitlines()[0]
-    return FilesUnavailable(f"{path}: {text}")
+@contextmanager
+def _refusing(path: str) -> Iterator[None]:
+    """Turns errors of Java into :class:`FilesUnavailable`, which names the path."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = error.java_exception
+        text = str(reason.getMessage() or reason.getClass().getName()).splitlines()[0]
+        raise FilesUnavailable(f"{path}: {text}") from error
