@@ -6,7 +6,6 @@ ones in one conditional batch on the partition's ``ver``; if another call was fa
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
+from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions
 
 _ALL = Statement("SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?")
@@ -129,10 +129,7 @@ class OffsetTable:
     def _write(self, uid: int, group: str, version: int | None, decision: Decision) -> Conclusion:
         token = new_number()
         offsets = [decision.offsets[partition] for partition in sorted(set(decision.applied))]
-        sets = [
-            (_SET, (uuid.UUID(hex=ids.to_hex(offset.position)), offset.updated, uid, group, offset.partition))
-            for offset in offsets
-        ]
+        sets = [(_SET, (uuid_of(offset.position), offset.updated, uid, group, offset.partition)) for offset in offsets]
         return self._transactions.batch([(_COMPARE, (token, uid, group, version)), *sets]).conclude(token)
 
     def groups(self, uid: int) -> list[str]:

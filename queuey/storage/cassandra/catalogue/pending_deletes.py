@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from queuey import ids
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions
 
 SHARDS = 16
@@ -32,7 +32,7 @@ class PendingDelete(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         buried: When, as an id's position.
         uid: Of a queue that was to be deleted; its offsets go as well. None: a purge.
-        partitions, home, reach: Of the queue then; they say where its messages are.
+        partitions, home_class, longest_ttl: Of the queue then; they say where its messages are.
     """
 
     buried: ids.Position
@@ -80,7 +80,7 @@ class PendingDeletes:
             _DIG,
             (
                 pending.qid % SHARDS,
-                _timeuuid(pending.buried),
+                uuid_of(pending.buried),
                 pending.qid,
                 pending.uid,
                 pending.partitions,
@@ -98,7 +98,7 @@ class PendingDeletes:
         for shard in range(SHARDS):
             after, limit = ids.FIRST, (ticks, ids.LOW_MIN)
             while True:
-                values = shard, _timeuuid(after), _timeuuid(limit), _PAGE
+                values = shard, uuid_of(after), uuid_of(limit), _PAGE
                 found = self._driver.run(_OLDEST, values, consistency=self._options.catalogue_read)
                 for buried, qid, uid, partitions, home_class, longest_ttl, application, name in found:
                     after = ids.parse_position(buried.hex)
@@ -119,9 +119,5 @@ class PendingDeletes:
 
     def level(self, pending: PendingDelete) -> None:
         """Strikes a pending delete out."""
-        values = pending.qid % SHARDS, _timeuuid(pending.buried)
+        values = pending.qid % SHARDS, uuid_of(pending.buried)
         self._driver.run(_LEVEL, values, consistency=self._options.catalogue_write)
-
-
-def _timeuuid(position: ids.Position) -> uuid.UUID:
-    return uuid.UUID(hex=ids.to_hex(position))

@@ -17,7 +17,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
@@ -26,6 +25,7 @@ from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket, RecordedBuckets
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.read.recent import Recent
 
 log = logging.getLogger(__name__)
@@ -249,8 +249,8 @@ class BucketIndex:
             if raised is not None and now - raised < LOW_WATERMARK_EVERY:
                 return
             self._raised.put(key, now, now)
-        value = UUID(hex=ids.to_hex(low_watermark))
-        self._driver.begin(SET_LOW_WATERMARK, (lifetime, value, *key), consistency=consistency, done=_noted)
+        values = lifetime, uuid_of(low_watermark), *key
+        self._driver.begin(SET_LOW_WATERMARK, values, consistency=consistency, done=_noted)
 
 
 def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> Known | None:
