@@ -36,6 +36,7 @@ from queuey.client import (
     Query,
     QueueNotFound,
     QueueRead,
+    RetryPolicy,
     TooManyWaiters,
     id_after,
 )
@@ -215,8 +216,8 @@ log = logging.getLogger("qdo.consumer")
 
 LOOK = 1.0
 """Seconds between reads of a partition for which there is no place in a poll."""
-PAUSE, LONGEST_PAUSE = 0.25, 5.0
-"""Seconds after a first failure, and at most; the client has already retried before it reports one."""
+_BACKOFF = RetryPolicy(base=0.25, cap=5.0, retry_after_cap=5.0)
+"""How long to pause after failures; the client has already retried before it reports one."""
 CROWDED = 5.0
 """Seconds without polls when the service had no place for one; partitions are read without waiting meanwhile."""
 SPARE_POLLS = 3
@@ -290,10 +291,6 @@ class Fetcher:
         self._crowded_until = 0.0
         self._closed = False
 
-    @property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
-
     def add(self, row: OwnedPartition) -> None:
         """Begins to read a partition; ``kick`` follows."""
         self._free[row.partition] = row
@@ -327,7 +324,7 @@ class Fetcher:
         """Starts the calls that are to be made now."""
         if self._closed:
             return
-        now = self._loop.time()
+        now = asyncio.get_running_loop().time()
         wants, instants = self._wants(now)
         if wants:
             found = self._plan(wants, now)
@@ -337,7 +334,7 @@ class Fetcher:
                 instants.append(found.recheck)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(min(instants), self.kick) if instants else None
+        self._timer = asyncio.get_running_loop().call_at(min(instants), self.kick) if instants else None
 
     async def close(self) -> None:
         """Breaks off whatever is under way."""
@@ -423,7 +420,7 @@ class Fetcher:
             if number in rows:
                 self._buffer.put(rows[number], messages)
         rich = _rich(page, given, pending_call)
-        rest_until = self._loop.time() + LOOK
+        rest_until = asyncio.get_running_loop().time() + LOOK
         for number, row in rows.items():
             at = page.next.get(number)
             if at is not None:
@@ -439,7 +436,7 @@ class Fetcher:
 
     def _poll_instead(self, pending_call: InFlightCall) -> None:
         """Notes that the service found nothing and has no place to wait; for a time, reads do not wait."""
-        now = self._loop.time()
+        now = asyncio.get_running_loop().time()
         jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that came together come back apart
         self._crowded_until = now + CROWDED * jitter
         for queue in pending_call.rows:
@@ -457,13 +454,12 @@ class Fetcher:
             self._rest(pending_call.mine(queue).values(), error)
 
     def _rest(self, rows: Iterable[OwnedPartition], error: Exception) -> None:
-        asked = min(error.retry_after or 0.0, LONGEST_PAUSE) if isinstance(error, ApiError) else 0.0
-        now = self._loop.time()
-        jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that failed together come back apart
+        asked = error.retry_after if isinstance(error, ApiError) else None
+        now = asyncio.get_running_loop().time()
+        draw = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that failed together come back apart
         for row in rows:
-            pause = min(LONGEST_PAUSE, PAUSE * 2.0 ** min(row.failures, 10))
-            row.rest_until = now + asked + pause * jitter
             row.failures += 1
+            row.rest_until = now + _BACKOFF.pause(row.failures, draw, asked)
             self._release(row)
 
     def _release(self, row: OwnedPartition) -> None:
