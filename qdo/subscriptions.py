@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -11,7 +12,7 @@ from qdo.errors import InvalidArgument
 from qdo.partitions import Queue
 from queuey.client.deadletters import SUFFIX
 
-_SPECIAL = "*?["
+_SPECIAL = re.compile(r"[*?\[]")
 
 
 class Subscription(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class Subscription(msgspec.Struct, frozen=True):
     def stretches(self) -> list[str]:
         """Returns what the names of all matching queues begin with; none of these texts begins with another."""
         kept: list[str] = []
-        for text in sorted({_beginning(pattern) for pattern in self.patterns}):
+        for text in sorted({_SPECIAL.split(pattern, 1)[0] for pattern in self.patterns}):
             if not kept or not text.startswith(kept[-1]):
                 kept.append(text)
         return kept
@@ -78,8 +79,3 @@ def subscribe(names: Iterable[str], patterns: Iterable[str], service: str = "", 
     if "" in wanted.patterns:
         raise InvalidArgument("an empty pattern matches no queue")
     return wanted
-
-
-def _beginning(pattern: str) -> str:
-    """Returns the text before a pattern's first special character."""
-    return pattern[: min((pattern.find(mark) for mark in _SPECIAL if mark in pattern), default=len(pattern))]

@@ -6,6 +6,7 @@ Their format is in :mod:`queuey.deadletters`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from fnmatch import fnmatchcase
 from typing import Any
@@ -55,7 +56,7 @@ __all__ = [
 
 _PAGE = 200
 _REFUSED_HEADERS = frozenset({400, 413, 431})
-_SPECIAL = "*?["
+_SPECIAL = re.compile(r"[*?\[]")
 
 
 # -- publishing
@@ -171,7 +172,7 @@ async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str
     places = [wanted.dead_queue] if wanted.dead_queue else map(queue_for, wanted.queues)
     found = {name for name in places if await _partitions(client, name) is not None}
     for pattern in () if wanted.dead_queue else wanted.patterns:
-        begins = pattern[: min((pattern.find(mark) for mark in _SPECIAL if mark in pattern), default=len(pattern))]
+        begins = _SPECIAL.split(pattern, 1)[0]
         async for name in client.queue_names(start=begins or None):
             if not name.startswith(begins):
                 break

@@ -176,16 +176,12 @@ def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> 
     )
 
 
-def _seconds(value: Any) -> float:  # noqa: ANN401 - may be anything
-    return float(value)
-
-
 def _flag(value: Any) -> bool:  # noqa: ANN401 - may be anything
     return value if isinstance(value, bool) else WORDS[str(value).lower()]
 
 
 OPTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "connect_timeout": _seconds,
+    "connect_timeout": float,
     "login": str,
     "login_file": Path,
     "private": _flag,
