@@ -10,15 +10,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from queuey import ids
-from queuey.errors import GroupNotFound, InvalidRequest, OffsetConflict, StoreBusy
+from queuey.errors import GroupNotFound, StoreBusy
 from queuey.messages import Offset, OffsetChange, Queue
-from queuey.storage import Offsets
+from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.offset_changes import Decision, decide
 
 _ALL = Statement("SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?")
 _ANY = Statement("SELECT partition FROM offsets WHERE uid = ? AND consumer_group = ? LIMIT 1")
@@ -49,31 +50,6 @@ class OffsetsRow(NamedTuple):
     offsets: dict[int, Offset]
 
 
-class Decision(NamedTuple):
-    """What a call is going to do.
-
-    Attributes:
-        offsets: What will be recorded, by partition.
-        applied: The partitions whose changes are made, in the order of the changes.
-    """
-
-    offsets: dict[int, Offset]
-    applied: list[int]
-
-
-def decide(present: dict[int, Offset], changes: Sequence[OffsetChange], now: float) -> Decision:
-    """Decides about each change in turn; those that compare and find another offset are not made."""
-    offsets = dict(present)
-    applied = []
-    for change in changes:
-        recorded = offsets.get(change.partition)
-        if change.compare and change.expected != (recorded.position if recorded else None):
-            continue
-        offsets[change.partition] = Offset(change.partition, change.position, now)
-        applied.append(change.partition)
-    return Decision(offsets, applied)
-
-
 class OffsetTable:
     """The tables of offsets, whatever the queue's row says.
 
@@ -100,7 +76,7 @@ class OffsetTable:
         return OffsetsRow(rows[0][0] if rows else None, offsets)
 
     def set(self, uid: int, group: str, changes: Sequence[OffsetChange]) -> Decision:
-        """Makes the changes of one call, as :func:`decide` says."""
+        """Makes the changes of one call, as :func:`~queuey.storage.offset_changes.decide` says."""
         until = self._clock.boottime() + self._options.catalogue_deadline
         compares = any(change.compare for change in changes)
         with self._transactions.turn(("offsets", uid, group)):
@@ -128,8 +104,10 @@ class OffsetTable:
 
     def _write(self, uid: int, group: str, version: int | None, decision: Decision) -> Conclusion:
         token = new_number()
-        offsets = [decision.offsets[partition] for partition in sorted(set(decision.applied))]
-        sets = [(_SET, (uuid_of(offset.position), offset.updated, uid, group, offset.partition)) for offset in offsets]
+        sets = [
+            (_SET, (uuid_of(offset.position), offset.updated, uid, group, offset.partition))
+            for offset in decision.changed()
+        ]
         return self._transactions.batch([(_COMPARE, (token, uid, group, version)), *sets]).conclude(token)
 
     def groups(self, uid: int) -> list[str]:
@@ -181,14 +159,9 @@ class CassandraOffsets(Offsets):
 
     def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
         """See the contract."""
-        for change in changes:
-            if not 0 < change.partition <= queue.partitions:
-                raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
+        offset_changes.check(queue, changes)
         self._rows.current(queue)
-        offsets, applied = self._offsets.set(queue.uid, group, changes)
-        if len(applied) < len(changes):
-            raise OffsetConflict({change.partition: _hex(offsets.get(change.partition)) for change in changes}, applied)
-        return [offsets[partition] for partition in sorted(set(applied))]
+        return self._offsets.set(queue.uid, group, changes).result(changes)
 
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
         """See the contract."""
@@ -208,7 +181,3 @@ class CassandraOffsets(Offsets):
         self._rows.current(queue)
         if not self._offsets.forget(queue.uid, group):
             raise GroupNotFound(group)
-
-
-def _hex(offset: Offset | None) -> str | None:
-    return None if offset is None else ids.to_hex(offset.position)

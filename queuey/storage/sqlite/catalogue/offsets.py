@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from queuey import ids
-from queuey.errors import GroupNotFound, InvalidRequest, OffsetConflict
+from queuey.errors import GroupNotFound
 from queuey.messages import Offset, OffsetChange, Queue
-from queuey.storage import Offsets
+from queuey.storage import Offsets, offset_changes
+from queuey.storage.offset_changes import Decision, decide
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
@@ -28,33 +29,19 @@ class SqliteOffsets(Offsets):
 
     def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
         """See the contract."""
-        for change in changes:
-            if not 0 < change.partition <= queue.partitions:
-                raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
+        offset_changes.check(queue, changes)
 
-        def work(transaction: Transaction) -> tuple[list[Offset], list[int]]:
+        def work(transaction: Transaction) -> Decision:
             transaction.verify(queue)
             connection = transaction.connection
             present = {offset.partition: offset for offset in _read(connection, queue, group)}
-            applied = []
-            for change in changes:
-                now = present.get(change.partition)
-                if change.compare and change.expected != (now.position if now else None):
-                    continue
-                updated = ids.ticks_to_seconds(transaction.now)
-                connection.execute(_SET, (queue.uid, group, change.partition, *change.position, updated))
-                present[change.partition] = Offset(change.partition, change.position, updated)
-                applied.append(change.partition)
-            wanted = {change.partition for change in changes}
-            return [offset for offset in present.values() if offset.partition in wanted], applied
+            decision = decide(present, changes, ids.ticks_to_seconds(transaction.now))
+            for offset in decision.changed():
+                connection.execute(_SET, (queue.uid, group, offset.partition, *offset.position, offset.updated))
+            return decision
 
         # Comparisons that fail are no error inside the transaction: the call's other offsets are to be kept.
-        offsets, applied = self._db.writer.perform(work)
-        if len(applied) < len(changes):
-            current: dict[int, str | None] = {change.partition: None for change in changes}
-            current |= {offset.partition: ids.to_hex(offset.position) for offset in offsets}
-            raise OffsetConflict(current, applied)
-        return sorted(offsets, key=lambda offset: offset.partition)
+        return self._db.writer.perform(work).result(changes)
 
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
         """See the contract."""

@@ -1,0 +1,69 @@
+"""What a call makes of a group's offsets, whatever the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from queuey import ids
+from queuey.errors import InvalidRequest, OffsetConflict
+from queuey.messages import Offset, OffsetChange, Queue
+
+
+def check(queue: Queue, changes: Sequence[OffsetChange]) -> None:
+    """Makes sure that a queue has the partitions of changes.
+
+    Raises:
+        InvalidRequest: It does not.
+    """
+    for change in changes:
+        if not 0 < change.partition <= queue.partitions:
+            raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
+
+
+class Decision(NamedTuple):
+    """What a call is going to do.
+
+    Attributes:
+        offsets: What will be recorded, by partition.
+        applied: The partitions whose changes are made, in the order of the changes.
+    """
+
+    offsets: dict[int, Offset]
+    applied: list[int]
+
+    def changed(self) -> list[Offset]:
+        """Returns the offsets to write, by partition."""
+        return [self.offsets[partition] for partition in sorted(set(self.applied))]
+
+    def result(self, changes: Sequence[OffsetChange]) -> list[Offset]:
+        """Returns what :meth:`~queuey.storage.Offsets.set_offsets` does when they are written.
+
+        Raises:
+            OffsetConflict: Some changes were not to be made.
+        """
+        if len(self.applied) < len(changes):
+            raise OffsetConflict({change.partition: self._text(change.partition) for change in changes}, self.applied)
+        return self.changed()
+
+    def _text(self, partition: int) -> str | None:
+        return ids.to_hex(self.offsets[partition].position) if partition in self.offsets else None
+
+
+def decide(present: dict[int, Offset], changes: Sequence[OffsetChange], now: float) -> Decision:
+    """Decides about each change in turn; those that compare and find another offset are not made.
+
+    Args:
+        present: What is recorded, by partition.
+        changes: What the call asks for.
+        now: When it is recorded, in seconds since 1970.
+    """
+    offsets = dict(present)
+    applied = []
+    for change in changes:
+        recorded = offsets.get(change.partition)
+        if change.compare and change.expected != (recorded.position if recorded else None):
+            continue
+        offsets[change.partition] = Offset(change.partition, change.position, now)
+        applied.append(change.partition)
+    return Decision(offsets, applied)
