@@ -6,9 +6,9 @@ another resource: an empty list of ids in a DELETE would name the queue.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -31,11 +31,13 @@ Point = str | int | float | datetime | Message | Receipt | Mapping[int, str | No
 MessageLocation = str | tuple[int, str] | Message | Receipt
 """A message: its id (in partition 1, or written ``partition:id``), a pair of both, or what a call returned."""
 
+JSON: Mapping[str, str] = {"content-type": "application/json"}
+"""Headers of a call whose body is JSON."""
+
 _TOO_LARGE = 1e15
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 _decoders_are_made = Lock()
-_GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
@@ -105,6 +107,11 @@ def decode(answer: HttpAnswer, shape: type[T]) -> T:
         raise InvalidAnswer(f"the answer is not one of Queuey's: {error}. Is this the service's address?") from error
 
 
+def reads(shape: type[T]) -> Callable[[HttpAnswer], T]:
+    """Returns what reads JSON answers of a shape; see :func:`decode`."""
+    return partial(decode, shape=shape)
+
+
 def nothing(_answer: HttpAnswer) -> None:
     """Reads an answer of which only the success matters."""
 
@@ -135,17 +142,6 @@ def queue_segment(name: str) -> str:
         return quote(name, safe="")
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"no queue can be named {name!r}: it has no UTF-8 form") from error
-
-
-def group_segment(name: str) -> str:
-    """Returns a consumer group's name as a path segment.
-
-    Raises:
-        InvalidArgument: No group can have that name.
-    """
-    if _GROUP.fullmatch(name) is None or name in {".", ".."}:
-        raise InvalidArgument(f"no consumer group can be named {name!r}")
-    return quote(name, safe="")
 
 
 def id_text(text: str) -> str:

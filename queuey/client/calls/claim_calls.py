@@ -13,11 +13,11 @@ The one exception is *release all*: sent again it might release what was claimed
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 
 import msgspec
 
 from queuey.client.calls.call import (
+    JSON,
     Call,
     HttpAnswer,
     decode,
@@ -26,6 +26,7 @@ from queuey.client.calls.call import (
     number_text,
     partitions_text,
     queue_segment,
+    reads,
 )
 from queuey.client.calls.read_calls import Partitions, WireMessage, messages_of, plain_messages
 from queuey.client.errors import InvalidArgument
@@ -33,7 +34,6 @@ from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Rece
 
 RECEIPTS_PER_CALL = 1000
 """The server's limit."""
-_JSON = {"content-type": "application/json"}
 
 Claim = str | Claimed
 """A claim: its receipt, or what a call returned."""
@@ -65,7 +65,7 @@ def claim(
         params.append(("partitions", named))
     path = f"{queue_segment(queue)}/claims"
     content = encode({"acknowledge": list(acknowledged)}) if acknowledged else None
-    headers = _JSON if acknowledged else {}
+    headers = JSON if acknowledged else {}
     return Call(
         "POST", path, _claimed, params=tuple(params), headers=headers, content=content, repeatable=True, wait=wait
     )
@@ -93,14 +93,14 @@ def release_all(queue: str) -> Call[None]:
 
 def counts(queue: str) -> Call[ClaimCounts]:
     """Asks how many messages are claimed."""
-    return Call("GET", f"{queue_segment(queue)}/claims", partial(decode, shape=ClaimCounts), repeatable=True)
+    return Call("GET", f"{queue_segment(queue)}/claims", reads(ClaimCounts), repeatable=True)
 
 
 def size(queue: str, limit: int | None) -> Call[QueueSize]:
     """Asks how many messages are not acknowledged, counted up to ``limit``."""
     params = () if limit is None else (("limit", number_text(limit)),)
     path = f"{queue_segment(queue)}/size"
-    return Call("GET", path, partial(decode, shape=QueueSize), params=params, repeatable=True)
+    return Call("GET", path, reads(QueueSize), params=params, repeatable=True)
 
 
 def peek(queue: str, limit: int) -> Call[list[Message]]:
@@ -127,7 +127,7 @@ def _by_receipts(queue: str, what: str, receipts: Iterable[str], **fields: float
     path, given = f"{queue_segment(queue)}/claims/{what}", list(receipts)
     for start in range(0, len(given), RECEIPTS_PER_CALL):
         content = encode({"receipts": given[start : start + RECEIPTS_PER_CALL], **fields})
-        yield Call("POST", path, nothing, headers=_JSON, content=content, repeatable=True)
+        yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True)
 
 
 def _claimed(answer: HttpAnswer) -> Received:

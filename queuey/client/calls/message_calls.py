@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 
 from queuey.client.calls.call import (
     Call,
     HttpAnswer,
     MessageLocation,
-    decode,
     id_text,
     location_text,
     nothing,
     queue_segment,
+    reads,
 )
 from queuey.client.calls.read_calls import messages_of
 from queuey.client.calls.send_calls import named_path
@@ -50,7 +49,7 @@ def explain(queue: str, location: MessageLocation) -> Call[Explanation]:
     """Asks why a message is not read or claimed: an id alone stands for it in any partition."""
     place = id_text(location) if isinstance(location, str) and ":" not in location else location_text(location)
     path = f"{queue_segment(queue)}/explain/{place}"
-    return Call("GET", path, partial(decode, shape=Explanation), repeatable=True)
+    return Call("GET", path, reads(Explanation), repeatable=True)
 
 
 def get_named(queue: str, name: str) -> Call[list[Message]]:

@@ -6,11 +6,10 @@ import re
 
 import msgspec
 
-from queuey.client.calls.call import Call, HttpAnswer, decode, encode, queue_segment
+from queuey.client.calls.call import JSON, Call, decode, encode, queue_segment, reads
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import Move
 
-_JSON = {"content-type": "application/json"}
 _ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -23,17 +22,17 @@ def begin(source: str, target: str) -> Call[Move]:
     for name in (source, target):
         queue_segment(name)
     content = encode({"from": source, "to": target})
-    return Call("POST", "_moves", _move, headers=_JSON, content=content, repeatable=True)
+    return Call("POST", "_moves", reads(Move), headers=JSON, content=content, repeatable=True)
 
 
 def show(move: str) -> Call[Move]:
     """Asks how a move stands."""
-    return Call("GET", _path(move), _move, repeatable=True)
+    return Call("GET", _path(move), reads(Move), repeatable=True)
 
 
 def cancel(move: str) -> Call[Move]:
     """Has a move end soon."""
-    return Call("DELETE", _path(move), _move, repeatable=True)
+    return Call("DELETE", _path(move), reads(Move), repeatable=True)
 
 
 def moves() -> Call[tuple[Move, ...]]:
@@ -45,7 +44,3 @@ def _path(move: str) -> str:
     if _ID.fullmatch(move) is None:
         raise InvalidArgument(f"{move!r} is not the id of a move")
     return f"_moves/{move}"
-
-
-def _move(answer: HttpAnswer) -> Move:
-    return decode(answer, Move)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
-from queuey.client.calls.call import Call, HttpAnswer, decode, encode, group_segment, id_text, nothing, queue_segment
+from queuey.client.calls.call import JSON, Call, HttpAnswer, decode, encode, id_text, nothing, queue_segment, reads
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import GroupOffset, Message, Offsets, Receipt
 
 Progress = str | Message | Receipt
 """The last message that was processed, or its id."""
+_GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
 
 
 class _Groups(msgspec.Struct, frozen=True):
@@ -47,12 +50,12 @@ def commit(
             before = given[number]
             partitions[str(number)]["expected"] = None if before is None else _id(before)
     content = encode({"partitions": partitions})
-    return Call("PUT", _path(queue, group), _set, headers={"content-type": "application/json"}, content=content)
+    return Call("PUT", _path(queue, group), _set, headers=JSON, content=content)
 
 
 def offsets(queue: str, group: str) -> Call[Offsets]:
     """Asks for a group's offsets and lag, all partitions."""
-    return Call("GET", _path(queue, group), lambda answer: decode(answer, Offsets), repeatable=True)
+    return Call("GET", _path(queue, group), reads(Offsets), repeatable=True)
 
 
 def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
@@ -69,8 +72,7 @@ def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, Gr
             for number, each in found.items()
         }
 
-    path = f"{queue_segment(queue)}/lag"
-    return Call("POST", path, read, headers={"content-type": "application/json"}, content=content, repeatable=True)
+    return Call("POST", f"{queue_segment(queue)}/lag", read, headers=JSON, content=content, repeatable=True)
 
 
 def groups(queue: str) -> Call[tuple[str, ...]]:
@@ -84,7 +86,10 @@ def delete_group(queue: str, group: str) -> Call[None]:
 
 
 def _path(queue: str, group: str) -> str:
-    return f"{queue_segment(queue)}/offsets/{group_segment(group)}"
+    segment = queue_segment(queue)
+    if _GROUP.fullmatch(group) is None or group in {".", ".."}:
+        raise InvalidArgument(f"no consumer group can be named {group!r}")
+    return f"{segment}/offsets/{quote(group, safe='')}"
 
 
 def _id(progress: Progress) -> str:

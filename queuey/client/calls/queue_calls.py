@@ -7,12 +7,11 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
-from queuey.client.calls.call import Call, HttpAnswer, decode, encode, nothing, number_text, queue_segment
+from queuey.client.calls.call import JSON, Call, HttpAnswer, decode, encode, nothing, number_text, queue_segment, reads
 from queuey.client.errors import InvalidAnswer
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueueInfo, QueuePage
 
 _CREATED = 201
-_JSON = {"content-type": "application/json"}
 
 
 class QueueFields(TypedDict, total=False):
@@ -75,12 +74,12 @@ def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
     if name is not None:
         queue_segment(name)
         body["queue_name"] = name
-    return Call("POST", "", _created, headers=_JSON, content=encode(body))
+    return Call("POST", "", _created, headers=JSON, content=encode(body))
 
 
 def update(name: str, fields: QueueFields) -> Call[Queue]:
     """Changes the fields that are given; None resets one to its default."""
-    return Call("PUT", queue_segment(name), _updated, headers=_JSON, content=encode(_body(**fields)))
+    return Call("PUT", queue_segment(name), _updated, headers=JSON, content=encode(_body(**fields)))
 
 
 def delete(name: str) -> Call[None]:
@@ -95,7 +94,7 @@ def purge(name: str) -> Call[None]:
 
 def info(name: str) -> Call[QueueInfo]:
     """Asks for everything about a queue."""
-    return Call("GET", f"{queue_segment(name)}/info", lambda answer: decode(answer, QueueInfo), repeatable=True)
+    return Call("GET", f"{queue_segment(name)}/info", reads(QueueInfo), repeatable=True)
 
 
 def names(start: str | None, limit: int | None) -> Call[NamePage]:

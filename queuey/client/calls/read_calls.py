@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from queuey.client.calls.call import (
+    JSON,
     Call,
     HttpAnswer,
     Point,
@@ -140,8 +141,7 @@ def read_queues(queries: Iterable[str | Query], wait: float = 0.0) -> Call[tuple
         queue_segment(asked.queue)
         items.append({"queue_name": asked.queue, **_options(asked)})
     body: dict[str, Any] = {"queues": items, **({"wait": wait} if wait else {})}
-    headers = {"content-type": "application/json"}
-    return Call("POST", "_read", _reads, headers=headers, content=encode(body), repeatable=True, wait=wait)
+    return Call("POST", "_read", _reads, headers=JSON, content=encode(body), repeatable=True, wait=wait)
 
 
 def onward(query: Query, page: Page) -> Query | None:

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from queuey import ids
 from queuey.client.calls.call import (
+    JSON,
     Call,
     HttpAnswer,
     MessageLocation,
@@ -374,7 +375,7 @@ def _keyed(key: object) -> dict[str, str]:
 
 
 def _batch_headers(after: After | None) -> dict[str, str]:
-    return {"content-type": "application/json", **_after(after)}
+    return {**JSON, **_after(after)}
 
 
 def _receipt(answer: HttpAnswer) -> Receipt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from queuey.client.calls.call import Call, HttpAnswer, decode, nothing
+from queuey.client.calls.call import Call, nothing, reads
 from queuey.client.results import Hello
 
 
@@ -15,13 +15,9 @@ def heartbeat() -> Call[None]:
 
 def hello() -> Call[Hello]:
     """Asks what runs there, and which store it serves."""
-    return Call("GET", "/v1/", lambda answer: decode(answer, Hello), repeatable=True)
+    return Call("GET", "/v1/", reads(Hello), repeatable=True)
 
 
 def version() -> Call[dict[str, Any]]:
     """Asks which version answers."""
-    return Call("GET", "/__version__", _version, repeatable=True)
-
-
-def _version(answer: HttpAnswer) -> dict[str, Any]:
-    return decode(answer, dict[str, Any])
+    return Call("GET", "/__version__", reads(dict[str, Any]), repeatable=True)
