@@ -13,6 +13,7 @@ import typer
 from qdo.cli import settings
 from qdo.cli.loading import CONFIG, load
 from qdo.cli.settings import WorkSetting
+from queuey.terminal.commands import optional, with_parameters
 
 MEETING = ("coordination",)
 """Where groups meet."""
@@ -29,32 +30,27 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        first, *own = signature.parameters.values()
+        first, *own = inspect.signature(command, eval_str=True).parameters.values()
         lines = settings.table()
-        added = _parameters(lines[name] for name in names)
 
         def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
             config = values.pop("config")
             chosen = {name: values.pop(name) for name in names}
             command(**{first.name: load(chosen, os.environ, config)}, **values)
 
-        run.__doc__ = command.__doc__
-        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-        run.__signature__ = signature.replace(parameters=[*keyword, *added])  # type: ignore[attr-defined]
-        return run
+        return with_parameters(run, command, [*own, *_parameters(lines[name] for name in names)])
 
     return decorate
 
 
 def _parameters(lines: Iterable[WorkSetting]) -> list[inspect.Parameter]:
     file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
-    parameters = [_parameter("config", Annotated[Path | None, file])]
+    parameters = [optional("config", Annotated[Path | None, file])]
     for line in lines:
         several = line.type == "texts"
         if line.positional:
             argument = typer.Argument(help=line.help.replace("`", ""), show_default=False)
-            parameters.append(_parameter(line.name, Annotated[str | None, argument]))
+            parameters.append(optional(line.name, Annotated[str | None, argument]))
             continue
         option = typer.Option(
             line.option,
@@ -64,9 +60,5 @@ def _parameters(lines: Iterable[WorkSetting]) -> list[inspect.Parameter]:
             rich_help_panel=line.panel,
         )
         kind: Any = list[str] | None if several else str | None
-        parameters.append(_parameter(line.name, Annotated[kind, option]))
+        parameters.append(optional(line.name, Annotated[kind, option]))
     return parameters
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

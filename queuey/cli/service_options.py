@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from queuey.terminal.commands import optional, with_parameters
+
 _PANEL = "Which service"
 
 _OPTIONS = {
@@ -83,12 +85,7 @@ def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Call
     name = next(iter(command.__annotations__))
     # The client's type is only there for type checkers, so that --help does not import the client.
     del command.__annotations__[name]
-    signature = inspect.signature(command, eval_str=True)
-    first, *own = signature.parameters.values()
-    added = [
-        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for option, annotation in options.items()
-    ]
+    first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         from queuey.client import Client, NotAllowed
@@ -108,7 +105,5 @@ def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Call
                     error.add_note(_USERS)
                 raise
 
-    run.__doc__ = command.__doc__
-    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    run.__signature__ = signature.replace(parameters=[*keyword, *added])  # type: ignore[attr-defined]
-    return run
+    added = [optional(option, annotation) for option, annotation in options.items()]
+    return with_parameters(run, command, [*own, *added])

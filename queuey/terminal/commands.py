@@ -1,9 +1,10 @@
-"""Groups of commands whose modules are imported when they are run, so that ``--help`` stays quick."""
+"""What commands are made with: groups that import a command when it is run, and parameters that are added to one."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import typer
@@ -34,3 +35,24 @@ class LazyGroup(TyperGroup):
         command = typer.main.get_command(getattr(importlib.import_module(module), attribute))
         command.name = name
         return command
+
+
+def optional(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type with an option of typer's
+    """Returns a parameter of a command that is None unless it is given."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def with_parameters(
+    run: Callable[..., None], command: Callable[..., None], parameters: Iterable[inspect.Parameter]
+) -> Callable[..., None]:
+    """Makes a function the command that users call: it takes these parameters, by keyword, and has the command's help.
+
+    Args:
+        run: Calls the command; it is returned.
+        command: Does the work.
+        parameters: In the order of the help.
+    """
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__doc__ = command.__doc__
+    run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+    return run

@@ -13,6 +13,7 @@ import typer
 
 from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven
 from queuey.terminal import emit, note, plural, say, time_parsing, times
+from queuey.terminal.commands import optional, with_parameters
 from queuey.terminal.tables import table
 
 Choose = Callable[..., DeadLetterFilter]
@@ -48,20 +49,13 @@ def choosing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]
     """Gives a command options of these names, and hands it what they say as its parameter ``choose``."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(command, eval_str=True)
-        kinds = inspect.Parameter
-        own = [each for each in signature.parameters.values() if each.name != "choose"]
-        added = [kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=_OPTIONS[name]) for name in names]
+        parameters = inspect.signature(command, eval_str=True).parameters.values()
+        first, *others = (each for each in parameters if each.name != "choose")
 
         def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
             command(choose=partial(chosen, **{name: values.pop(name) for name in names}), **values)
 
-        first, *others = own
-        run.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[first, *added, *(each.replace(kind=kinds.KEYWORD_ONLY) for each in others)]
-        )
-        run.__doc__ = command.__doc__
-        return run
+        return with_parameters(run, command, [first, *(optional(name, _OPTIONS[name]) for name in names), *others])
 
     return decorate
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli import output
+from queuey.terminal.commands import optional, with_parameters
 
 if TYPE_CHECKING:
     from queuey.settings import Loaded, Setting, Settings
@@ -129,20 +130,14 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each setting; values stay texts, for the settings to check."""
     from queuey import settings as table
 
-    signature = inspect.signature(command, eval_str=True)
-    config, *own = (
-        parameter.replace(kind=parameter.KEYWORD_ONLY)
-        for parameter in signature.parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    )
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    config, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
     options = [*(_option(line, panel=line.group) for line in table.table()), *_removed()]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         command(**values)
 
-    run.__doc__ = command.__doc__
-    run.__signature__ = signature.replace(parameters=[config, *options, *own])  # type: ignore[attr-defined]
-    return run
+    return with_parameters(run, command, [config, *options, *own])
 
 
 def on_store(command: Callable[..., None]) -> Callable[..., None]:
@@ -152,16 +147,12 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
     """
     from queuey import settings as table
 
-    signature = inspect.signature(command, eval_str=True)
-    store_at, *own = signature.parameters.values()
+    store_at, *own = inspect.signature(command, eval_str=True).parameters.values()
     lines = [line for line in table.table() if _is_of_store(line.name) and line.name not in _ONLY_IN_FILES]
-    annotation = Annotated[
-        Path | None,
-        typer.Option(
-            "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
-        ),
-    ]
-    config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    file = typer.Option(
+        "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
+    )
+    config = optional("config", Annotated[Path | None, file])
     options = [*(_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines), *_removed()]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
@@ -169,10 +160,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         loaded = load(chosen, values.pop("config"))
         command(**{store_at.name: ConfiguredStore(loaded)}, **values)
 
-    run.__doc__ = command.__doc__
-    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    run.__signature__ = signature.replace(parameters=[*keyword, *options, config])  # type: ignore[attr-defined]
-    return run
+    return with_parameters(run, command, [*own, *options, config])
 
 
 def _is_of_store(name: str) -> bool:
@@ -202,16 +190,11 @@ def _option(line: Setting, *, panel: str, hidden: bool = False) -> inspect.Param
         rich_help_panel=panel,
         hidden=hidden,
     )
-    return _parameter(line.attribute, option)
+    return optional(line.attribute, Annotated[str | None, option])
 
 
 def _removed() -> list[inspect.Parameter]:
     """Returns hidden options for the settings that were removed: loading the settings says what took their place."""
     from queuey.settings import REMOVED, option_of
 
-    return [_parameter(name, typer.Option(option_of(name), hidden=True)) for name in REMOVED]
-
-
-def _parameter(name: str, option: Any) -> inspect.Parameter:  # noqa: ANN401 - typer's
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, option])
+    return [optional(name, Annotated[str | None, typer.Option(option_of(name), hidden=True)]) for name in REMOVED]

@@ -17,6 +17,7 @@ from queuey.cli import output
 from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
 from queuey.cli.output import Json
 from queuey.extras import install_command
+from queuey.terminal.commands import with_parameters
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -199,10 +200,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
         command(**{first.name: started}, **values)
 
     store_at, *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
-    signature = inspect.Signature([store_at, *_by_keyword(own), *_by_keyword(shared)])
-    run.__signature__ = signature  # type: ignore[attr-defined]
-    run.__doc__ = command.__doc__
-    return on_store(run)
+    return on_store(with_parameters(run, command, [store_at, *own, *shared]))
 
 
 def require_spark() -> None:
@@ -215,10 +213,6 @@ def require_spark() -> None:
     if missing:
         output.note(f"queuey: the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}")
         raise typer.Exit(BAD_SETTINGS)
-
-
-def _by_keyword(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
 
 
 def _pair(text: str) -> tuple[str, str]:
