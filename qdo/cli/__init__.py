@@ -9,13 +9,9 @@ docs/qdo-cli.md). Results go to standard output, notes and errors to standard er
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from qdo import __version__, errors
 from queuey import client, terminal
-from queuey.terminal.commands import LazyGroup
+from queuey.terminal.commands import LazyGroup, command_line
 from queuey.terminal.setting_values import SettingsError
 
 __all__ = ["main"]
@@ -42,28 +38,9 @@ class QdoCommands(LazyGroup):
 
 load = QdoCommands.load
 
-app = typer.Typer(
-    name="qdo",
-    cls=QdoCommands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+app = command_line(
+    "qdo", QdoCommands, release=__version__, about="Workers that share out the partitions of Queuey's queues."
 )
-
-
-def _say_version(wanted: bool) -> None:
-    if wanted:
-        terminal.say(f"qdo {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Workers that share out the partitions of Queuey's queues."""
 
 
 def main() -> None:

@@ -8,13 +8,9 @@ Results go to standard output, notes, progress and errors to standard error.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from queuey import __version__, terminal
 from queuey.errors import QueueyError
-from queuey.terminal.commands import LazyGroup
+from queuey.terminal.commands import LazyGroup, command_line
 
 __all__ = ["main"]
 
@@ -69,28 +65,9 @@ class QueueyCommands(LazyGroup):
 
 load = QueueyCommands.load
 
-app = typer.Typer(
-    name="queuey",
-    cls=QueueyCommands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+app = command_line(
+    "queuey", QueueyCommands, release=__version__, about="A partitioned message store behind a REST API."
 )
-
-
-def _say_version(wanted: bool) -> None:
-    if wanted:
-        terminal.say(f"queuey {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """A partitioned message store behind a REST API."""
 
 
 def main() -> None:

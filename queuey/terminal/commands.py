@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from queuey.terminal import say
+
 
 class LazyGroup(TyperGroup):
     """Lists its commands from a table and imports the one that is run. Subclasses say which there are."""
@@ -35,6 +37,43 @@ class LazyGroup(TyperGroup):
         command = typer.main.get_command(getattr(importlib.import_module(module), attribute))
         command.name = name
         return command
+
+
+def command_line(program: str, commands: type[LazyGroup], *, release: str, about: str) -> typer.Typer:
+    """Returns the root of a command line, which has ``--version``.
+
+    Args:
+        program: Its name.
+        commands: What it can do.
+        release: What ``--version`` says.
+        about: The first line of its help.
+    """
+    app = typer.Typer(
+        name=program,
+        cls=commands,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def say_version(wanted: bool) -> None:  # noqa: FBT001 - what typer hands on
+        if wanted:
+            say(f"{program} {release}")
+            raise typer.Exit
+
+    option = typer.Option(
+        False,  # noqa: FBT003 - the default
+        "--version",
+        callback=say_version,
+        is_eager=True,
+        help="Show the version and exit.",
+    )
+
+    @app.callback(help=about)
+    def _root(version: bool = option) -> None:  # noqa: FBT001 - an option
+        pass
+
+    return app
 
 
 def optional(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type with an option of typer's
