@@ -10,6 +10,7 @@ import atexit
 import os
 import re
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from queuey import settings as table
@@ -100,11 +101,25 @@ def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE) -
     store = opened(options)
     owner = application(store, options)
     if isinstance(selection, Pattern):
-        found = _matching(store, owner, re.compile(selection.regex), page)
+        regex = re.compile(selection.regex)
+        found = [
+            queue for part in queue_pages(store, owner, page=page) for queue in part if regex.fullmatch(queue.name)
+        ]
     else:
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
         found = [_queue(store, owner, name) for name in names]
     return sorted(found, key=lambda queue: queue.name)
+
+
+def queue_pages(store: Store, owner: str, start: str = "", *, page: int) -> Iterator[list[Queue]]:
+    """Lists an application's queues by name, from a name on, so many at a time."""
+    more = True
+    while more:
+        listed = store.list_queues(owner, start=start, limit=page)
+        if listed:
+            yield listed
+            start = listed[-1].name + "\0"
+        more = len(listed) == page
 
 
 def settings_of(options: StoreOptions) -> table.Settings:
@@ -156,17 +171,6 @@ def _queue(store: Store, owner: str, name: str) -> Queue:
         return store.queue(owner, name, fresh=True)
     except QueueNotFound as error:
         raise QueueNotFound(name, f"application {owner!r} has no queue {name!r}") from error
-
-
-def _matching(store: Store, owner: str, regex: re.Pattern[str], page: int) -> list[Queue]:
-    found: list[Queue] = []
-    start = ""
-    while True:
-        listed = store.list_queues(owner, start=start, limit=page)
-        found += [queue for queue in listed if regex.fullmatch(queue.name)]
-        if len(listed) < page:
-            return found
-        start = listed[-1].name + "\0"
 
 
 atexit.register(close_all)

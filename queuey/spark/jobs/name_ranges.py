@@ -84,30 +84,24 @@ def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE) -> It
         yield [found for name in stretch.names if (found := _queue(store, owner, name)) is not None]
         return
     regex = None if stretch.regex is None else re.compile(stretch.regex)
-    start, more = stretch.start, True
-    while more:
-        listed = store.list_queues(owner, start=start, limit=page)
+    for listed in open_stores.queue_pages(store, owner, stretch.start, page=page):
         kept = [queue for queue in listed if stretch.stop is None or queue.name < stretch.stop]
-        more = len(listed) == page == len(kept)
-        if more:
-            start = listed[-1].name + "\0"
         if kept:
             yield kept if regex is None else [queue for queue in kept if regex.fullmatch(queue.name)]
+        if len(kept) < len(listed):
+            return
 
 
 def _starts(store: Store, owner: str, size: int, page: int) -> list[str]:
     """Returns where ranges begin: at about every ``size``-th name."""
     # The first range begins before all names: queues may come before what is the first one now.
     found = [""]
-    start, seen, most = "", 0, min(page, size)
-    while True:
-        listed = store.list_queues(owner, start=start, limit=most)
-        if listed and seen >= len(found) * size:
+    seen = 0
+    for listed in open_stores.queue_pages(store, owner, page=min(page, size)):
+        if seen >= len(found) * size:
             found.append(listed[0].name)
         seen += len(listed)
-        if len(listed) < most:
-            return found
-        start = listed[-1].name + "\0"
+    return found
 
 
 def _queue(store: Store, owner: str, name: str) -> Queue | None:
