@@ -124,7 +124,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         queues: The queues that they came from.
         patterns: Or that these match, in the manner of shells.
-        dead_queue: Where they lie; None: each in the queue's own.
+        dead_queue: Where they lie; None: in ``<queue>.dead``, and where the queue's option ``dead_letter`` says.
         partitions: In which partitions; empty: all.
         since: Given up then or later: seconds since 1970.
         until: Given up then or before.
@@ -225,6 +225,16 @@ def by_origin(
 def queue_for(queue: str, dead_queue: str | None = None) -> str:
     """Returns the queue in which a queue's dead letters lie."""
     return dead_queue or queue + SUFFIX
+
+
+def queues_for(queue: str, dead_letter: str = "") -> set[str]:
+    """Returns the queues in which a queue's dead letters lie: those of handlers, and those of claims.
+
+    Args:
+        queue: Where they came from.
+        dead_letter: The queue's option of that name; blank: it has none.
+    """
+    return {queue_for(queue), queue_for(queue, dead_letter)}
 
 
 def holds_dead(queue: str, dead_queue: str | None = None) -> bool:

@@ -86,10 +86,12 @@ async def _list(client: AsyncClient, wanted: DeadLetterFilter, *, json: bool) ->
 
 
 async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
-    """Says which of the queues that are named never had dead letters."""
-    from queuey.client.deadletters import dead_queues, queue_for
+    """Says which of the queues that are named have no queue of dead letters."""
+    from msgspec.structs import replace
 
-    there = await dead_queues(client, wanted)
+    from queuey.client.deadletters import dead_queues
+
     for name in wanted.queues:
-        if queue_for(name, wanted.dead_queue) not in there:
-            output.note(f"{name} has no dead letters, and never had.")
+        if not await dead_queues(client, replace(wanted, queues=(name,), patterns=())):
+            missing = f"queue {wanted.dead_queue} does not exist" if wanted.dead_queue else "no queue for them exists"
+            output.note(f"{name} has no dead letters: {missing}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 from queuey.client.aio import AsyncClient
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.errors import ApiError, ClientError, InvalidRequest, MessageNotFound, QueueExists, QueueNotFound
-from queuey.client.results import Message
+from queuey.client.results import Message, QueueInfo
 from queuey.deadletters import (
     SUFFIX,
     TTL,
@@ -34,6 +34,7 @@ from queuey.deadletters import (
     holds_dead,
     is_carried,
     queue_for,
+    queues_for,
 )
 
 __all__ = [
@@ -146,11 +147,8 @@ async def _create(client: AsyncClient, queue: str, target: str, partition: int) 
 
 async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
     """Returns the number of partitions and the consistency of a queue."""
-    try:
-        info = await client.info(queue)
-    except QueueNotFound:
-        return 1, None
-    return info.partitions, info.consistency
+    info = await _info(client, queue)
+    return (info.partitions, info.consistency) if info else (1, None)
 
 
 # -- reading
@@ -169,16 +167,29 @@ async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str
     Raises:
         ClientError: The service cannot say.
     """
-    places = [wanted.dead_queue] if wanted.dead_queue else map(queue_for, wanted.queues)
-    found = {name for name in places if await _partitions(client, name) is not None}
-    for pattern in () if wanted.dead_queue else wanted.patterns:
+    if wanted.dead_queue:
+        found, places = set[str](), {wanted.dead_queue}
+    else:
+        found, places = await _matching(client, wanted.patterns)
+        for name in wanted.queues:
+            info = await _info(client, name)
+            places |= queues_for(name, info.dead_letter if info else "")
+    return sorted(found | {name for name in places - found if await _info(client, name)})
+
+
+async def _matching(client: AsyncClient, patterns: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Returns the queues of dead letters whose names match, and those that queues which match name as theirs."""
+    found, named = set(), set()
+    for pattern in patterns:
         begins = _SPECIAL.split(pattern, 1)[0]
-        async for name in client.queue_names(start=begins or None):
-            if not name.startswith(begins):
+        async for queue in client.queues(start=begins or None):
+            if not queue.name.startswith(begins):
                 break
-            if fnmatchcase(name, queue_for(pattern)):
-                found.add(name)
-    return sorted(found)
+            if fnmatchcase(queue.name, queue_for(pattern)):
+                found.add(queue.name)
+            if queue.dead_letter and fnmatchcase(queue.name, pattern):
+                named.add(queue.dead_letter)
+    return found, named
 
 
 async def dead_letters(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIterator[DeadLetter]:
@@ -222,7 +233,8 @@ async def redrive(
     try:
         async for page in _pages(client, wanted):
             for name in {one.queue for one in page} - partitions.keys():
-                partitions[name] = await _partitions(client, name)
+                info = await _info(client, name)
+                partitions[name] = info.partitions if info else None
             going, staying = by_origin(page, partitions)
             done += staying
             for name, indexes in going.items():
@@ -255,10 +267,10 @@ def _outgoing(one: DeadLetter, ttl: int | None) -> Outgoing:
     return Outgoing(**body, partition=one.partition, headers=one.headers, content_type=one.content_type, ttl=ttl)
 
 
-async def _partitions(client: AsyncClient, queue: str) -> int | None:
-    """Returns how many partitions a queue has; None: it is not there."""
+async def _info(client: AsyncClient, queue: str) -> QueueInfo | None:
+    """Returns what a queue is like; None: it is not there."""
     try:
-        return (await client.info(queue)).partitions
+        return await client.info(queue)
     except QueueNotFound:
         return None
 

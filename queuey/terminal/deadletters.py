@@ -34,7 +34,9 @@ def _option(help_text: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 
 _OPTIONS: dict[str, Any] = {
     "queue": Annotated[list[str] | None, _option("Of messages of this queue; several may be given.", "--queue")],
     "pattern": Annotated[list[str] | None, _option("Of all queues with such a name: crash-*; several.", "--pattern")],
-    "dead_queue": Annotated[str | None, _option("The queue in which they lie.", show_default="<queue>.dead")],
+    "dead_queue": Annotated[
+        str | None, _option("The queue in which they lie.", show_default="<queue>.dead and the queue's dead_letter")
+    ],
     "partition": Annotated[
         list[int] | None, _option("Only of this partition; several may be given.", "--partition", min=1)
     ],

@@ -105,6 +105,22 @@ def test_patterns_choose_among_queues(run: Run, client: Client, queue: str, dead
     assert run("deadletter", "redrive", "--pattern", f"{queue[:20]}*", "--dry-run", "--json").json["sent"] == {queue: 3}
 
 
+@pytest.mark.parametrize("option", ["--queue", "--pattern"])
+def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: str) -> None:
+    """What claims gave up is found where the queue's ``dead_letter`` says, and goes back from there."""
+    grave = f"{queue}-grave"
+    client.update_queue(queue, max_deliveries=1, dead_letter=grave)
+    client.send(queue, "x")
+    jobs = client.job_queue(queue)
+    assert jobs.receive(ttl=600)
+    jobs.release_all()
+    assert jobs.receive() == []
+    (listed,) = run("deadletter", "list", option, queue, "--json").json_lines
+    assert (listed["lies_in"], listed["body"]) == (grave, "x")
+    ended = run("deadletter", "redrive", option, queue)
+    assert (ended.text, ended.err) == (f"{queue}: 1 dead letter sent back\n", "")
+
+
 def test_queues_without_dead_letters(run: Run, queue: str) -> None:
     """Where nothing ever failed there is nothing, and that is said."""
     for words in (["list"], ["redrive"], ["redrive", "--dry-run"]):

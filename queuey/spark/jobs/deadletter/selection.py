@@ -89,18 +89,20 @@ def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetter
     if wanted.dead_queue is not None:
         found = [open_stores.queue(store, options, wanted.dead_queue)]
     else:
-        by_name = {queue.name: queue for queue in _named(store, options, wanted.queues)}
+        places: set[str] = set()
+        for name in wanted.queues:
+            places |= deadletters.queues_for(name, *(queue.dead_letter for queue in _there(store, options, [name])))
         for pattern in wanted.patterns:
-            matching = open_stores.selected(options, Pattern(translate(pattern + SUFFIX)))
-            by_name |= {queue.name: queue for queue in matching}
-        found = [by_name[name] for name in sorted(by_name)]
+            places |= {queue.name for queue in open_stores.selected(options, Pattern(translate(pattern + SUFFIX)))}
+            places |= {queue.dead_letter for queue in open_stores.selected(options, Pattern(translate(pattern)))}
+        found = list(_there(store, options, sorted(places - {""})))
     return [unit for queue in found for unit in _units(queue, wanted)]
 
 
-def _named(store: Store, options: StoreOptions, names: Iterable[str]) -> Iterator[Queue]:
+def _there(store: Store, options: StoreOptions, names: Iterable[str]) -> Iterator[Queue]:
     for name in names:
         try:
-            yield open_stores.queue(store, options, deadletters.queue_for(name))
+            yield open_stores.queue(store, options, name)
         except QueueNotFound:
             continue
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from queuey.deadletters import Cause, DeadLetterFilter
 from queuey.errors import QueueNotFound
+from queuey.messages import QueueSpec
 from queuey.spark.jobs.deadletter import deadletter_job
 from queuey.spark.jobs.deadletter.redrive import RedriveOrder
+from tests.backends import APP
 from tests.spark.jobs.deadletter.stored_dead_letters import bury, everything, grave
 from tests.spark.kept import Kept
 
@@ -71,6 +73,18 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
         outcome = deadletter_job.redrive(spark, options, order, silent)
         assert outcome.sent == {"crash-1": 3, "crash-2": 3}
         assert [len(everything(store, each.dead)) for each in graves] == [left, left, 4]
+
+
+@pytest.mark.parametrize("wanted", [{"queues": ("orders",)}, {"patterns": ("order?",)}])
+def test_where_the_queue_says(spark: SparkSession, embedded: Kept, wanted: dict[str, Any]) -> None:
+    """Letters are found in the queue that the option ``dead_letter`` names, and in the usual one beside it."""
+    store, dead = embedded.store, grave(embedded.store, "orders")
+    graveyard, _ = store.create_queue(APP, "graveyard", QueueSpec())
+    store.update_queue(dead.queue, QueueSpec(dead_letter=graveyard.name))
+    for lies_in, name in ((dead.dead, "orders"), (graveyard, "orders"), (graveyard, "others")):
+        bury(store, lies_in, name, [late(1)])
+    listed = deadletter_job.each(spark, embedded.named, DeadLetterFilter(**wanted), silent)
+    assert [(one.lies_in, one.queue) for one in listed] == [("graveyard", "orders"), ("orders.dead", "orders")]
 
 
 def test_a_queue_of_letters_that_is_not_there(spark: SparkSession, embedded: Kept) -> None:
