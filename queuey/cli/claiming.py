@@ -27,6 +27,7 @@ claim_app = typer.Typer(add_completion=False)
 ack_app = typer.Typer(add_completion=False)
 release_app = typer.Typer(add_completion=False)
 
+_FATE = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
 LOST = "Another caller has the message by now, or the queue was purged."
 
 Receipts = Annotated[
@@ -60,7 +61,8 @@ def claim(
     """Claim messages, so that no other caller gets them for a while; with --json one per line.
 
     A line has the receipt, the number of deliveries and the body. `queuey ack` says that a message is done. With a
-    program, each message is its standard input; exit code 0 acknowledges the message.
+    program, each message is its standard input; exit code 0 acknowledges the message. If it
+    failed for any, this ends with 1.
     """
     jobs = client.job_queue(queue)
     if command:
@@ -106,16 +108,21 @@ def _work(
     retry: float,
     partitions: str,
 ) -> None:
-    """Runs a program for each message until the limit, or nothing has come for so long."""
+    """Runs a program for each message until the limit, or nothing has come for so long.
+
+    Raises:
+        typer.Exit: The program failed for some.
+    """
     from queuey.client import ClientError
 
-    left = sys.maxsize if limit is None else limit
+    left, failed = sys.maxsize if limit is None else limit, 0
     for job in jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence):
         code = _run(job, command)
         if code == 0:
             _acknowledge(job)
         else:
-            output.note(f"{command[0]} ended with {code} for {job.receipt}; the message is delivered again.")
+            failed += 1
+            output.note(f"{command[0]} ended with {code} for {job.receipt}, delivery {job.deliveries}; {_FATE}")
             try:
                 job.release(delay=retry)
             except ClientError as error:
@@ -124,7 +131,9 @@ def _work(
                 output.note(LOST if job.lost else f"The release failed, so its claim has to expire first: {error}")
         left -= 1
         if left <= 0:
-            return
+            break
+    if failed:
+        raise typer.Exit(1)
 
 
 def _acknowledge(job: Job) -> None:

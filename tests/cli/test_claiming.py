@@ -75,8 +75,9 @@ def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: P
     script.write_text(f'#!/bin/sh\nread body\necho "{told}" >> {tmp_path / "done"}\n[ "$body" != b ]\n')
     script.chmod(0o700)
     ended = run("claim", jobs, "--wait", "0", "--retry", "600", "--", str(script))
-    assert ended.code == 0
+    assert ended.code == 1
     assert "ended with 1 for" in ended.err
+    assert ", delivery 1; the message is delivered again, or becomes a dead letter" in ended.err
     found = [line.split() for line in (tmp_path / "done").read_text().splitlines()]
     assert sorted(words[0] for words in found) == ["a", "b", "c"]
     assert {words[1] for words in found} == {"1"}
@@ -86,7 +87,7 @@ def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: P
 
 def test_what_failed_comes_again_after_the_delay(run: Run, jobs: str) -> None:
     """A program's failure or `release` with a delay brings a message back then, however long its claim would last."""
-    assert run("claim", jobs, "--limit", "1", "--ttl", "600", "--retry", "1", "--", "false").code == 0
+    assert run("claim", jobs, "--limit", "1", "--ttl", "600", "--retry", "1", "--", "false").code == 1
     claim = ["claim", jobs, "--ttl", "600", "--wait", "20", "--json"]
     claimed = [line for _ in range(3) for line in run(*claim).json_lines]
     assert sorted(line["deliveries"] for line in claimed) == [1, 1, 2]
@@ -154,7 +155,7 @@ def test_a_service_that_is_away_when_a_program_ends(code: int, tmp_path: Path) -
             said = process.stderr.readline()
             if code:
                 said += process.stderr.readline()
-                assert process.wait(60) == 0
+                assert process.wait(60) == 1
             with Served(tmp_path, port=first.port) as second, second.client() as again:
                 if not code:
                     assert process.wait(60) == 0
