@@ -32,6 +32,10 @@ class Route(NamedTuple):
     key_field: str | None = None
     options: Mapping[str, Any] = {}
 
+    def is_blank(self, line: bytes) -> bool:
+        """Returns whether a line without its line end is no message: one of white space, with ``raw`` an empty one."""
+        return not (line if self.raw else line.strip())
+
     def message(self, line: bytes) -> tuple[str, Outgoing]:
         """Returns the queue and the message of a line without its line end.
 
@@ -97,11 +101,10 @@ def batches(
 
 
 def numbered(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Numbers lines from 1, without line ends, leaving out empty ones and the first ``skip``."""
+    """Numbers lines from 1, without line ends, leaving out the first ``skip``."""
     for number, line in enumerate(stream, 1):
-        stripped = line.rstrip(b"\r\n")
-        if number > skip and stripped.strip():
-            yield number, stripped
+        if number > skip:
+            yield number, line.rstrip(b"\r\n")
 
 
 def _all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffered]:

@@ -122,6 +122,7 @@ class _Feeding:
         self._made = made
         self._stored: Counter[str] = Counter()
         self._read = 0
+        self._blank = 0
 
     def run(self, stream: Iterable[bytes], *, skip: int, batch: int, json: bool) -> None:
         """Sends everything and prints how much it was.
@@ -129,25 +130,36 @@ class _Feeding:
         Raises:
             typer.Exit: It failed in the middle; what was stored has been said.
         """
-        from queuey.cli.feed import BadLine, batches, numbered
+        from queuey.cli.feed import BadLine, batches
         from queuey.client.errors import ClientError
 
         began = time.monotonic()
         done = skip
         try:
-            for part in batches(numbered(self._measured(stream), skip=skip), self._route, size=batch):
+            for part in batches(self._lines(stream, skip), self._route, size=batch):
                 self._send(part)
                 done = part.last_line
         except (BadLine, ClientError, KeyboardInterrupt) as error:
             self._explain(error, done)
             raise typer.Exit(output.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from error
         seconds = time.monotonic() - began
+        if self._blank:
+            output.note(f"{output.plural(self._blank, 'empty line was', 'empty lines were')} left out.")
         if json:
             output.emit({"sent": self._stored.total(), "queues": self._stored, "seconds": round(seconds, 3)})
         else:
             rate = f", {self._stored.total() / seconds:,.0f} a second" if seconds > 0 else ""
             stored = output.plural(self._stored.total(), "message")
             output.say(f"{stored} stored in {output.plural(len(self._stored), 'queue')}{rate}")
+
+    def _lines(self, stream: Iterable[bytes], skip: int) -> Iterator[tuple[int, bytes]]:
+        from queuey.cli.feed import numbered
+
+        for number, line in numbered(self._measured(stream), skip=skip):
+            if self._route.is_blank(line):
+                self._blank += 1
+            else:
+                yield number, line
 
     def _measured(self, stream: Iterable[bytes]) -> Iterator[bytes]:
         for line in stream:

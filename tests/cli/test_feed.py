@@ -92,5 +92,12 @@ def test_raw_lines_are_texts_or_bytes() -> None:
 
 
 def test_lines_are_numbered_as_in_the_file() -> None:
-    """Empty and skipped lines keep their numbers, so that an error can be found with an editor."""
-    assert list(numbered([b"a\n", b"\n", b"b\r\n", b"  \n", b"c"], skip=1)) == [(3, b"b"), (5, b"c")]
+    """Skipped lines keep their numbers, so that an error can be found with an editor."""
+    assert list(numbered([b"a\n", b"\n", b"b\r\n", b"c"], skip=1)) == [(2, b""), (3, b"b"), (4, b"c")]
+
+
+def test_lines_that_are_no_messages() -> None:
+    """White space is a text, and no JSON value; an empty line is neither."""
+    lines = [b"", b" ", b"\t", b"x"]
+    assert [Route("q").is_blank(line) for line in lines] == [True, True, True, False]
+    assert [Route("q", raw=True).is_blank(line) for line in lines] == [True, False, False, False]
