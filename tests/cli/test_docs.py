@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from queuey.claims.receipts import parse_receipt
 from queuey.cli import COMMANDS, load
 from tests.commands import Run
 from tests.pages import ROOT, Block, blocks, to_run
@@ -45,8 +46,19 @@ def test_examples_use_what_there_is(page: str) -> None:
         while hasattr(command, "commands"):
             name = rest.pop(0)
             command = command.load(name) if hasattr(command, "load") else command.commands[name]
-        used = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
+        own = rest[: rest.index("--")] if "--" in rest else rest
+        used = {word.partition("=")[0] for word in own if re.match(r"--?[a-z]", word)}
         assert used - options(command) - {"--help"} == set(), words
+
+
+def test_receipts_have_the_form_of_claims() -> None:
+    """The receipts in examples are of the form that claims return: a receipt, and the mark of its queue."""
+    shown = [words[2] for words in examples(blocks("docs/cli.md")) if words[0] in {"ack", "release"} and words[2:]]
+    assert len(shown) == 2
+    for receipt in shown:
+        text, _, mark = receipt.rpartition("-")
+        assert str(parse_receipt(text)) == text
+        assert re.fullmatch("[0-9a-f]{6}", mark)
 
 
 def test_every_command_has_an_example() -> None:

@@ -58,8 +58,9 @@ def test_programs(reader: Reader, page: str) -> None:
 
 def test_workers_of_the_readme(reader: Reader, tmp_path: Path) -> None:
     """The handler of the README is called with every notice of its feed, and the group can be looked at."""
-    (block,) = (block for block in to_run("README.md") if "qdo work" in block.text)
-    write, work, status = block.text.replace(".venv/bin/", "").splitlines()
+    block, watch = (block for block in to_run("README.md") if ".venv/bin/qdo" in block.text)
+    write, work = block.text.replace(".venv/bin/", "").splitlines()
+    status = watch.text.replace(".venv/bin/", "")
     feed = ROOT / "deploy/demo/earthquakes.jsonl"
     for line in (
         "queuey queue create quakes --partitions 4",
@@ -72,4 +73,4 @@ def test_workers_of_the_readme(reader: Reader, tmp_path: Path) -> None:
     printed = reader.run("README.md", Block("sh", script, block.line))
     assert len(printed.splitlines()) == 1707
     assert "Amboy, Washington" in printed
-    assert "of 4 partitions" in reader.run("README.md", Block("sh", status, block.line))
+    assert "of 4 partitions" in reader.run("README.md", Block("sh", status, watch.line))
