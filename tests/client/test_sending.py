@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import httpx2
@@ -81,6 +83,11 @@ def test_what_headers_cannot_carry_travels_as_json(
         {"body": "\ud800"},
         {"body": "\ud800", "key": "é"},
         {"body": "x", "after": "no id"},
+        {"body": "x", "delay": timedelta(seconds=1)},
+        {"body": "x", "headers": {1: "a"}},
+        {"body": "x", "headers": "a=b"},
+        {"body": "x", "key": 5},
+        {"body": "x", "content_type": 5},
     ],
 )
 def test_what_cannot_be_sent_is_refused_before(connect: Connect, options: dict[str, Any]) -> None:
@@ -280,4 +287,22 @@ def test_a_key_stands_for_one_batch_only(connect: Connect, messages: list[str]) 
     script = Script()
     with pytest.raises(InvalidArgument, match="An idempotency key stands for one request"):
         connect(script).send_many("q", messages, idempotency_key="4711")
+    assert script.requests == []
+
+
+@pytest.mark.parametrize(
+    ("queue", "options", "says"),
+    [
+        ("q", {"ttl": "7d"}, "ttl is '7d': give seconds as a number"),
+        ("q", {"partition": "2"}, "partition is '2': give a number"),
+        ("q", {"headers": {"a": 1}}, "header 'a' is 1: give a string"),
+        (5, {}, "queue is 5: give a string"),
+        ("a/b", {}, "no queue can be named 'a/b': a name is not empty, has no \"/\""),
+    ],
+)
+def test_what_is_wrong_is_said(connect: Connect, queue: Any, options: dict[str, Any], says: str) -> None:  # noqa: ANN401
+    """An argument of a wrong type is named with its value and what it should be."""
+    script = Script()
+    with pytest.raises(InvalidArgument, match=re.escape(says)):
+        connect(script).send(queue, "x", **options)
     assert script.requests == []

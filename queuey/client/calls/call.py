@@ -35,6 +35,7 @@ JSON: Mapping[str, str] = {"content-type": "application/json"}
 """Headers of a call whose body is JSON."""
 
 _TOO_LARGE = 1e15
+_SECONDS = {"ttl", "delay", "wait"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 _decoders_are_made = Lock()
@@ -136,8 +137,9 @@ def queue_segment(name: str) -> str:
     Raises:
         InvalidArgument: No queue can have that name.
     """
-    if name in {"", ".", ".."} or name.startswith("_") or "/" in name:
-        raise InvalidArgument(f"no queue can be named {name!r}")
+    if string("queue", name) in {"", ".", ".."} or name.startswith("_") or "/" in name:
+        rule = 'a name is not empty, has no "/", is not "." or ".." and does not begin with "_"'
+        raise InvalidArgument(f"no queue can be named {name!r}: {rule}")
     try:
         return quote(name, safe="")
     except UnicodeEncodeError as error:
@@ -232,12 +234,28 @@ def partitions_text(partitions: str | int | Iterable[int]) -> str:
     return ",".join(str(_partition(number)) for number in partitions)
 
 
-def number_text(value: float) -> str:
-    """Returns a number as decimal digits, never with an exponent.
+def string(name: str, value: str) -> str:
+    """Returns an argument that is text.
+
+    Raises:
+        InvalidArgument: It is something else.
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} is {value!r:.100}: give a string")
+    return value
+
+
+def number_text(name: str, value: float) -> str:
+    """Returns an argument that is a number as decimal digits, never with an exponent.
 
     Raises:
         InvalidArgument: It is no number that has them.
     """
-    if not abs(value) < _TOO_LARGE:  # so that NaN is refused too
-        raise InvalidArgument(f"{value!r} is not a usable number")
+    try:
+        usable = abs(value) < _TOO_LARGE  # NaN is not
+    except TypeError:
+        usable = False
+    if not usable:
+        unit = "seconds as " if name in _SECONDS else ""
+        raise InvalidArgument(f"{name} is {value!r:.100}: give {unit}a number, less than {_TOO_LARGE:g}")
     return str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")

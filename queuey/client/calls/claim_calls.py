@@ -57,9 +57,9 @@ def claim(
 
     Before that, and at once, it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts.
     """
-    params = [("limit", number_text(limit)), ("ttl", number_text(ttl))]
+    params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", ttl))]
     if wait:
-        params.append(("wait", number_text(wait)))
+        params.append(("wait", number_text("wait", wait)))
     named = partitions_text(partitions)
     if named != "*":
         params.append(("partitions", named))
@@ -98,14 +98,14 @@ def counts(queue: str) -> Call[ClaimCounts]:
 
 def size(queue: str, limit: int | None) -> Call[QueueSize]:
     """Asks how many messages are not acknowledged, counted up to ``limit``."""
-    params = () if limit is None else (("limit", number_text(limit)),)
+    params = () if limit is None else (("limit", number_text("limit", limit)),)
     path = f"{queue_segment(queue)}/size"
     return Call("GET", path, reads(QueueSize), params=params, repeatable=True)
 
 
 def peek(queue: str, limit: int) -> Call[list[Message]]:
     """Returns the oldest messages that are not acknowledged."""
-    params = (("limit", number_text(limit)),)
+    params = (("limit", number_text("limit", limit)),)
     return Call("GET", f"{queue_segment(queue)}/peek", messages_of, params=params, repeatable=True)
 
 

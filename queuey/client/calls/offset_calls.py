@@ -9,7 +9,18 @@ from urllib.parse import quote
 
 import msgspec
 
-from queuey.client.calls.call import JSON, Call, HttpAnswer, decode, encode, id_text, nothing, queue_segment, reads
+from queuey.client.calls.call import (
+    JSON,
+    Call,
+    HttpAnswer,
+    decode,
+    encode,
+    id_text,
+    nothing,
+    queue_segment,
+    reads,
+    string,
+)
 from queuey.client.errors import InvalidArgument
 from queuey.client.results import GroupOffset, Message, Offsets, Receipt
 
@@ -87,8 +98,9 @@ def delete_group(queue: str, group: str) -> Call[None]:
 
 def _path(queue: str, group: str) -> str:
     segment = queue_segment(queue)
-    if _GROUP.fullmatch(group) is None or group in {".", ".."}:
-        raise InvalidArgument(f"no consumer group can be named {group!r}")
+    if _GROUP.fullmatch(string("group", group)) is None or group in {".", ".."}:
+        rule = 'a name has 1 to 100 of A-Z a-z 0-9 . _ : @ -, and is not "." or ".."'
+        raise InvalidArgument(f"no consumer group can be named {group!r}: {rule}")
     return f"{segment}/offsets/{quote(group, safe='')}"
 
 

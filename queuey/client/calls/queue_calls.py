@@ -132,7 +132,7 @@ def _body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
 
 def _paging(start: str | None, limit: int | None) -> tuple[tuple[str, str], ...]:
     given = [("offset", start)] if start else []
-    return (*given, *([("limit", number_text(limit))] if limit is not None else []))
+    return (*given, *([("limit", number_text("limit", limit))] if limit is not None else []))
 
 
 def _plain(wire: _WireQueue) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def read(query: Query, wait: float = 0.0) -> Call[Page]:
     """Reads one page; with ``wait`` the server waits for messages up to so many seconds if there are none."""
     params = tuple((name, "true" if value is True else str(value)) for name, value in _options(query).items())
     if wait:
-        params += (("wait", number_text(wait)),)
+        params += (("wait", number_text("wait", wait)),)
     return Call("GET", queue_segment(query.queue), _page, params=params, repeatable=True, wait=wait)
 
 
@@ -140,7 +140,7 @@ def read_queues(queries: Iterable[str | Query], wait: float = 0.0) -> Call[tuple
         asked = Query(queue=query) if isinstance(query, str) else query
         queue_segment(asked.queue)
         items.append({"queue_name": asked.queue, **_options(asked)})
-    body: dict[str, Any] = {"queues": items, **({"wait": wait} if wait else {})}
+    body: dict[str, Any] = {"queues": items, **({"wait": float(number_text("wait", wait))} if wait else {})}
     return Call("POST", "_read", _reads, headers=JSON, content=encode(body), repeatable=True, wait=wait)
 
 
@@ -177,7 +177,7 @@ def _options(query: Query) -> dict[str, Any]:
     """Returns what differs from the API's defaults, as JSON values."""
     options: dict[str, Any] = {"partitions": partitions_text(query.partitions)}
     if query.limit is not None:
-        options["limit"] = int(number_text(query.limit))
+        options["limit"] = int(number_text("limit", query.limit))
     if query.order != "ascending":
         options["order"] = query.order
     for name in ("since", "after", "before", "until"):

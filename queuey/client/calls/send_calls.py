@@ -26,6 +26,7 @@ from queuey.client.calls.call import (
     nothing,
     number_text,
     queue_segment,
+    string,
 )
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.http.retry import RetryPolicy
@@ -96,7 +97,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     content_type: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a message without a body, with two, or with one of another type."""
+        """Refuses a message without a body, with two, or with something of another type."""
         if (self.body is UNSET) == (self.json is UNSET):
             given = "neither is" if self.body is UNSET else "both are"
             raise InvalidArgument(f"a message has either a body or a JSON value; {given} given")
@@ -104,6 +105,18 @@ class Outgoing(msgspec.Struct, frozen=True):
             raise InvalidArgument(
                 f"a body is str or bytes, not {type(self.body).__name__}; JSON values are given as json="
             )
+        for field in ("key", "content_type"):
+            if getattr(self, field) is not None:
+                string(field, getattr(self, field))
+        if self.headers is not None:
+            _check_headers(self.headers)
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(f"headers is {headers!r:.100}: give a mapping of names to strings")
+    for name, value in headers.items():
+        string(f"header {string('the name of a header', name)!r}", value)
 
 
 ToSend: TypeAlias = str | bytes | Outgoing
@@ -272,7 +285,7 @@ def named_path(queue: str, name: str) -> str:
     Raises:
         InvalidArgument: No message can have that name.
     """
-    if not 0 < len(name) <= LONGEST_NAME or "/" in name or name in {".", ".."}:
+    if not 0 < len(string("name", name)) <= LONGEST_NAME or "/" in name or name in {".", ".."}:
         rule = f'a name has 1 to {LONGEST_NAME} characters without "/", and is not "." or ".."'
         raise InvalidArgument(f"no message can be named {name[:50]!r}: {rule}")
     try:
@@ -338,9 +351,9 @@ def _bare_headers(message: Outgoing) -> dict[str, str] | None:
             return None
         headers["x-message-key"] = message.key
     if message.partition is not None:
-        headers["x-partition"] = number_text(message.partition)
+        headers["x-partition"] = number_text("partition", message.partition)
     if message.delay:
-        headers["x-delay"] = number_text(message.delay)
+        headers["x-delay"] = number_text("delay", message.delay)
     return headers
 
 
@@ -356,7 +369,7 @@ def _headers(message: Outgoing, kind: str) -> dict[str, str] | None:
             return None
         headers["content-type"] = kind
     if message.ttl is not None:
-        headers["x-ttl"] = number_text(message.ttl)
+        headers["x-ttl"] = number_text("ttl", message.ttl)
     return headers
 
 
