@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 PAGE = 1000
 
 Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
-Partitions = Annotated[str, typer.Option("--partitions", "-p", help="* for all, or numbers with commas.")]
+
+
+def _partitions(text: str) -> str:
+    for part in () if text.strip() == "*" else text.split(","):
+        if not (part.strip().isdecimal() and int(part) > 0):
+            raise typer.BadParameter(f"{part!r} is no partition: they are numbered from 1; * stands for all")
+    return text
+
+
+Partitions = Annotated[
+    str, typer.Option("--partitions", "-p", help="* for all, or numbers with commas.", callback=_partitions)
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, as they are, one a line.")]
 _FORMS = f"Position: {time_parsing.FORMS}."
 
@@ -50,6 +61,7 @@ def read(
     """Read messages by time, all partitions merged; with --json one a line. Nothing is removed."""
     from queuey.client.calls.read_calls import Query, onward
 
+    note_missing(client, queue, partitions)
     now = time.time()
     options: dict[str, Any] = {
         name: _point(name, text, now)
@@ -88,6 +100,7 @@ def tail(
     json: Json = False,
 ) -> None:
     """Follow a queue live until Ctrl-C, all partitions merged by time; with --json one message a line."""
+    note_missing(client, queue, partitions)
     left = sys.maxsize if limit is None else limit
     start: Any = None if since is None else _point("since", since, time.time())
     if start is None:
@@ -104,6 +117,16 @@ def tail(
         left -= len(shown)
         if left <= 0:
             return
+
+
+def note_missing(client: Client, queue: str, partitions: str) -> None:
+    """Says which of the partitions that are named the queue does not have."""
+    if partitions.strip() == "*":
+        return
+    there = client.info(queue).partitions
+    missing = sorted({int(part) for part in partitions.split(",")} - set(range(1, there + 1)))
+    if missing:
+        output.note(f"Queue {queue} has {output.plural(there, 'partition')}, and not {', '.join(map(str, missing))}.")
 
 
 def note_absence(error: ClientError | None) -> None:

@@ -108,8 +108,9 @@ def test_bad_line_ends_the_feed(run: Run, client: Client, queue: str) -> None:
 
 def test_raw_lines(run: Run, client: Client, queue: str) -> None:
     """With --raw lines are texts, JSON or not."""
-    assert run("send", queue, "--from", "-", "--raw", "-p", "1", stdin=b'{"a":1}\nplain\n').code == 0
-    assert bodies(client, queue) == ['{"a":1}', "plain"]
+    ended = run("send", queue, "--from", "-", "--raw", "-p", "1", stdin=b'{"a":1}\n \n\nplain\n')
+    assert (ended.code, ended.err) == (0, "1 empty line was left out.\n")
+    assert bodies(client, queue) == ['{"a":1}', " ", "plain"]
 
 
 @pytest.mark.parametrize(
@@ -305,3 +306,16 @@ def test_by_name(run: Run, client: Client, queue: str) -> None:
     assert bodies(client, queue) == ["c"]
     for wrong in (("a", "b", "--name", "n"), ("a", "--replace"), ("--from", "-", "--name", "n")):
         assert run("send", queue, *wrong).code == 2
+
+
+@pytest.mark.parametrize("command", ["read", "tail", "claim"])
+def test_partitions_that_are_not_there(run: Run, queue: str, command: str) -> None:
+    """A number that can be no partition is wrong usage; a read says which the queue does not have."""
+    more = {"read": [], "tail": ["--last", "1", "--limit", "1"], "claim": []}[command]
+    for wrong in ("0", "1,0", "", "one", "-1"):
+        ended = run(command, queue, "--partitions", wrong, *more)
+        assert (ended.code, "numbered from 1" in " ".join(ended.err.split())) == (2, True)
+    if command == "read":
+        ended = run(command, queue, "--partitions", "2,9,7", *more)
+        assert ended.code == 0
+        assert ended.err.startswith(f"Queue {queue} has 3 partitions, and not 7, 9.\n")
