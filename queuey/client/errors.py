@@ -6,6 +6,7 @@
     ├── InvalidArgument              refused before anything was sent; also a ValueError
     ├── ReceiptsError                the file of receipts cannot be written
     ├── TokenError                   the source of the token gave none; nothing was sent
+    ├── RenewalError                 no thread can be started that renews claims; they are released
     ├── ProfileError                 the profile file cannot be used
     │   ├── ProfileNotFound
     │   ├── ProfileInvalid           no TOML, or a key is missing or wrong
@@ -102,6 +103,15 @@ class TokenError(ClientError):
     """
 
     code = "TokenError"
+
+
+class RenewalError(ClientError):
+    """No thread can be started to renew claims, so the loop ends and releases them.
+
+    The process, or its user, has as many threads as it may have, or it has no memory for another one.
+    """
+
+    code = "RenewalError"
 
 
 class ProfileError(ClientError):

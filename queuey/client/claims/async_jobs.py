@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
 from queuey.client.calls import claim_calls
@@ -47,6 +47,8 @@ async def send_all(run: AsyncRun, calls: Iterable[Call[None]], within: float | N
 class AsyncKeeper:
     """Renews claims, and acknowledges those that are finished, in one task, which runs while something is held.
 
+    An unexpected error in it goes to the event loop's exception handler, and what it was about is tried again.
+
     Args:
         run: Sends a call.
         clock: Monotonic seconds.
@@ -60,18 +62,16 @@ class AsyncKeeper:
         self._wakes = 0.0
         self._closed = False
 
-    def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
-        """Keeps claims from now on, whose time began no earlier than they were asked for.
+    def keep(self, holds: Sequence[Hold]) -> None:
+        """Renews claims of one request from now on.
 
         Raises:
             InvalidArgument: The client is closed.
         """
         if self._closed:
             raise InvalidArgument("the client is closed")
-        holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
         if holds:
             self.wake_by(holds[0].due)
-        return holds
 
     def wake_by(self, due: float) -> None:
         """Has the task look at the claims at a time, if it would sleep longer."""
@@ -114,11 +114,16 @@ class AsyncKeeper:
                 await self._do(work)
 
     async def _do(self, work: Work) -> None:
+        import asyncio  # noqa: PLC0415 - it is loaded
+
         asked = self._clock()
         try:
             refused = await send_all(self._run, work.calls, work.within)
-        except ClientError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other claims are to be renewed
             self.holding.failed(work, error)
+            if not isinstance(error, ClientError):
+                about = {"message": "queuey: claims could not be renewed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(about)
         else:
             self.holding.done(work, asked, [each.receipt for each in refused])
 
@@ -224,7 +229,8 @@ class AsyncJobQueue:
                     continue
                 holding.settle(loop.finished, [each.receipt for each in claimed.refused])
                 loop.acknowledged()
-                holds = self._keeper.hold(self.name, [each.receipt for each in claimed], loop.ttl, loop.asked)
+                holds = [holding.add(self.name, each.receipt, loop.ttl, loop.asked) for each in claimed]
+                self._keeper.keep(holds)
                 for each, hold in zip(claimed, holds, strict=True):
                     if hold.state != "held":
                         continue

@@ -189,7 +189,7 @@ class Holding:
             hold.state = "lost"
         return calls
 
-    def refused(self, holds: Sequence[Hold], error: ClientError) -> bool:
+    def refused(self, holds: Sequence[Hold], error: Exception) -> bool:
         """Notes which claims are lost by an error: another caller has them, or their receipts are of before a purge.
 
         Returns:
@@ -199,18 +199,18 @@ class Holding:
         self.settle(lost, [hold.receipt for hold in lost])
         return bool(lost)
 
-    def failed(self, work: Work, error: ClientError) -> None:
+    def failed(self, work: Work, error: Exception) -> None:
         """Notes that work failed: it is tried again soon, unless that would be of no use.
 
         What will not pass may be the answer of something between, so only the queue's own end is taken at its word.
         """
-        now = self._clock()
+        now, temporary = self._clock(), isinstance(error, ClientError) and error.temporary
         if len(work.calls) == 1:  # Of several calls it is not known which one failed.
             self.refused(work.holds, error)
         with self._lock:
             for hold in work.holds:
                 hold.due, hold.fails = now + min(_AGAIN * hold.ttl, _MOST_AGAIN), True
-                if isinstance(error, QueueNotFound) or (not error.temporary and now >= hold.end):
+                if isinstance(error, QueueNotFound) or (not temporary and now >= hold.end):
                     self._holds.discard(hold)
                     if hold.state == "held":
                         hold.state = "lost"
@@ -227,7 +227,7 @@ def _work(queue: str, ttl: float, state: State, holds: list[Hold], within: float
     return Work(tuple(holds), ends, tuple(calls), within)
 
 
-def _refused_by(holds: Sequence[Hold], error: ClientError) -> list[Hold]:
+def _refused_by(holds: Sequence[Hold], error: Exception) -> list[Hold]:
     """Returns the claims whose receipts an error names; none if it is about anything else, too."""
     if isinstance(error, ClaimLost):
         receipts = {each.receipt for each in error.refused}

@@ -149,6 +149,7 @@ class JobQueue:
 
         Raises:
             ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+            RenewalError: No thread can be started that would renew the claims. They are released.
             InvalidArgument: An option cannot be used.
 
         Example:
@@ -179,7 +180,8 @@ class JobQueue:
                     continue
                 holding.settle(loop.finished, [each.receipt for each in claimed.refused])
                 loop.acknowledged()
-                holds = self._keeper.hold(self.name, [each.receipt for each in claimed], loop.ttl, loop.asked)
+                holds = [holding.add(self.name, each.receipt, loop.ttl, loop.asked) for each in claimed]
+                self._keeper.keep(holds)
                 for each, hold in zip(claimed, holds, strict=True):
                     if hold.state != "held":
                         continue

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from threading import Condition, Thread
 from typing import Protocol, TypeVar
 
 from queuey.client.calls.call import Call
 from queuey.client.claims.held import Hold, Holding, Work
-from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.errors import ClaimLost, ClientError, RenewalError
 from queuey.client.forks import begin_in_children
 from queuey.client.results import Refused
 
@@ -41,7 +42,9 @@ def send_all(run: SendCall, calls: Iterable[Call[None]], within: float | None = 
 class Keeper:
     """Renews claims, and acknowledges those that are finished, in a background thread.
 
-    The thread runs while something is held, and a few seconds longer.
+    The thread runs while something is held, and a few seconds longer. An unexpected error in it goes to
+    :func:`threading.excepthook`, and what it was about is tried again. If the thread ends, the next claim starts a new
+    one.
 
     Args:
         run: Sends a call.
@@ -66,21 +69,36 @@ class Keeper:
         self._wakes = 0.0
         self._runs = False
 
-    def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
-        """Keeps claims from now on, whose time began no earlier than they were asked for."""
-        holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
+    def keep(self, holds: Sequence[Hold]) -> None:
+        """Renews claims of one request from now on.
+
+        Raises:
+            RenewalError: No thread can be started for it.
+        """
         if holds:
             self.wake_by(holds[0].due)
-        return holds
 
     def wake_by(self, due: float) -> None:
-        """Has the thread look at the claims at a time, if it would sleep longer."""
+        """Has the thread look at the claims at a time, if it would sleep longer.
+
+        Raises:
+            RenewalError: There is none, and none can be started.
+        """
         with self._changed:
             if not self._runs and not self._closed:
-                self._runs = True
-                Thread(target=self._serve, name="queuey-claims", daemon=True).start()
+                self._start()
             elif due < self._wakes:
                 self._changed.notify()
+
+    def _start(self) -> None:
+        try:
+            Thread(target=self._serve, name="queuey-claims", daemon=True).start()
+        except RuntimeError as error:
+            raise RenewalError(
+                f"No thread can be started to renew claims, so they are released: {error}. "
+                "Allow the process more threads, or start fewer."
+            ) from error
+        self._runs = True  # The thread waits for the lock until this is said.
 
     def close(self) -> None:
         """Stops renewing; the claims that are still held expire."""
@@ -90,9 +108,14 @@ class Keeper:
 
     def _serve(self) -> None:
         """Is the thread."""
-        while self._sleep():
-            if (work := self.holding.work()) is not None:
-                self._do(work)
+        try:
+            while self._sleep():
+                if (work := self.holding.work()) is not None:
+                    self._do(work)
+        except BaseException:
+            with self._changed:
+                self._runs = False
+            raise
 
     def _sleep(self) -> bool:
         """Waits until something is due; returns whether the thread is to go on."""
@@ -113,7 +136,15 @@ class Keeper:
         asked = self._clock()
         try:
             refused = send_all(self._run, work.calls, work.within)
-        except ClientError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other claims are to be renewed
             self.holding.failed(work, error)
+            if not isinstance(error, ClientError):
+                _report(error)
         else:
             self.holding.done(work, asked, [each.receipt for each in refused])
+
+
+def _report(error: Exception) -> None:
+    """Says what would have ended the thread, as if it had."""
+    about = type(error), error, error.__traceback__, threading.current_thread()
+    threading.excepthook(threading.ExceptHookArgs(about))

@@ -94,12 +94,13 @@ from queuey.client.claims.keeper import Keeper
 
 calls = []
 keeper = Keeper(lambda call, within=None: calls.append(call.path), time.monotonic)
-holds = keeper.hold("q", ["r1"], 600, time.monotonic())
+holds = [keeper.holding.add("q", "r1", 600, time.monotonic())]
+keeper.keep(holds)
 pid = os.fork()
 if pid:
     child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     sys.exit(child or [each.receipt for each in keeper.holding._holds] != ["r1"])
-keeper.hold("q", ["r2"], 0.3, time.monotonic())
+keeper.keep([keeper.holding.add("q", "r2", 0.3, time.monotonic())])
 left = [call for calls in keeper.holding.leave("q", holds) for call in calls]
 end = time.monotonic() + 50
 while not calls and time.monotonic() < end:

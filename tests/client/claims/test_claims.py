@@ -181,7 +181,7 @@ def test_a_loop_that_is_left_before_its_client() -> None:
                     break
         assert job.lost
         with pytest.raises(InvalidArgument, match="closed"):
-            client._keeper.hold("mail", ["r4"], 30, 0)
+            client._keeper.keep([])
 
     script = Script(claims(1, 2, 3), settled())
     asyncio.run(work())
@@ -373,11 +373,12 @@ def test_one_thread_renews_until_the_work_is_done() -> None:
             renewed.set()
 
     keeper = Keeper(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
-    (hold,) = keeper.hold("q", ["r1"], 0.3, time.monotonic())
+    hold = keeper.holding.add("q", "r1", 0.3, time.monotonic())
+    keeper.keep([hold])
     assert renewed.wait(30)
     assert hold.state == "held"
     keeper.holding.settle([hold])
-    keeper.hold("q", [], 0.3, 0.0)
+    keeper.keep([])
     count = len(paths)
     time.sleep(0.5)
     assert len(paths) <= count + 1  # one may have been under way
@@ -398,9 +399,10 @@ def test_one_task_renews_until_the_work_is_done() -> None:
 
     async def work() -> None:
         keeper = AsyncKeeper(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
-        keeper.hold("slow", ["r1"], 600.0, time.monotonic())
+        keeper.keep([keeper.holding.add("slow", "r1", 600.0, time.monotonic())])
         await asyncio.sleep(0)
-        (hold,) = keeper.hold("q", ["r2"], 0.3, time.monotonic())
+        hold = keeper.holding.add("q", "r2", 0.3, time.monotonic())
+        keeper.keep([hold])
         await asyncio.wait_for(renewed.wait(), 30)
         assert hold.state == "held"
         keeper.holding.forget_all()

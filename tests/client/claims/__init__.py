@@ -1,0 +1,1 @@
+"""Jobs of both clients, against scripted servers."""
