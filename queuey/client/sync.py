@@ -170,7 +170,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections, and the file of receipts. Claims that are held expire by themselves."""
+        """Closes the connections, and the file of receipts. Claims that are held expire by themselves.
+
+        Waits up to 5 s if claims were released while they were renewed, to release them once more.
+        """
         self._keeper.close()
         self._sender.close()
         self._journal.close()

@@ -11,8 +11,7 @@ from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
-from queuey.client.claims.held import HeldJob, Hold, Holding, Work
-from queuey.client.claims.jobs import LEAVING
+from queuey.client.claims.held import LEAVING, HeldJob, Hold, Holding, Work
 from queuey.client.errors import ClaimLost, ClientError, InvalidArgument
 from queuey.client.http.attempts import AsyncTiming, Notice, Patience
 from queuey.client.http.retry import RetryPolicy
@@ -59,6 +58,7 @@ class AsyncKeeper:
         self._clock = clock
         self.holding = Holding(clock)
         self._task: asyncio.Task[None] | None = None
+        self._work: Work | None = None
         self._wakes = 0.0
         self._closed = False
 
@@ -77,7 +77,7 @@ class AsyncKeeper:
         """Has the task look at the claims at a time, if it would sleep longer."""
         import asyncio  # noqa: PLC0415 - the caller has loaded it
 
-        if self._task is None or self._task.done() or due < self._wakes:
+        if self._task is None or self._task.done() or (self._work is None and due < self._wakes):
             self._stop()
             self._wakes = due
             self._task = asyncio.get_running_loop().create_task(self._serve())
@@ -89,17 +89,24 @@ class AsyncKeeper:
     async def close(self) -> None:
         """Stops renewing; what is finished is acknowledged, and the rest released, as far as that goes in some seconds.
 
-        A loop that was left does the same, but Python may end it only after its client.
+        A loop that was left does the same, but Python may end it only after its client. A renewal that is under way may
+        end, for what it renews is released once more then.
         """
+        import asyncio  # noqa: PLC0415 - the caller has loaded it
+
         self._closed = True
-        self._stop()
         end = self._clock() + LEAVING
-        for call in self.holding.leave_all():
-            left = end - self._clock()
-            if left <= 0:
-                break
-            with contextlib.suppress(ClientError):
-                await self._run(call, left)
+        try:
+            for call in self.holding.leave_all():
+                left = end - self._clock()
+                if left <= 0:
+                    break
+                with contextlib.suppress(ClientError):
+                    await self._run(call, left)
+            if self._task is not None and self._work is not None and self.holding.released_again(self._work):
+                await asyncio.wait({self._task}, timeout=max(0.0, end - self._clock()))
+        finally:
+            self._stop()
 
     async def _serve(self) -> None:
         """Is the task."""
@@ -110,22 +117,36 @@ class AsyncKeeper:
             if pause:
                 await asyncio.sleep(pause)
                 continue
-            if (work := self.holding.work()) is not None:
-                await self._do(work)
+            self._work = self.holding.work()
+            try:
+                if self._work is not None:
+                    await self._do(self._work)
+            finally:
+                self._work = None
 
     async def _do(self, work: Work) -> None:
-        import asyncio  # noqa: PLC0415 - it is loaded
-
         asked = self._clock()
         try:
             refused = await send_all(self._run, work.calls, work.within)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other claims are to be renewed
             self.holding.failed(work, error)
-            if not isinstance(error, ClientError):
-                about = {"message": "queuey: claims could not be renewed", "exception": error}
-                asyncio.get_running_loop().call_exception_handler(about)
+            _report(error)
         else:
             self.holding.done(work, asked, [each.receipt for each in refused])
+        for call in self.holding.released_again(work):
+            try:
+                await self._run(call, work.again_within)
+            except Exception as error:  # noqa: BLE001 - the message is delivered when its claim expires
+                _report(error)
+
+
+def _report(error: Exception) -> None:
+    """Says what would have ended the task, unless the service or the network is the cause."""
+    import asyncio  # noqa: PLC0415 - it is loaded
+
+    if not isinstance(error, ClientError):
+        about = {"message": "queuey: an error while claims were renewed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(about)
 
 
 class AsyncJob(HeldJob):
@@ -158,7 +179,7 @@ class AsyncJob(HeldJob):
     async def release(self, delay: float = 0.0) -> None:
         """Releases the message, now or after ``delay`` seconds; see :meth:`Job.release`."""
         calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay))
-        with self._releasing():
+        with self._releasing(delay):
             await self._send(calls)
 
     async def renew(self, ttl: float | None = None) -> None:

@@ -9,6 +9,9 @@ A claim, from when it came until nothing has to be done about it any more::
 A held claim is renewed when half of its time is over. One that is finished is acknowledged together with others, and
 at the latest after :data:`SOON`, also while its process works on the next. What fails comes after what works, and takes
 no longer than a shorter claim can wait, unless that is a very short one.
+
+A renewal that is under way when its claim is released may reach the service after the release, and the service then
+keeps the claim. So the claim is released once more when the renewal has ended.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ State = Literal["held", "finished", "settled", "lost"]
 
 SOON = 0.5
 """Seconds after which a finished claim is acknowledged whatever its process does."""
+LEAVING = 5.0
+"""Seconds for which a loop that is left tries to release its jobs, and a client that is closed."""
 _AGAIN, _MOST_AGAIN = 0.1, 30.0
 """The part of a claim's time, and the most seconds, after which what failed is tried again."""
 _TOGETHER = 0.125
@@ -55,6 +60,7 @@ class Hold(msgspec.Struct, eq=False):
         due: When something has to be done about it.
         state: See above.
         fails: What was sent about it last has failed.
+        delay: Seconds until the message is delivered again, if the claim was released; None: it was not.
     """
 
     queue: str
@@ -64,6 +70,7 @@ class Hold(msgspec.Struct, eq=False):
     due: float
     state: State = "held"
     fails: bool = False
+    delay: float | None = None
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -80,6 +87,11 @@ class Work(msgspec.Struct, frozen=True):
     ends: bool
     calls: tuple[Call[None], ...]
     within: float
+
+    @property
+    def again_within(self) -> float:
+        """Seconds that releasing once more may take, so that a claim that had to wait can still be renewed in time."""
+        return self.within / 2
 
 
 class Holding:
@@ -115,7 +127,7 @@ class Holding:
         """Holds a claim again whose release was refused."""
         with self._lock:
             if hold.state == "settled":
-                hold.state = "held"
+                hold.state, hold.delay = "held", None
                 self._holds.add(hold)
 
     def postpone(self, holds: Iterable[Hold]) -> None:
@@ -132,6 +144,21 @@ class Holding:
             for hold in holds:
                 hold.state = "lost" if hold.receipt in lost else "settled"
                 self._holds.discard(hold)
+
+    def release(self, holds: Sequence[Hold], delay: float = 0.0) -> None:
+        """Notes that claims are about to be released, and for how many seconds."""
+        for hold in holds:
+            hold.delay = delay
+        self.settle(holds)
+
+    def released_again(self, work: Work) -> list[Call[None]]:
+        """Returns the calls that release once more what was released since a renewal began."""
+        receipts: dict[float, list[str]] = {}
+        for hold in work.holds:
+            if hold.delay is not None:
+                receipts.setdefault(hold.delay, []).append(hold.receipt)
+        queue = work.holds[0].queue
+        return [call for delay, some in receipts.items() for call in release(queue, some, delay)]
 
     def renewed(self, hold: Hold, asked: float, ttl: float) -> None:
         """Notes that a claim was renewed: for how many seconds, and when that was asked for."""
@@ -171,10 +198,12 @@ class Holding:
     def leave(self, queue: str, holds: Iterable[Hold]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
         """Ends the keeping of claims; returns the calls that acknowledge and that release what is left of them."""
         open_ = [hold for hold in holds if hold in self._holds]
-        finished = [hold.receipt for hold in open_ if hold.state == "finished"]
-        held = [hold.receipt for hold in open_ if hold.state == "held"]
-        self.settle(open_)
-        return acknowledge(queue, finished), release(queue, held)
+        finished = [hold for hold in open_ if hold.state == "finished"]
+        held = [hold for hold in open_ if hold.state == "held"]
+        self.settle(finished)
+        self.release(held)
+        receipts = [[hold.receipt for hold in some] for some in (finished, held)]
+        return acknowledge(queue, receipts[0]), release(queue, receipts[1])
 
     def leave_all(self) -> list[Call[None]]:
         """Ends the keeping of all claims; returns the calls that acknowledge and release them. Those are lost then."""
@@ -286,9 +315,9 @@ class HeldJob:
         self._holding.settle([self._hold])
 
     @contextmanager
-    def _releasing(self) -> Iterator[None]:
+    def _releasing(self, delay: float) -> Iterator[None]:
         """Leaves a claim alone that is released, unless the service refuses that. The loop must not acknowledge it."""
-        self._holding.settle([self._hold])
+        self._holding.release([self._hold], delay)
         try:
             yield
         except ClientError as error:

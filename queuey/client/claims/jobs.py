@@ -11,15 +11,12 @@ from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
-from queuey.client.claims.held import HeldJob, Hold, Holding
+from queuey.client.claims.held import LEAVING, HeldJob, Hold, Holding
 from queuey.client.claims.keeper import Keeper, SendCall, send_all
 from queuey.client.errors import ClientError
 from queuey.client.http.attempts import Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
-
-LEAVING = 5.0
-"""Seconds for which a loop that is left tries to give its jobs back."""
 
 
 class Job(HeldJob):
@@ -71,7 +68,7 @@ class Job(HeldJob):
             ClaimLost: It was already delivered to another caller.
         """
         calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay))
-        with self._releasing():
+        with self._releasing(delay):
             self._send(calls)
 
     def renew(self, ttl: float | None = None) -> None:

@@ -8,7 +8,7 @@ from threading import Condition, Thread
 from typing import Protocol, TypeVar
 
 from queuey.client.calls.call import Call
-from queuey.client.claims.held import Hold, Holding, Work
+from queuey.client.claims.held import LEAVING, Hold, Holding, Work
 from queuey.client.errors import ClaimLost, ClientError, RenewalError
 from queuey.client.forks import begin_in_children
 from queuey.client.results import Refused
@@ -66,6 +66,7 @@ class Keeper:
 
     def _begin(self) -> None:
         self._changed = Condition()
+        self._work: Work | None = None
         self._wakes = 0.0
         self._runs = False
 
@@ -101,36 +102,43 @@ class Keeper:
         self._runs = True  # The thread waits for the lock until this is said.
 
     def close(self) -> None:
-        """Stops renewing; the claims that are still held expire."""
+        """Stops renewing; the claims that are still held expire.
+
+        Waits for a renewal only if claims were released during it, which are released once more then.
+        """
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not (self._work and self.holding.released_again(self._work)), LEAVING)
 
     def _serve(self) -> None:
         """Is the thread."""
         try:
-            while self._sleep():
-                if (work := self.holding.work()) is not None:
-                    self._do(work)
+            while (work := self._next()) is not None:
+                self._do(work)
         except BaseException:
             with self._changed:
-                self._runs = False
+                self._work, self._runs = None, False
+                self._changed.notify_all()
             raise
 
-    def _sleep(self) -> bool:
-        """Waits until something is due; returns whether the thread is to go on."""
+    def _next(self) -> Work | None:
+        """Waits until something is due; returns what is to be sent, or None if the thread is to end."""
         with self._changed:
+            self._work = None
+            self._changed.notify_all()  # A caller of close() may wait for this.
             while not self._closed:
                 pause = self.holding.pause()
-                if pause == 0:
-                    return True
+                if pause == 0 and (work := self.holding.work()) is not None:
+                    self._work = work
+                    return work
                 longest = _LINGERS if pause is None else pause
                 self._wakes = self._clock() + longest
                 woken = self._changed.wait(longest)
                 if pause is None and not woken and self.holding.pause() is None:
                     break
             self._runs = False
-            return False
+            return None
 
     def _do(self, work: Work) -> None:
         asked = self._clock()
@@ -138,13 +146,18 @@ class Keeper:
             refused = send_all(self._run, work.calls, work.within)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other claims are to be renewed
             self.holding.failed(work, error)
-            if not isinstance(error, ClientError):
-                _report(error)
+            _report(error)
         else:
             self.holding.done(work, asked, [each.receipt for each in refused])
+        for call in self.holding.released_again(work):
+            try:
+                self._run(call, work.again_within)
+            except Exception as error:  # noqa: BLE001 - the message is delivered when its claim expires
+                _report(error)
 
 
 def _report(error: Exception) -> None:
-    """Says what would have ended the thread, as if it had."""
-    about = type(error), error, error.__traceback__, threading.current_thread()
-    threading.excepthook(threading.ExceptHookArgs(about))
+    """Says what would have ended the thread, as if it had, unless the service or the network is the cause."""
+    if not isinstance(error, ClientError):
+        about = type(error), error, error.__traceback__, threading.current_thread()
+        threading.excepthook(threading.ExceptHookArgs(about))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import Any
 
 import httpx2
 import pytest
 
-from queuey.client import Client, RenewalError
+from queuey.client import Client, RenewalError, RetryPolicy
 from queuey.client.calls.call import Call
+from queuey.client.claims import async_jobs, keeper
 from queuey.client.claims.async_jobs import AsyncKeeper
-from queuey.client.claims.held import Holding
+from queuey.client.claims.held import LEAVING, Holding
 from queuey.client.claims.keeper import Keeper
-from tests.client.scripted import ONE, Script, claims, settled
+from tests.client.scripted import ONE, Script, async_client, broken, claims, settled, sync_client
+from tests.replacing import replace_in
 
 
 def paths(script: Script) -> list[str]:
@@ -64,11 +68,11 @@ def test_an_unexpected_error_does_not_end_the_thread(monkeypatch: pytest.MonkeyP
         times.append(130.0)  # What has failed is due again.
 
     monkeypatch.setattr(threading, "excepthook", report)
-    keeper = Keeper(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
-    hold = keeper.holding.add("q", "r1", 40, 80)
-    keeper.keep([hold])
+    kept = Keeper(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
+    hold = kept.holding.add("q", "r1", 40, 80)
+    kept.keep([hold])
     assert renewed.wait(60)
-    keeper.close()
+    kept.close()
     assert reports == [(MemoryError, "q/claims/renew")]
     assert hold.state == "held"
 
@@ -89,12 +93,12 @@ def test_an_unexpected_error_does_not_end_the_task() -> None:
 
     async def work() -> None:
         asyncio.get_running_loop().set_exception_handler(report)
-        keeper = AsyncKeeper(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
-        hold = keeper.holding.add("q", "r1", 40, 80)
-        keeper.keep([hold])
+        kept = AsyncKeeper(run, lambda: times[-1])  # type: ignore[arg-type] # it returns nothing whatever the call
+        hold = kept.holding.add("q", "r1", 40, 80)
+        kept.keep([hold])
         await asyncio.wait_for(renewed.wait(), 60)
         assert hold.state == "held"
-        await keeper.close()
+        await kept.close()
 
     asyncio.run(work())
     assert reports == ["q/claims/renew"]
@@ -124,11 +128,179 @@ def test_a_thread_that_ended_has_a_successor(monkeypatch: pytest.MonkeyPatch) ->
             renewed.set()
 
     monkeypatch.setattr(threading, "excepthook", lambda args: ended.set())
-    keeper = Keeper(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
-    keeper.holding = Failing(lambda: 100.0)
-    keeper.keep([keeper.holding.add("p", "r1", 40, 80)])
+    kept = Keeper(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+    kept.holding = Failing(lambda: 100.0)
+    kept.keep([kept.holding.add("p", "r1", 40, 80)])
     assert ended.wait(60)
-    keeper.keep([keeper.holding.add("q", "r1", 40, 80)])
+    kept.keep([kept.holding.add("q", "r1", 40, 80)])
     assert renewed.wait(60)
-    keeper.close()
+    kept.close()
     assert sorted(found) == ["p/claims/renew", "q/claims/renew"]
+
+
+# Renewals that are under way when a claim is released
+
+Answer = Callable[[httpx2.Request], httpx2.Response]
+PATIENCE = 60.0
+
+
+def until(check: Callable[[], bool]) -> None:
+    """Waits for something."""
+    end = time.monotonic() + PATIENCE
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+async def awaited(check: Callable[[], bool]) -> None:
+    """Waits for something in async code."""
+    async with asyncio.timeout(PATIENCE):
+        while not check():  # noqa: ASYNC110 - of what is awaited, some is set by plain code
+            await asyncio.sleep(0.005)
+
+
+class Slow(Script):
+    """A service that gets a renewal only after a release.
+
+    Half of a claim's time is over when it comes, so that it is renewed at once.
+    """
+
+    def __init__(self, answer: Answer = lambda _: settled(), *, tasks: bool = False) -> None:
+        renew: Any = self._renew_in_task if tasks else self._renew
+        super().__init__(self._claim, renew, self._release)
+        self._answer = answer
+        self._renewed = False
+        self.released: list[bool] = []
+        """Of each release, whether the renewal was there before."""
+        self.arrives: Callable[[], object] = lambda: self.released
+
+    @property
+    def renews(self) -> bool:
+        """Whether a renewal is under way, or was."""
+        return len(self.requests) >= 2
+
+    def _claim(self, _: httpx2.Request) -> httpx2.Response:
+        self.now += 2000
+        return claims(1)
+
+    def _renew(self, request: httpx2.Request) -> httpx2.Response:
+        until(lambda: bool(self.arrives()))
+        self._renewed = True
+        return self._answer(request)
+
+    async def _renew_in_task(self, request: httpx2.Request) -> httpx2.Response:
+        await awaited(lambda: bool(self.arrives()))
+        self._renewed = True
+        return self._answer(request)
+
+    def _release(self, _: httpx2.Request) -> httpx2.Response:
+        self.released.append(self._renewed)
+        return settled()
+
+
+@pytest.mark.parametrize("answer", [lambda _: settled(), broken], ids=["answered", "broken"])
+def test_a_release_outlasts_a_renewal(answer: Answer) -> None:
+    """A job that is released during a renewal is released once more after it, with its delay."""
+    script = Slow(answer)
+    with sync_client(script, retry=RetryPolicy(rounds=1)) as client:
+        for job in client.job_queue("mail").claim(ttl=4000):
+            until(lambda: script.renews)
+            job.release(delay=9)
+            until(lambda: len(script.released) == 2)
+            assert not job.lost
+            break
+    assert paths(script) == ["claims", "renew", "release", "release"]
+    assert script.released == [False, True]
+    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 9}
+
+
+@pytest.mark.parametrize("answer", [lambda _: settled(), broken], ids=["answered", "broken"])
+def test_a_release_outlasts_a_renewal_in_a_task(answer: Answer) -> None:
+    """The same in async code."""
+
+    async def work() -> None:
+        async with async_client(script, retry=RetryPolicy(rounds=1)) as client:
+            async for job in client.job_queue("mail").claim(ttl=4000):
+                await awaited(lambda: script.renews)
+                await job.release(delay=9)
+                await awaited(lambda: len(script.released) == 2)
+                assert not job.lost
+                break
+
+    script = Slow(answer, tasks=True)
+    asyncio.run(work())
+    assert paths(script) == ["claims", "renew", "release", "release"]
+    assert script.released == [False, True]
+    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 9}
+
+
+def test_a_client_that_closes_waits_for_what_is_released_again() -> None:
+    """A loop is left during a renewal, and then its client: connections stay open until the job is released again."""
+    script = Slow()
+    with replace_in(keeper, LEAVING, PATIENCE), sync_client(script) as client:
+        script.arrives = lambda: script.released and client._keeper._closed
+        for _ in client.job_queue("mail").claim(ttl=4000):
+            until(lambda: script.renews)
+            break
+    assert script.released == [False, True]
+    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"]}
+
+
+def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
+    """The same in async code, where it is the client that releases the job of a loop that was left."""
+
+    async def work() -> None:
+        async with async_client(script) as client:
+            async for job in client.job_queue("mail").claim(ttl=4000):
+                assert not job.lost
+                await awaited(lambda: script.renews)
+                break
+        assert job.lost
+
+    script = Slow(tasks=True)
+    with replace_in(async_jobs, LEAVING, PATIENCE):
+        asyncio.run(work())
+    assert script.released == [False, True]
+    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"]}
+
+
+def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:
+    """A renewal of what is still held keeps nobody waiting."""
+    begun, closed, sent = Event(), Event(), []
+
+    def run(call: Call[None], within: float | None = None) -> None:
+        begun.set()
+        sent.append(closed.wait(PATIENCE))
+
+    kept = Keeper(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+    kept.keep([kept.holding.add("q", "r1", 40, 80)])
+    assert begun.wait(PATIENCE)
+    with replace_in(keeper, LEAVING, 2 * PATIENCE):
+        kept.close()
+    closed.set()
+    until(lambda: bool(sent))
+    assert sent == [True]
+
+
+def test_a_claim_that_is_due_sooner_breaks_off_no_renewal() -> None:
+    """What a task is sending is answered before it looks at another claim, whenever that is due."""
+    sent: list[str] = []
+    answered = asyncio.Event()
+
+    async def run(call: Call[None], within: float | None = None) -> None:
+        sent.append(call.path)
+        await answered.wait()
+
+    async def work() -> None:
+        kept = AsyncKeeper(run, lambda: 100.0)  # type: ignore[arg-type] # it returns nothing whatever the call
+        kept.keep([kept.holding.add("p", "r1", 40, 80)])
+        await awaited(lambda: bool(sent))
+        kept.keep([kept.holding.add("q", "r1", 40, 70)])
+        await asyncio.sleep(0)
+        answered.set()
+        await awaited(lambda: kept.holding.pause() == 20)
+        await kept.close()
+
+    asyncio.run(work())
+    assert sent[:2] == ["p/claims/renew", "q/claims/renew"]
+    assert "p/claims/renew" not in sent[2:]

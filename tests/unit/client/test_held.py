@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -86,6 +87,29 @@ def test_what_fails_waits_for_what_works() -> None:
         paths.append(work.calls[0].path.partition("/")[0])
         held.done(work, 190, [])
     assert paths == ["short", "long", "away"]
+
+
+def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
+    """With the same delay, since the service may have got the renewal last; nothing else is released with it."""
+    held, times = holding()
+    held.add("q", "r1", 40, 100)
+    refused, now, later, left = (held.add("q", f"r{n}", 40, 100) for n in range(2, 6))
+    times.append(120.0)
+    work = due(held)
+    assert held.released_again(work) == []
+    held.release([refused], 50_000)
+    held.resume(refused)
+    held.release([now])
+    held.release([later], 600)
+    _, calls = held.leave("q", [left])
+    assert [json.loads(call.content or b"") for call in calls] == [{"receipts": ["r5"]}]
+    held.done(work, 120, [])
+    again = [(call.path, json.loads(call.content or b"")) for call in held.released_again(work)]
+    assert {path for path, _ in again} == {"q/claims/release"}
+    released = sorted((each.get("delay", 0), sorted(each["receipts"])) for _, each in again)
+    assert released == [(0, ["r3", "r5"]), (600, ["r4"])]
+    times.append(140.0)
+    assert sorted(hold.receipt for hold in due(held).holds) == ["r1", "r2"]
 
 
 FORKED = """
