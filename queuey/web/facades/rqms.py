@@ -20,10 +20,10 @@ from queuey.settings.facades import LONGEST_BODY
 from queuey.web import validators
 from queuey.web.endpoint import WAITER, Begun, Hot, Match, WouldBlock
 from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource
-from queuey.web.requests import JSON_ERRORS, decode_any, parse_form, read_body
+from queuey.web.json_values import check_value
+from queuey.web.requests import JSON_ERRORS, parse_form, read_body
 from queuey.web.responses import Environ, Header, Response, encode, json_response
 from queuey.web.v1.claims import mark_of
-from queuey.web.v1.messages import decode_value
 from queuey.web.v1.spec import MAX_CLAIM, MOST_CLAIMS
 from queuey.web.validators import Errors
 
@@ -35,9 +35,11 @@ SHORTEST = 1.0
 """Seconds of the shortest lock: of shorter ones too many would be over before the answer is there."""
 ID = "rqms-id"
 """The header of a message that has its id."""
-TICKET = 2
-"""Parts of a ticket: an id and a revision."""
 HTML: Header = ("Content-Type", "text/html; charset=utf-8")
+
+
+_decode_ticket = msgspec.json.Decoder(str | tuple[str, str]).decode
+"""A ticket is an id and a revision. Clients send it as it was given out, or as a JSON string once more."""
 
 
 class TicketSpent(Conflict):
@@ -187,7 +189,7 @@ def _draft(environ: Environ, name: str) -> Draft:
     """
     body = read_body(environ, LONGEST_BODY)
     try:
-        decode_value(body)
+        check_value(body)
     except validators.BadField as error:
         raise InvalidRequest({"value": str(error)}) from None
     meta = Meta("application/json", ((ID, name),), json=True)
@@ -261,16 +263,18 @@ def _revision(body: bytes) -> str:
     Raises:
         InvalidRequest: It is none.
     """
+    ticket: str | tuple[str, str]
     try:
-        ticket = decode_any(body)
+        ticket = _decode_ticket(body)
         if isinstance(ticket, str):
-            ticket = decode_any(ticket)
+            ticket = _decode_ticket(ticket)
+    except msgspec.ValidationError:
+        ticket = ""
     except JSON_ERRORS:
         raise InvalidRequest({"ticket": "Is no JSON: send the ticket of the item, unchanged"}) from None
-    if not isinstance(ticket, list) or len(ticket) != TICKET or not all(isinstance(part, str) for part in ticket):
+    if isinstance(ticket, str):
         raise InvalidRequest({"ticket": "Is not the ticket of an item: a list of an id and a revision"})
-    revision: str = ticket[1]
-    return revision
+    return ticket[1]
 
 
 def _receipt(revision: str, queue: Queue) -> ClaimReceipt | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from base64 import b64decode
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -22,7 +21,8 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Begun, Match, WouldBlock
 from queuey.web.errors import BATCH
-from queuey.web.requests import JSON_ERRORS, bad_json, decode_any, read_body, read_query, too_large
+from queuey.web.json_values import list_decoder, read_value
+from queuey.web.requests import JSON_ERRORS, bad_json, read_body, read_query, too_large
 from queuey.web.responses import (
     JSON,
     NO_OWN_HEADERS,
@@ -227,26 +227,31 @@ _types: dict[str, Meta] = {}
 
 
 class _Item(msgspec.Struct, gc=False):
-    """An item of the batches that most callers send: every value as the documentation has it."""
+    """An item of the batches that most callers send. Any other one ends the decoding."""
 
     body: str
     ttl: int | None = None
     partition: int | None = None
-    message_key: str | None = None
-    content_type: str | None = None
-    headers: dict[str, str] | None = None
-    delay: float | None = None
-    encoding: Literal["base64"] | None = None
+    message_key: None = None
+    content_type: None = None
+    headers: None = None
+    delay: None = None
+    encoding: None = None
 
 
 class _Batch(msgspec.Struct):
     messages: list[_Item]
 
 
-class _LooseItem(msgspec.Struct):
-    """Any item at all. ``body`` keeps its text, so that a JSON value is stored exactly as it was written."""
+class _ItemBody(msgspec.Struct):
+    """The body of any item, as it was written."""
 
     body: msgspec.Raw = msgspec.Raw(b'""')
+
+
+class _LooseItem(_ItemBody):
+    """Any item at all. ``body`` keeps its text, so that a JSON value is stored exactly as it was written."""
+
     ttl: Any = None
     partition: Any = None
     message_key: Any = None
@@ -261,11 +266,18 @@ class _LooseBatch(msgspec.Struct):
 
 
 _JSON = "application/json"
-DEEPEST = 200
-"""Lists and objects of a JSON body that may lie inside each other: every reader, in any language, must get along."""
+_LARGE, _BRACES = 1024 * 1024, 64
+"""A batch of more bytes is decoded at once only if it has no more opening braces for each message that is allowed.
+
+Every message has one, and their texts may have others: what is decoded takes memory for each.
+"""
+_BESIDE_BODY = 128 * 1024
+"""Bytes of an item beside its body: far more than all fields may take, however they are escaped."""
+_WRITTEN, _WRITTEN_MORE = 8, 32
+"""Bytes of JSON that one of a body may take, escaped as \\u0041 and in base64, and what comes to all of them."""
 _decode_batch = msgspec.json.Decoder(_Batch).decode
 _decode_loose_batch = msgspec.json.Decoder(_LooseBatch).decode
-_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_item_body = msgspec.json.Decoder(_ItemBody).decode
 _decode_loose_item = msgspec.json.Decoder(_LooseItem).decode
 
 
@@ -399,13 +411,16 @@ def read_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
         InvalidRequest: Naming every bad field of every item.
         TooLarge: Too many messages, or one of them too long.
     """
+    if len(body) > _LARGE and body.count(b"{") > _BRACES * limits.max_batch:
+        return _read_loose_batch(body, limits, queue)
     try:
         batch = _decode_batch(body)
     except msgspec.ValidationError:
         return _read_loose_batch(body, limits, queue)
     except JSON_ERRORS as error:
         raise bad_json(error) from None
-    _check_count(batch.messages, limits)
+    if len(batch.messages) > limits.max_batch:
+        raise too_large("messages", limits.max_batch, unit="messages")
     drafts = []
     highest, longest = queue.partitions, limits.max_body // 4
     for item in batch.messages:
@@ -414,20 +429,10 @@ def read_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
             not 0 < len(text) <= longest
             or (ttl is not None and not 0 < ttl <= MAX_TTL)
             or (partition is not None and not 0 < partition <= highest)
-            or item.message_key is not None
-            or item.content_type is not None
-            or item.headers is not None
-            or item.delay is not None
-            or item.encoding is not None
         ):
             return _read_loose_batch(body, limits, queue)
         drafts.append(Draft(text, ttl, partition))
     return drafts
-
-
-def _check_count(messages: list[Any], limits: Limits) -> None:
-    if len(messages) > limits.max_batch:
-        raise too_large("messages", limits.max_batch, unit="messages")
 
 
 def _read_loose_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
@@ -438,11 +443,12 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
         raise bad_json('It has no "messages"; one message alone goes by another Content-Type') from None
     except JSON_ERRORS as error:
         raise bad_json(error) from None
+    if memoryview(raw)[0] != ord("["):
+        raise InvalidRequest({"messages": "Is not a list"})
     try:
-        items = _decode_items(raw)
-    except JSON_ERRORS:
-        raise InvalidRequest({"messages": "Is not a list"}) from None
-    _check_count(items, limits)
+        items = list_decoder(limits.max_batch)(raw)
+    except msgspec.ValidationError:
+        raise too_large("messages", limits.max_batch, unit="messages") from None
     errors = Errors()
     drafts = [_read_item(item, index, limits, queue, errors) for index, item in enumerate(items)]
     if any(text.startswith("Longer") and name.endswith(".body") for name, text in errors.items()):
@@ -460,14 +466,17 @@ def _over(errors: Errors) -> InvalidRequest:
 def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, errors: Errors) -> Draft:
     draft = Draft("")
     own = Errors()
+    size = memoryview(raw).nbytes
     try:
+        if size > _BESIDE_BODY and size - memoryview(_decode_item_body(raw).body).nbytes > _BESIDE_BODY:
+            errors[str(index)] = f"Longer than maximum length {_BESIDE_BODY} bytes beside its body"
+            return draft
         item = _decode_loose_item(raw)
     except JSON_ERRORS:
         errors[str(index)] = "Is not an object"
         return draft
     own.take("encoding", validators.one_of, item.encoding, ("base64",))
-    body, json = _read_item_body(bytes(item.body), limits, own, encoded=item.encoding == "base64")
-    draft.body = body
+    draft.body, json = _read_item_body(bytes(item.body), limits, own, encoded=item.encoding == "base64")
     draft.ttl = own.take("ttl", validators.integer, item.ttl, 1, MAX_TTL)
     _place(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=own)
     kind = own.take("content_type", _content_type, item.content_type, limits.max_content_type)
@@ -476,50 +485,28 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
     return draft
 
 
-def _deeper_than(value: object, most: int) -> bool:
-    """Returns whether lists and objects of a JSON value are nested more deeply."""
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(most):
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [each for several in inner for each in several if isinstance(each, dict | list)]
-        if not level:
-            return False
-    return True
-
-
-def decode_value(raw: bytes) -> Any:  # noqa: ANN401 - any JSON
-    """Reads a JSON value that is to be stored.
-
-    Raises:
-        BadField: Not every reader could take it in.
-    """
-    try:
-        value = decode_any(raw)
-    except JSON_ERRORS:
-        raise validators.BadField("Is no JSON that others could read") from None
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _deeper_than(value, DEEPEST):
-        raise validators.BadField(f"Nested deeper than {DEEPEST} levels")
-    return value
-
-
 def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool) -> tuple[str | bytes, bool]:
     """Returns an item's body and whether it is the text of a JSON value."""
+    longer = f"Longer than maximum length {limits.max_body} bytes"
+    if len(raw) > _WRITTEN * limits.max_body + _WRITTEN_MORE:
+        errors["body"] = longer
+        return "", False
+    body: str | bytes
     try:
-        value = decode_value(raw)
+        body, json = read_value(raw)
     except validators.BadField as error:
         errors["body"] = str(error)
         return "", False
-    body: str | bytes = value if isinstance(value, str) else raw.decode()
     if encoded:
         try:
-            body = text_or_bytes(b64decode(validators.text(value), validate=True))
-        except (ValueError, binascii.Error):
+            body = text_or_bytes(b64decode(validators.text(None if json else body), validate=True))
+        except ValueError:
             errors["body"] = "Is not base64"
     if not body:
         errors["body"] = validators.REQUIRED
     elif len(body if isinstance(body, bytes) else body.encode()) > limits.max_body:
-        errors["body"] = f"Longer than maximum length {limits.max_body} bytes"
-    return body, not isinstance(value, str)
+        errors["body"] = longer
+    return body, json
 
 
 _POSTED = b'%b%08x%b","timestamp":"%d.%07d","partition":%d}'

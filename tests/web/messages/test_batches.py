@@ -201,6 +201,15 @@ def test_limits_of_a_batch(owner: Caller, limits: Limits) -> None:
     assert len(owner.get("q", limit=1000).messages) == limits.max_batch + 1
 
 
+def test_fields_of_an_item_have_bounds_together(owner: Caller) -> None:
+    """Beside its body an item may have 128 KiB, whatever they are; a larger one is named, and nothing is stored."""
+    owner.create("q")
+    assert owner.batch("q", {"body": ["x" * 140_000], "unknown": "y" * 120_000}).status == 201
+    reply = owner.batch("q", {"body": ["x"]}, {"body": ["x"], "unknown": "y" * 132_000})
+    assert (reply.status, reply.errors) == (400, {"1": "Longer than maximum length 131072 bytes beside its body"})
+    assert len(owner.get("q").messages) == 1
+
+
 def test_non_ascii_comes_back(owner: Caller) -> None:
     """Text is text: raw UTF-8 and escapes come back as the same characters."""
     owner.create("q")

@@ -15,6 +15,8 @@ from queuey.claims import ClaimReceipt
 from queuey.messages import Message
 from queuey.web.facades.emodb.errors import BadArgument
 
+LENGTH = 40
+"""Characters of an id."""
 _ID = re.compile(r"([0-9a-f]{4})([0-9a-f]{32})([0-9a-f]{4})", re.ASCII)
 
 

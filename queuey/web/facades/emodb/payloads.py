@@ -11,10 +11,10 @@ import msgspec
 from queuey.messages import Message, Meta
 from queuey.service import Draft, Limits
 from queuey.web.facades.emodb.errors import BadArgument, BadBody, WrongContentType
-from queuey.web.facades.emodb.message_ids import MessageIds
+from queuey.web.facades.emodb.message_ids import LENGTH, MessageIds
+from queuey.web.json_values import check_value
 from queuey.web.requests import JSON_ERRORS, read_body, too_large
 from queuey.web.responses import Environ, encode
-from queuey.web.v1.messages import decode_value
 from queuey.web.validators import BadField
 
 LONGEST_MESSAGE = 30_720
@@ -86,7 +86,10 @@ def _batch(environ: Environ, limits: Limits) -> bytes:
 
 def read_ids(environ: Environ, limits: Limits) -> list[str]:
     """Reads a list of message ids."""
-    found: list[str] | None = _decode(_decode_ids, _body(environ, limits))
+    body = _body(environ, limits)
+    if body.count(b",") > len(body) // LENGTH:
+        raise BadArgument("Invalid event ID.")  # too short to be one; a list of such would take far more than its text
+    found: list[str] | None = _decode(_decode_ids, body)
     if found is None:
         raise BadArgument("Missing message IDs: the body is null. Send a JSON array of IDs.")
     return found
@@ -98,14 +101,14 @@ def _drafts(messages: Iterable[msgspec.Raw], limits: Limits) -> list[Draft]:
 
 def _draft(raw: bytes, limits: Limits) -> Draft:
     try:
-        decode_value(raw)
+        text = check_value(raw)
     except BadField as error:
         raise BadBody(f"Unable to process JSON: {error}") from None
     if len(raw) > LONGEST_MESSAGE and (size := len(msgspec.json.format(raw, indent=-1))) > LONGEST_MESSAGE:
         raise BadArgument(f"Message size ({size}) is greater than the maximum allowed ({LONGEST_MESSAGE}) message size")
     if len(raw) > limits.max_body:
         raise BadArgument(f"Message size with its white space ({len(raw)}) is greater than {limits.max_body}")
-    return Draft(raw.decode(), meta=_JSON)
+    return Draft(text, meta=_JSON)
 
 
 def write_messages(messages: Sequence[Message], ids: MessageIds) -> list[bytes]:

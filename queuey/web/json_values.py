@@ -1,0 +1,101 @@
+"""JSON that callers have sent, checked without building its objects: they would take thirty times the memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import accumulate
+
+import msgspec
+
+from queuey.web.requests import JSON_ERRORS, decode_any
+from queuey.web.validators import BadField
+
+DEEPEST = 200
+"""Lists and objects of a JSON body that may lie inside each other: every reader, in any language, must get along."""
+UNREADABLE = "Is no JSON that others could read"
+BLOCK = 64 * 1024
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS = bytes(set(range(256)) - _STEPS.keys())
+_PERHAPS_TOO_LARGE = re.compile(rb"(?<![0-9.])(?:[0-9.]{200,}(?:[eE][+-]?[0-9]+)?|[0-9.]+[eE]\+?[0-9]{3,})")
+"""Numbers that decoders may refuse: with very many digits, or a large exponent."""
+_skip = msgspec.json.Decoder(msgspec.Raw).decode
+"""Checks the form of JSON, but not that strings are UTF-8 and numbers small enough."""
+
+
+def read_value(raw: bytes) -> tuple[str, bool]:
+    """Returns the text of a JSON string, or any other value as it is written; and whether it is such a value.
+
+    Raises:
+        BadField: Not every reader could take it in.
+    """
+    if not raw.lstrip(b" \t\r\n").startswith(b'"'):
+        return check_value(raw), True
+    try:
+        return decode_any(raw), False
+    except JSON_ERRORS:
+        raise BadField(UNREADABLE) from None
+
+
+def check_value(raw: bytes, *, block: int = BLOCK) -> str:
+    """Checks a JSON value that is to be stored as it is; returns its text.
+
+    Args:
+        raw: The value.
+        block: Bytes of a longer value that are looked at together.
+
+    Raises:
+        BadField: Not every reader could take it in.
+    """
+    try:
+        text = raw.decode()
+        if small := len(raw) <= block:
+            decode_any(raw)  # is faster
+        else:
+            _skip(raw)
+        if not small or raw.count(b"[") + raw.count(b"{") > DEEPEST:
+            _check_parts(raw, block)
+    except JSON_ERRORS:
+        raise BadField(UNREADABLE) from None
+    return text
+
+
+def _check_parts(raw: bytes, block: int) -> None:
+    """Checks the depth of a value, and the size of its numbers, as decoding it would."""
+    depth = 0
+    for part in _outside_strings(raw, block):
+        depths = list(accumulate(map(_STEPS.__getitem__, part.translate(None, _NO_BRACKETS)), initial=depth))
+        if max(depths) > DEEPEST:
+            raise BadField(f"Nested deeper than {DEEPEST} levels")
+        depth = depths[-1]
+        for number in _PERHAPS_TOO_LARGE.finditer(part):
+            decode_any(number[0])
+
+
+def _outside_strings(raw: bytes, block: int) -> Iterator[bytes]:
+    """Yields what valid JSON has outside its strings, in parts that end with a comma, so that no number is cut."""
+    bare = raw.replace(rb"\\", b"").replace(rb"\"", b"")  # every quotation mark that is left begins or ends a string
+    start, inside = 0, False
+    while start < len(bare):
+        end = bare.find(b",", start + block) + 1 or len(bare)
+        pieces = bare[start:end].split(b'"')
+        yield b"".join(pieces[inside::2])
+        inside ^= len(pieces) % 2 == 0
+        start = end
+
+
+@cache
+def list_decoder(most: int) -> Callable[[bytes | msgspec.Raw], list[msgspec.Raw]]:
+    """Returns what decodes a JSON list of ``most`` values at most, and stops at the first one beyond.
+
+    It raises ``msgspec.ValidationError`` for a longer one. A list type with a ``max_length`` would be built to its end.
+    """
+    fields = [(f"_{number}", msgspec.Raw, None) for number in range(most)]
+    values = msgspec.defstruct("Values", fields, array_like=True, forbid_unknown_fields=True)
+    decode = msgspec.json.Decoder(values).decode
+
+    def decode_list(text: bytes | msgspec.Raw) -> list[msgspec.Raw]:
+        return [value for value in msgspec.structs.astuple(decode(text)) if value is not None]
+
+    return decode_list

@@ -1,0 +1,153 @@
+"""JSON of callers is checked without being built: what is refused, and how much memory that takes."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from queuey.errors import InvalidRequest, TooLarge
+from queuey.messages import Queue
+from queuey.service import Limits
+from queuey.web.facades import rqms
+from queuey.web.facades.emodb import payloads
+from queuey.web.facades.emodb.errors import BadArgument, BadBody
+from queuey.web.json_values import DEEPEST, check_value, list_decoder
+from queuey.web.requests import BODY, JSON_ERRORS, decode_any
+from queuey.web.v1.messages import read_batch
+from queuey.web.validators import BadField
+
+LIMITS = Limits()
+QUEUE = Queue(application="a", name="q", uid=1, qid=1)
+MIB = 1024 * 1024
+NUMBERS = [b"1", b"-2.5e3", b"1e999", b"-1e309", b"1E+0400", b"1e-999", b"1" * 4000, b"1" * 5000, b"9" * 250 + b"e70"]
+STRINGS = [b"a", rb"\"", rb"\\", rb"\\\"[", b"[{", b"}]", b",", b"1e999", b"\\u00e9", "é".encode(), b"\xff", rb"\ud800"]
+
+
+def refused(raw: bytes) -> bool:
+    """Whether decoding a value would refuse it, or it is too deep."""
+    try:
+        level = [decode_any(raw)]
+    except JSON_ERRORS:
+        return True
+    for _ in range(DEEPEST):
+        level = [each for one in level if isinstance(one, list) for each in one] + [
+            each for one in level if isinstance(one, dict) for each in one.values()
+        ]
+        if not level:
+            return False
+    return any(isinstance(one, list | dict) for one in level)
+
+
+def nested(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """Values made of others, some of them much deeper."""
+    lists = st.lists(inner, max_size=4).map(lambda some: b"[" + b", ".join(some) + b"]")
+    objects = st.lists(inner, max_size=4).map(
+        lambda some: b"{" + b",".join(b'"%d": %b' % (n, one) for n, one in enumerate(some)) + b"}"
+    )
+    deep = st.tuples(st.integers(DEEPEST - 4, DEEPEST), inner).map(lambda two: b"[" * two[0] + two[1] + b"]" * two[0])
+    long = inner.map(lambda one: b'["' + b"\\n," * 9 + b'",' + one + b"," + one + b"]")
+    return lists | objects | deep | long
+
+
+STRING = st.lists(st.sampled_from(STRINGS), max_size=4).map(lambda some: b'"' + b"".join(some) + b'"')
+VALUES = st.recursive(st.sampled_from([b"null", b"", b"01", *NUMBERS]) | STRING, nested, max_leaves=6)
+
+
+@given(VALUES)
+@example(b"[" * DEEPEST + b"1e999" + b"]" * DEEPEST)
+def test_it_refuses_what_decoding_would_refuse(raw: bytes) -> None:
+    """A value is refused exactly if decoding it fails, or it is nested too deeply."""
+    if refused(raw):
+        with pytest.raises(BadField):
+            check_value(raw, block=16)
+    else:
+        assert check_value(raw, block=16) == raw.decode()
+
+
+def test_a_list_is_read_up_to_its_longest() -> None:
+    """A list of as many values as are allowed is read, a longer one is refused."""
+    decode = list_decoder(3)
+    assert [bytes(one) for one in decode(b'[1, {"a":[2]} ,null]')] == [b"1", b'{"a":[2]}', b"null"]
+    assert decode(b"[]") == []
+    with pytest.raises(msgspec.ValidationError):
+        decode(b"[1,2,3,4]")
+
+
+def batch(body: bytes) -> object:
+    """Reads a batch of version 1."""
+    return read_batch(body, LIMITS, QUEUE)
+
+
+def item(body: bytes) -> object:
+    """Reads an item of RQMS."""
+    return rqms._draft({BODY: body}, "x")
+
+
+def ticket(body: bytes) -> object:
+    """Reads a ticket of RQMS."""
+    return rqms._revision(body)
+
+
+def ids(body: bytes) -> object:
+    """Reads message ids of EmoDB."""
+    return payloads.read_ids({BODY: body, "CONTENT_TYPE": "application/json"}, LIMITS)
+
+
+def message(body: bytes) -> object:
+    """Reads a message of EmoDB."""
+    return payloads.read_message({BODY: body, "CONTENT_TYPE": "application/json"}, LIMITS)
+
+
+def many(piece: bytes, size: int) -> bytes:
+    """A list of about so many bytes."""
+    return b"[" + piece * ((size - 200) // len(piece)) + b"{}]"
+
+
+SMALL = b'{"":0},'
+TALL = 8 * MIB
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (batch, b'{"messages":[{"body":1},' + many(b"1,", TALL)[1:] + b"}"),
+        (batch, b'{"messages":' + many(b'{"body":"ab"},', TALL) + b"}"),
+        (batch, b'{"messages":' + many(b'{"body":"ab","headers":{"a":""}},', TALL) + b"}"),
+        (batch, b'{"messages":[{"body":' + many(SMALL, TALL) + b"}]}"),
+        (batch, b'{"messages":[{"body":"a","ttl":' + many(SMALL, TALL) + b"}]}"),
+        (batch, b'{"messages":[{"body":"a","headers":{' + b'"ab":"",' * 900_000 + b'"":""}}]}'),
+        (item, many(SMALL, 4 * MIB)),
+        (ticket, many(SMALL, 4 * MIB)),
+        (ticket, json.dumps(many(SMALL, 4 * MIB).decode()).encode()),
+        (ids, many(b'"ab",', TALL)),
+        (message, many(SMALL, TALL)),
+    ],
+)
+def test_memory_of_a_body(read: Callable[[bytes], object], body: bytes) -> None:
+    """Reading any body takes little more memory than a few copies of it, however small its values are."""
+    tracemalloc.start()
+    try:
+        read(body)
+    except (InvalidRequest, TooLarge, BadArgument, BadBody):
+        pass
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 4 * len(body)
+
+
+def test_every_text_of_a_body_that_is_not_too_long() -> None:
+    """A body as long as allowed is taken however it is written: escaped, and in base64."""
+    limits = Limits(max_body=10)
+    escaped = "".join(f"\\u{ord(char):04x}" for char in "0123456789")
+    [draft] = read_batch(b'{"messages":[{"body":"%b","delay":0}]}' % escaped.encode(), limits, QUEUE)
+    assert draft.body == "0123456789"
+    base64 = "".join(f"\\u{ord(char):04x}" for char in "MDEyMzQ1Njc4OQ==")
+    [draft] = read_batch(b'{"messages":[{"body":"%b","encoding":"base64"}]}' % base64.encode(), limits, QUEUE)
+    assert draft.body == "0123456789"
