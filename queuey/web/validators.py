@@ -17,8 +17,9 @@ from queuey.web.responses import encode
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
-_DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,20})?|\.[0-9]{1,20}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,80}")
+_DECIMAL = re.compile(r"-?(?:[0-9]{1,80}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _SHOWN = 80
 
 REQUIRED = "Required"
@@ -58,15 +59,21 @@ def integer(value: object, least: int, most: int) -> int:
     """Reads a whole number; decimals in JSON are cut off."""
     if _is_number(value, _INTEGER):
         return in_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was checked
-    raise BadField(f'"{show(value)}" is not a number')
+    raise _no_number(value, "a whole number")
 
 
 def decimal(value: object, least: float, most: float) -> float:
     """Reads a number that is not negative."""
     if not _is_number(value, _DECIMAL):
-        raise BadField(f'"{show(value)}" is not a number')
+        raise _no_number(value, "a number")
     number: Any = float(value) if isinstance(value, str) else value
     return float(in_range(number, least, most))  # a whole number of JSON may be too long for a float until then
+
+
+def _no_number(value: object, wanted: str) -> BadField:
+    """Returns the error of what is no number, or of one that is written in another way than is read here."""
+    like = isinstance(value, str) and _NUMBER.fullmatch(value.strip()) is not None
+    return BadField(f'"{show(value)}" is not {f"{wanted} in plain digits" if like else "a number"}')
 
 
 def _is_number(value: object, form: re.Pattern[str]) -> bool:
@@ -92,7 +99,9 @@ def in_range(number: N, least: float, most: float) -> N:
 
 def _plain(number: object) -> str:
     """Writes a number without the decimals that it does not have, cut to a readable length."""
-    return f"{number:g}" if isinstance(number, float) else str(number)[:_SHOWN]
+    if isinstance(number, float):
+        return str(int(number))[:_SHOWN] if number.is_integer() else f"{number:.15g}"
+    return str(number)[:_SHOWN]
 
 
 def one_of(value: object, choices: tuple[str, ...]) -> str:

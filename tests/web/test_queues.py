@@ -137,7 +137,7 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         "consistency": '"sure" is not one of weak, strong, very_strong',
         "principles": '"nobody" is not app:<name>, bid:<mail address> or user:<name>, with =read or =delete or nothing',
         "ttl": "0 is less than minimum value 1",
-        "read_delay": '"-1" is not a number',
+        "read_delay": "-1 is less than minimum value 0",
         "max_deliveries": "1001 is greater than maximum value 1000",
         "on_ack": '"forget" is not one of keep, delete',
     }

@@ -203,9 +203,9 @@ def test_every_bad_header_is_named(owner: Caller) -> None:
     assert reply.status == 400
     assert reply.errors == {
         "body": "Required",
-        "ttl": '"1e9" is not a number',
+        "ttl": '"1e9" is not a whole number in plain digits',
         "partition": "4 is greater than maximum value 2",
-        "delay": '"-1" is not a number',
+        "delay": "-1 is less than minimum value 0",
         "after": '"z" is not a message id',
         "message_key": "Longer than maximum length 256",
     }
@@ -216,12 +216,15 @@ def test_every_bad_header_is_named(owner: Caller) -> None:
     [
         ({"X-TTL": "0"}, {"ttl": "0 is less than minimum value 1"}),
         ({"X-TTL": "33554433"}, {"ttl": "33554433 is greater than maximum value 33554432"}),
-        ({"X-TTL": "9" * 5000}, {"ttl": f'"{"9" * 80}" is not a number'}),
+        ({"X-TTL": "9" * 5000}, {"ttl": f'"{"9" * 80}" is not a whole number in plain digits'}),
         ({"X-TTL": "٣"}, {"ttl": '"Ù£" is not a number'}),
         ({"X-Partition": "0"}, {"partition": "0 is less than minimum value 1"}),
         ({"X-Partition": "x"}, {"partition": '"x" is not a number'}),
         ({"X-Delay": "inf"}, {"delay": '"inf" is not a number'}),
-        ({"X-Delay": "1e3"}, {"delay": '"1e3" is not a number'}),
+        ({"X-Delay": "1e3"}, {"delay": '"1e3" is not a number in plain digits'}),
+        ({"X-Delay": "9" * 20}, {"delay": f"{float('9' * 20):.0f} is greater than maximum value 33554432"}),
+        ({"X-TTL": "9" * 20}, {"ttl": f"{'9' * 20} is greater than maximum value 33554432"}),
+        ({"X-TTL": "0.5"}, {"ttl": '"0.5" is not a whole number in plain digits'}),
         ({"X-Message-Key": "a", "X-Partition": "1"}, {"message_key": "Not together with partition"}),
     ],
     ids=str,
