@@ -30,6 +30,17 @@ class LazyGroup(TyperGroup):
         name, stub, rest = super().resolve_command(ctx, args)
         return name, stub if name is None else self.load(name), rest
 
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's
+        """Runs the command; an error about a value that typer has checked says which value."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            for detail in getattr(error.__cause__, "errors", list)()[:1]:
+                value = repr(detail["input"])
+                if value not in error.message:
+                    error.message = f"{error.message}; {value} is given"
+            raise
+
     @classmethod
     def load(cls, name: str) -> Any:  # noqa: ANN401 - a command of typer's
         """Imports a command's module and returns the command."""
