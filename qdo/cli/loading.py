@@ -61,7 +61,7 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
     """Converts a text, a list of texts or a TOML value."""
     text = given.value
     if not isinstance(text, str):
-        return convert(line.name, line.kind, line.meta, given, line.shown, strict=True)
+        return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type, strict=True)
     if line.kind is float:
         try:
             given = given._replace(value=time_parsing.duration(text))
@@ -69,7 +69,7 @@ def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a settin
             raise SettingsError(f"Setting {line.name} (from {given.source}) is {text!r}. {error}") from error
     elif typing.get_origin(line.kind) is tuple:
         given = given._replace(value=[part.strip() for part in text.split(",") if part.strip()])
-    return convert(line.name, line.kind, line.meta, given, line.shown)
+    return convert(line.name, line.kind, line.meta, given, line.shown, wanted=line.type)
 
 
 def _check(settings: WorkSettings, sources: Mapping[str, str]) -> None:

@@ -122,4 +122,4 @@ def _convert(line: Setting, given: Given) -> object:
     except (msgspec.ValidationError, ValueError) as error:
         said = "cannot be used" if kind == Users else f"is {shown(line.name, given.value)!r}"
         raise SettingsError(f"Setting {line.name} (from {given.source}) {said}. {error}.") from error
-    return convert(line.name, kind, meta, given, shown)
+    return convert(line.name, kind, meta, given, shown, wanted=line.type)

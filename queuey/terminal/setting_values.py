@@ -76,6 +76,7 @@ def convert(
     given: Given,
     shown: Callable[[str, object], str],
     *,
+    wanted: str,
     strict: bool = False,
 ) -> Any:  # noqa: ANN401 - of that type
     """Converts a text or a TOML value. Paths in a file are relative to that file.
@@ -86,6 +87,7 @@ def convert(
         meta: What limits its values.
         given: What was given for it.
         shown: Returns a value, given with the name, as it may be printed.
+        wanted: What its type is called in the table of settings.
         strict: The value has a type of its own already.
 
     Raises:
@@ -100,7 +102,8 @@ def convert(
             return (given.base or Path()) / Path(text).expanduser()
         return msgspec.convert(value, Annotated[kind, meta], strict=strict)
     except msgspec.ValidationError as error:
-        literal = typing.get_origin(kind) is Literal
-        choices = f" Choose from {', '.join(typing.get_args(kind))}." if literal else ""
+        limits = (meta.ge is None) == (meta.le is None) and meta.gt is None
+        told = typing.get_origin(kind) is Literal or (kind in {int, float, bool} and limits)
+        reason = f"Expected: {wanted.replace('`', '')}" if told else str(error)
         said = shown(name, given.value)
-        raise SettingsError(f"Setting {name} (from {given.source}) is {said!r}. {error}.{choices}") from error
+        raise SettingsError(f"Setting {name} (from {given.source}) is {said!r}. {reason}.") from error

@@ -12,8 +12,9 @@ import shlex
 import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from errno import EADDRINUSE
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -45,7 +46,7 @@ class CannotStart(Exception):
 
 
 Facade = Annotated[
-    str | None,
+    Literal["emodb", "mq", "rqms"] | None,
     typer.Option(
         "--facade", help="Serve a facade alone, at /, for clients of another system: emodb, mq or rqms.", metavar="NAME"
     ),
@@ -111,7 +112,9 @@ def _serve(settings: Settings) -> int:
     try:
         address = server.find_address(settings)
     except OSError as error:
-        return _refuse(BAD_ADDRESS, f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}")
+        text = f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}"
+        taken = ". Another service may be running; choose another port: --port"
+        return _refuse(BAD_ADDRESS, text + (taken if error.errno == EADDRINUSE else ""))
     url = server.url_of(settings, address[1])
     try:
         start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
