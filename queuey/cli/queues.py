@@ -191,7 +191,8 @@ def _show_queue(queue: Queue, *, json: bool) -> None:
     if json:
         output.emit(queue)
     else:
-        output.pairs(zip((*_DETAILS, *_CLAIMS), (*_row(queue), *_claims(queue)), strict=True))
+        rows = zip((*_DETAILS, *_CLAIMS), (*_row(queue), *_claims(queue)), strict=True)
+        output.pairs((name, value) for name, value in rows if name != "created" or value is not None)
 
 
 def _claims(queue: Queue | QueueInfo) -> list[Any]:
