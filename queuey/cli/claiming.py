@@ -15,7 +15,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.output import Json
 from queuey.cli.reading import Partitions, Queue, body_bytes, body_text, json_fields, note_absence
-from queuey.cli.service_options import connected
+from queuey.cli.service_options import connected, existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,8 @@ def claim(
 @connected
 def ack(client: Client, queue: Queue, receipt: Receipts = None, json: Json = False) -> None:
     """Acknowledge claimed messages: they are not delivered again."""
-    _settle(client.job_queue(queue).ack, receipt, "acknowledged", json=json)
+    with existing(queue):
+        _settle(client.job_queue(queue).ack, receipt, "acknowledged", json=json)
 
 
 @release_app.command()
@@ -95,7 +96,8 @@ def release(
     json: Json = False,
 ) -> None:
     """Release claimed messages: they are delivered again, at once or after a time."""
-    _settle(partial(client.job_queue(queue).release, delay=delay), receipt, "released", json=json)
+    with existing(queue):
+        _settle(partial(client.job_queue(queue).release, delay=delay), receipt, "released", json=json)
 
 
 def _work(

@@ -8,7 +8,7 @@ import typer
 
 from queuey.cli import moving, output
 from queuey.cli.output import Json, Yes
-from queuey.cli.service_options import connected
+from queuey.cli.service_options import connected, existing
 from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ def update(
 def delete(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
     """Delete a queue with all its messages and offsets."""
     output.confirm(f"Delete queue {name} with all its messages?", yes=yes)
-    client.delete_queue(name)
+    with existing(name):
+        client.delete_queue(name)
     output.emit({"queue_name": name, "deleted": True}) if json else output.say(f"{name} is deleted.")
 
 
@@ -177,7 +178,8 @@ def delete(client: Client, name: Name, yes: Yes = False, json: Json = False) -> 
 def purge(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
     """Remove all messages of a queue; the queue, its fields and offsets stay."""
     output.confirm(f"Remove all messages of {name}?", yes=yes)
-    client.purge_queue(name)
+    with existing(name):
+        client.purge_queue(name)
     output.emit({"queue_name": name, "purged": True}) if json else output.say(f"{name} is empty.")
 
 

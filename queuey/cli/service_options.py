@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from queuey.terminal import note
 from queuey.terminal.commands import optional, with_parameters
 
 _PANEL = "Which service"
@@ -79,6 +81,22 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
 def recorded(command: Callable[..., None]) -> Callable[..., None]:
     """Does what :func:`connected` does for a command that stores messages, of which receipts can be kept."""
     return _connected(command, {"receipts": _RECEIPTS, **_OPTIONS})
+
+
+@contextmanager
+def existing(queue: str) -> Iterator[None]:
+    """For commands on a queue that has to be there already: creating it is no next step.
+
+    Raises:
+        typer.Exit: It does not exist, which was said.
+    """
+    from queuey.client import QueueNotFound
+
+    try:
+        yield
+    except QueueNotFound as error:
+        note(f"queuey: Queue {queue!r} does not exist. List those that do: queuey queue list")
+        raise typer.Exit(1) from error
 
 
 def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Callable[..., None]:
