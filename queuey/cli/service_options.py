@@ -106,7 +106,7 @@ def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Call
     first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        from queuey.client import Client, NotAllowed
+        from queuey.client import Client, NotAllowed, NotAuthenticated
 
         url, app, key, token_file, profile, ca = (values.pop(option) for option in _OPTIONS)
         if profile is not None:
@@ -121,6 +121,10 @@ def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Call
             except NotAllowed as error:
                 if client.scheme not in {"Application", None}:
                     error.add_note(_USERS)
+                raise
+            except NotAuthenticated as error:
+                if key is not None and "message_key" in values:
+                    error.add_note("--key is the key of the application; that of a message is --message-key")
                 raise
 
     added = [optional(option, annotation) for option, annotation in options.items()]
