@@ -203,10 +203,17 @@ def _send_named(
     bodies = body or [_STANDARD_INPUT]
     if len(bodies) > 1:
         raise typer.BadParameter(f"--name goes with one message, and {len(bodies)} are given")
+    from queuey.client import NameTaken
+
     named, (text, replace) = client.named(queue), name
     store = named.set if replace else named.create
     content = _standard_input() if bodies[0] == _STANDARD_INPUT else bodies[0]
-    _show(store(text, content, **options), json=json)
+    try:
+        receipt = store(text, content, **options)
+    except NameTaken as error:
+        output.note(f"queuey: {text!r} names another message. Wait until that is done, or replace it: --replace")
+        raise typer.Exit(1) from error
+    _show(receipt, json=json)
 
 
 def _show(receipt: Receipt, *, json: bool) -> None:
