@@ -193,6 +193,9 @@ def _send_bodies(client: Client, queue: str, body: list[str] | None, options: di
     from queuey.client import Outgoing
 
     bodies = [_standard_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
+    if len(bodies) == 1:  # so that an error does not speak of the first of several
+        _show(client.send(queue, bodies[0], **options), json=json)
+        return
     for receipt in client.send_iter(queue, [Outgoing(text, **options) for text in bodies]):
         _show(receipt, json=json)
 
