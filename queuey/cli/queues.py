@@ -67,8 +67,8 @@ def create(
         type=type,
         consistency=consistency,
         principals=principal or None,
-        ttl=_whole(ttl),
-        read_delay=_seconds(read_delay),
+        ttl=_ttl(ttl),
+        read_delay=_delay(read_delay),
         max_deliveries=max_deliveries,
         dead_letter=dead_letter,
         on_ack=on_ack,
@@ -146,8 +146,8 @@ def update(
         "type": type,
         "consistency": consistency,
         "principals": principal or None,
-        "ttl": _whole(ttl),
-        "read_delay": _seconds(read_delay),
+        "ttl": _ttl(ttl),
+        "read_delay": _delay(read_delay),
         "max_deliveries": max_deliveries,
         "dead_letter": dead_letter,
         "on_ack": on_ack,
@@ -243,9 +243,9 @@ def when(identifier: str | None) -> str | None:
     return time_parsing.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
 
 
-def _seconds(text: str | None) -> float | None:
-    return None if text is None else times.seconds(text)
+def _ttl(text: str | None) -> int | None:
+    return None if text is None else times.ttl(text)
 
 
-def _whole(text: str | None) -> int | None:
-    return None if text is None else round(times.seconds(text))
+def _delay(text: str | None) -> float | None:
+    return None if text is None else times.seconds(text, "--read-delay")

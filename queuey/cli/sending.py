@@ -68,7 +68,7 @@ def send(
     """
     options: dict[str, Any] = {
         "partition": partition,
-        "ttl": None if ttl is None else round(times.seconds(ttl, "--ttl")),
+        "ttl": None if ttl is None else times.ttl(ttl),
         "delay": None if delay is None else times.seconds(delay, "--delay"),
         "content_type": content_type,
         "headers": dict(_header(text) for text in header or []) or None,
@@ -203,11 +203,11 @@ def _send_bodies(client: Client, queue: str, body: list[str] | None, options: di
 def _send_named(
     client: Client, queue: str, name: tuple[str, bool], body: list[str] | None, options: dict[str, Any], *, json: bool
 ) -> None:
+    from queuey.client import NameTaken
+
     bodies = body or [_STANDARD_INPUT]
     if len(bodies) > 1:
         raise typer.BadParameter(f"--name goes with one message, and {len(bodies)} are given")
-    from queuey.client import NameTaken
-
     named, (text, replace) = client.named(queue), name
     store = named.set if replace else named.create
     content = _standard_input() if bodies[0] == _STANDARD_INPUT else bodies[0]

@@ -39,6 +39,20 @@ def seconds(text: str, option: str | None = None) -> float:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
+def ttl(text: str) -> int:
+    """Returns a time to live in seconds, as ``--ttl`` says it.
+
+    Raises:
+        typer.BadParameter: It is none, or too short or too long, or has a fraction of a second.
+    """
+    from queuey.messages import MAX_TTL
+
+    found = seconds(text, "--ttl")
+    if not (found.is_integer() and 1 <= found <= MAX_TTL):
+        raise typer.BadParameter(f"a TTL is 1 to {MAX_TTL} whole seconds, not {text!r}", param_hint="--ttl")
+    return int(found)
+
+
 def length(text: str, *, least: float, most: float) -> float:
     """Returns a length of time in seconds.
 

@@ -13,6 +13,7 @@ from tests.commands import Run
 from tests.servers.served import Served
 
 NOWHERE = "http://127.0.0.1:9"
+MISSING = "queuey: Queue 'no-such' does not exist. List those that do: queuey queue list\n"
 
 
 def test_what_is_not_there(run: Run) -> None:
@@ -20,6 +21,75 @@ def test_what_is_not_there(run: Run) -> None:
     wanted = "queuey: 404 InvalidQueueName: Queue 'no-such' does not exist. Create it: queuey queue create no-such\n"
     for arguments in (["read", "no-such"], ["send", "no-such", "x"], ["queue", "info", "no-such"]):
         assert run(*arguments).err == wanted
+
+
+def test_what_has_to_be_there(run: Run) -> None:
+    """Where a queue that is made now would be of no use, the command that lists queues is named."""
+    for words in (["queue", "delete", "no-such", "--yes"], ["queue", "purge", "no-such", "--yes"]):
+        assert run(*words).err == MISSING
+    for command in ("ack", "release"):
+        assert run(command, "no-such", "1-0123456789ab11e88000000000000001-1-d5be0d").err == MISSING
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["queue", "create", "x", "--partitions", "201"],
+            "'--partitions': Input should be less than or equal to 200; '201' is given",
+        ),
+        (["read", "x", "--limit", "0"], "greater than or equal to 1; '0' is given"),
+        (["queue", "create", "x", "--ttl", "1y"], "--ttl: '1y' is no length of time"),
+        (["queue", "create", "x", "--read-delay", "1y"], "--read-delay: '1y' is no length of time"),
+        (["queue", "create", "x", "--ttl", "1.5"], "--ttl: a TTL is 1 to 33554432 whole seconds, not '1.5'"),
+        (["send", "x", "a", "--ttl", "500ms"], "--ttl: a TTL is 1 to 33554432 whole seconds, not '500ms'"),
+        (["app", "rotate", "x", "--grace", "1y"], "--grace: '1y' is no length of time"),
+        (["serve", "--facade", "sqs"], "'--facade': Value error, 'sqs' is not one of"),
+    ],
+)
+def test_wrong_values(run: Run, words: list[str], said: str) -> None:
+    """Wrong usage names the option and the value."""
+    ended = run(*words)
+    assert ended.code == 2
+    assert said in " ".join(ended.err.replace("│", " ").split())
+
+
+def test_wrong_settings(run: Run) -> None:
+    """A setting that cannot be is answered in the words of the table of settings."""
+    said = "queuey: Setting port (from --port) is '99999'. Expected: whole number, 0 to 65535.\n"
+    assert run("serve", "--port", "99999") == (2, b"", said)
+
+
+def test_one_message_of_a_command(run: Run, queue: str) -> None:
+    """An error about a single message does not speak of the first of several."""
+    assert run("send", queue, "").err == "queuey: 400 InvalidParameter: body: Required\n"
+    said = "queuey: 400 InvalidParameter: partition: 9 is greater than maximum value 3\n"
+    assert run("send", queue, "x", "--partition", "9").err == said
+
+
+def test_a_name_that_is_taken(run: Run, queue: str) -> None:
+    """The option that replaces the message is named."""
+    assert run("send", queue, "a", "--name", "n").code == 0
+    said = "queuey: 'n' names another message. Wait until that is done, or replace it: --replace\n"
+    assert run("send", queue, "b", "--name", "n") == (1, b"", said)
+
+
+def test_a_key_of_a_message(run: Run, queue: str) -> None:
+    """Where --key is not accepted by send, the option for the key of a message is named."""
+    ended = run("send", queue, "a", "--key", "k")
+    assert ended.code == 1
+    assert ended.err.endswith("; --key is the key of the application; that of a message is --message-key\n")
+    assert "--message-key" not in run("read", queue, "--key", "k").err
+
+
+def test_a_new_queue_has_no_empty_row(run: Run) -> None:
+    """When a queue was created is not shown where the answer does not say it."""
+    assert "created" not in run("queue", "create").text
+
+
+def test_long_numbers_are_shown_in_digits(run: Run, queue: str) -> None:
+    """A number out of its range is shown as it was given."""
+    assert ": 99999999 is greater than maximum value" in run("claim", queue, "--ttl", "99999999").err
 
 
 def test_queue_that_is_there(run: Run, queue: str) -> None:

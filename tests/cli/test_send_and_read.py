@@ -136,7 +136,7 @@ def test_refusal_of_the_service(run: Run, queue: str) -> None:
     for arguments in (
         ["send", "no-such-queue", "x"],
         ["read", "no-such-queue"],
-        ["send", queue, "x", "--ttl", "999999999"],
+        ["send", queue, "x", "--delay", "999999999"],
     ):
         ended = run(*arguments)
         assert (ended.code, ended.out) == (1, b"")

@@ -144,7 +144,7 @@ def rotate(
     """
     from queuey.cli.operations import first_start
 
-    seconds = times.seconds(grace)
+    seconds = times.seconds(grace, "--grace")
     with store_at.open() as store:
         _existing(store, name)
         old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
@@ -313,7 +313,7 @@ def _expiry(key: Key) -> str:
 
 
 def _end(expires: str | None) -> float | None:
-    return None if expires is None else time.time() + times.seconds(expires)
+    return None if expires is None else time.time() + times.seconds(expires, "--expires")
 
 
 def _last_end(keys: list[Key]) -> float | None:

@@ -82,12 +82,11 @@ def redrive(
 
     A dead letter is removed after it is certain that it was sent. Interrupted, the run may be repeated by its name.
     """
-    from queuey.messages import MAX_TTL
     from queuey.spark.jobs.deadletter import deadletter_job
     from queuey.spark.jobs.deadletter.redrive import RedriveOrder
 
     wanted = choose()
-    seconds = None if ttl is None else int(times.length(ttl, least=1, most=MAX_TTL))
+    seconds = None if ttl is None else times.ttl(ttl)
     order = RedriveOrder(run=name or f"redrive-{uuid4().hex[:12]}", wanted=wanted, ttl=seconds, dry_run=run.dry_run)
     if not run.dry_run:
         output.note(f"If it is interrupted, continue with --run {order.run} and the same queues and filters.")

@@ -123,7 +123,7 @@ def pipe(
         most=most,
         create=create,
         partitions=partitions,
-        ttl=None if ttl is None else int(times.length(ttl, least=1, most=MAX_TTL)),
+        ttl=None if ttl is None else times.ttl(ttl),
         lead=times.length(lead, least=0.1, most=MAX_LEAD),
         watermark=None if watermark is None else f"{times.length(watermark, least=0, most=MAX_TTL)} seconds",
         mode=mode,

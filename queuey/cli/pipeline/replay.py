@@ -77,7 +77,7 @@ def replay(
         upper=LAST if end is None else _position(end, now, "--to"),
         where=where,
         partitions=partitions,
-        ttl=None if ttl is None else int(times.seconds(ttl, "--ttl")),
+        ttl=None if ttl is None else times.ttl(ttl),
         keep_expiry=keep_expiry,
         rate=rate,
         run=name,
