@@ -23,6 +23,8 @@ REFUSED = "queuey.refused"
 
 REMEMBERED = 4096
 """Headers that are remembered."""
+LONGEST = 20 * 1024
+"""Characters of a header. A long poll keeps its header, and the event loop hashes it again and again."""
 SHORT = 128
 """Characters of a header that is remembered as it is, which takes no time; application keys have 64."""
 MAX_CREDENTIALS = 16
@@ -94,6 +96,8 @@ class Authenticator:
 
     def _find(self, header: str) -> tuple[Caller, float] | None:
         """Returns the caller as it was last known, and until when that may be believed."""
+        if len(header) > LONGEST:
+            return None
         known = self._known.get(_key(header))
         if known is None:
             with suppress(NotAuthenticated):
@@ -104,8 +108,11 @@ class Authenticator:
         """Returns the schemes and credentials that a reader accepts.
 
         Raises:
-            NotAuthenticated: There are too many.
+            NotAuthenticated: There are too many, or the header is too long.
         """
+        if len(header) > LONGEST:
+            text = f"The header Authorization is too long: {len(header)} characters, at most {LONGEST}."
+            raise NotAuthenticated(f"{text} Send only the credentials that this service knows.")
         if (parts := header.count(";") + 1) > MAX_PARTS:
             raise NotAuthenticated(f"Too many parts of the header Authorization: {parts}, at most {MAX_PARTS}.")
         found = []

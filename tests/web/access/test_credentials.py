@@ -6,7 +6,7 @@ import pytest
 
 from queuey.access import ANYBODY, Caller, Grant
 from queuey.errors import NotAuthenticated
-from queuey.web.authorization import MAX_CREDENTIALS, MAX_PARTS, Authenticator
+from queuey.web.authorization import LONGEST, MAX_CREDENTIALS, MAX_PARTS, Authenticator
 from queuey.web.credentials import Identity
 
 
@@ -96,6 +96,19 @@ def test_too_many_are_not_looked_at(clock: Clock) -> None:
         with pytest.raises(NotAuthenticated, match="Too many"):
             authenticate(header)
     assert authenticate("One x" + ";" * (MAX_PARTS - 1)).names == {"app:a"}
+
+
+def test_a_header_that_is_too_long_is_not_looked_at(clock: Clock) -> None:
+    """A header may have 20 KiB, credentials of other schemes included; a longer one is refused, and says so."""
+    one = Letters("One", clock)
+    one.known["x"] = somebody("app:a")
+    authenticate = Authenticator([one], clock=clock, wall=clock.wall)
+    longest = "One x; Other " + "y" * (LONGEST - 13)
+    assert authenticate(longest).names == {"app:a"}
+    assert authenticate.seen(longest) == "app:a"
+    assert authenticate.seen(longest + "y") is None
+    with pytest.raises(NotAuthenticated, match="too long: 20481 characters, at most 20480"):
+        authenticate(longest + "y")
 
 
 @pytest.mark.parametrize("x", ["x", "x" * 1000], ids=["short", "long"])
