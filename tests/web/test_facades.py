@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from queuey.errors import StoreFull, StoreUnavailable
-from queuey.settings import Facades, MqFacade
+from queuey.settings import Facades, MqFacade, RqmsFacade
 from queuey.storage import Store
 from queuey.web import make_app
 from tests.interposed_store import InterposedStore
@@ -56,3 +56,27 @@ def test_mq_in_process(mq: Call) -> None:
     assert fetched.headers["X-Message-Id"] == posted.headers["X-Message-Id"]
     assert mq("DELETE", f"/mq/q/messages/{posted.headers['X-Message-Id']}", b"").status == 202
     assert mq("GET", "/mq/q/unknown", b"").status == 404
+
+
+@pytest.fixture
+def both(store: Store) -> Caller:
+    """An application that serves MQ and RQMS under a path each."""
+    store.create_application("shop")
+    served = Facades(app="shop", mq=MqFacade(prefix="/mq"), rqms=RqmsFacade(prefix="/rqms"))
+    return Caller(make_app(store, served=served))
+
+
+def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:
+    """Sends a request; ``Sec_Fetch_Site=…`` stands for a header."""
+    path, _, query = target.partition("?")
+    return caller.send(caller.environ(method, path, body, headers, query))
+
+
+def test_an_rqms_id_has_no_control_characters(both: Caller) -> None:
+    """An id that could be no header of its message is refused, in the protocol's own form, and nothing is stored."""
+    for name in ("a%0d%0aX-Evil:%20yes", "%00", "a%7f", "a%09b"):
+        refused = ask(both, "POST", f"/rqms/q?id={name}", b"1")
+        assert (refused.status, refused.json["error"]) == (400, True)
+        assert "control character" in refused.json["message"]
+        assert ask(both, "PUT", f"/rqms/q/{name}", b"1").status == 400
+    assert ask(both, "GET", "/rqms/q").json == {"items": []}

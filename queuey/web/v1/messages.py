@@ -39,6 +39,7 @@ from queuey.web.v1.post_keys import REPLAYED, read_key
 from queuey.web.validators import Errors
 
 FETCH_FIELDS = frozenset({"raw"})
+_NOT_IN_HEADER = re.compile(r"[^ -~]+")
 _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
 
 
@@ -114,8 +115,8 @@ def raw_response(message: Message) -> Response:
 
 
 def _header_text(text: str) -> str:
-    """Returns text as a header's value, what is not ASCII percent-encoded: servers differ in how they encode it."""
-    return text if text.isascii() else "".join(char if char.isascii() else quote(char) for char in text)
+    """Returns text as a header's value, all but printable ASCII percent-encoded: servers differ in what they send."""
+    return _NOT_IN_HEADER.sub(lambda found: quote(found[0]), text)
 
 
 def _posted(result: PostResult) -> Response:

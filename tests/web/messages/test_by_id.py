@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from queuey.messages import Message, Meta
+from queuey.web.v1.messages import raw_response
 from tests.backends import Clock
 from tests.web.caller import Caller
 
@@ -151,3 +153,10 @@ def test_bodies_that_should_be_json(
         reply = owner(method, path, body, headers=headers)
         assert (reply.status, reply.errors) == (400, errors)
     assert owner.get(queue, partitions="*", delay=0).messages == []
+
+
+def test_headers_that_no_server_could_send() -> None:
+    """Control characters that other programs have stored are percent-encoded, as all but printable ASCII."""
+    meta = Meta("text/x\x7f", (("a", "b\r\nX-Evil: é\t%"),))
+    headers = dict(raw_response(Message(2**60, 1, partition=1, expires=0, body="x", meta=meta)).headers)
+    assert (headers["X-Header-a"], headers["Content-Type"]) == ("b%0D%0AX-Evil: %C3%A9%09%", "text/x%7F")
