@@ -72,6 +72,41 @@ def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: 
     return caller.send(caller.environ(method, path, body, headers, query))
 
 
+OWN = {"Host": "127.0.0.1:5000", "Content_Type": "text/plain"}
+CALLS = [("POST", "/mq/q/messages"), ("GET", "/mq/q/messages"), ("POST", "/rqms/q?id=b"), ("GET", "/rqms/q")]
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site", "Origin": "http://127.0.0.1:3000"},
+        {"Sec_Fetch_Site": "cross-site", "Origin": "http://127.0.0.1:5000"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_pages_of_other_sites_are_refused(both: Caller, method: str, path: str, headers: dict[str, str]) -> None:
+    """What a browser sends for a page of another site neither stores nor fetches a message, nor makes a queue."""
+    assert ask(both, "POST", "/mq/q/messages", b"1", **OWN, **headers).status == 403
+    assert ask(both, "GET", "/mq/q").status == 404
+    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    refused = ask(both, method, path, b"1", **OWN, **headers)
+    assert (refused.status, "another site" in refused.text) == (403, True)
+    assert [item["value"] for item in ask(both, "GET", "/rqms/q?count=9").json["items"]] == [1]
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+@pytest.mark.parametrize(
+    "headers", [{"Sec_Fetch_Site": "none"}, {"Sec_Fetch_Site": "same-origin"}, {"Origin": "https://127.0.0.1:5000"}, {}]
+)
+def test_other_requests_are_not(both: Caller, method: str, path: str, headers: dict[str, str]) -> None:
+    """Programs, what is typed into a browser, and pages of the service's own origin have all rights."""
+    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    assert ask(both, method, path, b"1", **OWN, **headers).status in {200, 201}
+
+
 def test_an_rqms_id_has_no_control_characters(both: Caller) -> None:
     """An id that could be no header of its message is refused, in the protocol's own form, and nothing is stored."""
     for name in ("a%0d%0aX-Evil:%20yes", "%00", "a%7f", "a%09b"):

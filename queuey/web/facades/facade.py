@@ -13,7 +13,7 @@ from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.queues import queue_name_error
 from queuey.settings import Facades
-from queuey.web.authorization import Authorization
+from queuey.web.authorization import REFUSED, Authorization
 from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Hot, Match
 from queuey.web.errors import ERROR_FORM
 from queuey.web.facades.callers import FacadeCallers
@@ -206,7 +206,7 @@ class Facade(ABC):
 class OpenFacade(Facade):
     """A protocol without credentials: whoever reaches it has all the rights of the application.
 
-    Its queues have the names that ours have.
+    Not so the web pages of others, which reach it through a browser. Its queues have the names that ours have.
     """
 
     def __init__(self, mount: Mount) -> None:
@@ -215,7 +215,11 @@ class OpenFacade(Facade):
 
     def sign(self, environ: Environ) -> None:
         """See the base class."""
-        environ["HTTP_AUTHORIZATION"] = self._header
+        if _is_of_another_site(environ):
+            environ.pop("HTTP_AUTHORIZATION", None)
+            environ[REFUSED] = NotAllowed("A browser sends it for a page of another site. Send it from a program.")
+        else:
+            environ["HTTP_AUTHORIZATION"] = self._header
 
     @abstractmethod
     def refuse(self, reason: str) -> Exception:
@@ -226,3 +230,12 @@ class OpenFacade(Facade):
         if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
             raise self.refuse(reason)
         return super().where(match)
+
+
+def _is_of_another_site(environ: Environ) -> bool:
+    """Returns whether a browser sends a request for a page that is not the service's own. Programs say nothing."""
+    site = environ.get("HTTP_SEC_FETCH_SITE")
+    if site is not None:
+        return site not in {"none", "same-origin"}
+    origin = environ.get("HTTP_ORIGIN")
+    return origin is not None and origin.partition("://")[2] != environ.get("HTTP_HOST")

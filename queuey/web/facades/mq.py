@@ -8,7 +8,7 @@ from functools import partial
 
 from queuey import ids
 from queuey.claims import ClaimReceipt
-from queuey.errors import InvalidRequest, QueueNotFound
+from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.messages import MAX_TTL, Location, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft, HandedOut
 from queuey.service.reading import SHORT_BYTES
@@ -78,6 +78,8 @@ class MqFacade(OpenFacade):
         """See the base class. The original has three codes for what fails."""
         if status in {429, 500, 503}:
             return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)
+        if isinstance(error, NotAllowed):
+            return text_response(f"{text}\n", 403)
         return text_response(f"{text}\n", 400 if isinstance(error, InvalidRequest) else 404)
 
     def refuse(self, reason: str) -> NoSuchResource:

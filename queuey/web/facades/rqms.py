@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
-from queuey.errors import Conflict, InvalidRequest, QueueNotFound, TooManyWaiters
+from queuey.errors import Conflict, InvalidRequest, NotAllowed, QueueNotFound, TooManyWaiters
 from queuey.messages import LONGEST_NAME, MAX_TTL, Message, Meta, Queue, QueueSpec
 from queuey.service import Draft, HandedOut
 from queuey.service.reading import SHORT_BYTES
@@ -99,7 +99,7 @@ class RqmsFacade(OpenFacade):
             headers: tuple[Header, ...] = (("Retry-After", "1"),)
             status = 500 if status == 500 else 503  # noqa: PLR2004 - a defect of ours
         else:
-            headers, status = (), status if isinstance(error, Conflict) else 400
+            headers, status = (), status if isinstance(error, Conflict | NotAllowed) else 400
         response = json_response({"error": True, "message": text}, status)
         response.headers += headers
         return response
