@@ -5,17 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from queuey import __version__, metrics
-from queuey.errors import StoreUnavailable
+from queuey.errors import Outcome, StoreUnavailable
 from queuey.service import Service
-from queuey.web.endpoint import Endpoint, Handler, Match, WouldBlock
-from queuey.web.gateway.workers import Told
+from queuey.web.endpoint import Begun, Done, EarlyHandler, Endpoint, Handler, Match, WouldBlock
+from queuey.web.gateway.workers import Collection, Told
 from queuey.web.responses import Environ, Response, json_response, text_response
 
 LOOK_EVERY = 1.0
-"""Seconds between two writes of the heartbeat to the store."""
+"""Seconds between two writes of the heartbeat to the store, and for which the counts of a scrape are given again."""
 
 
 class OpsViews:
@@ -23,7 +24,8 @@ class OpsViews:
 
     def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._service = service
-        self._told = Told(lambda: metrics.snapshot(service.metrics, service.statistics()), service.workers)
+        told = Told(lambda: metrics.snapshot(service.metrics, service.statistics()), service.workers)
+        self._counts = Collection(lambda: metrics.exposition(told.all()), LOOK_EVERY, clock)
         self._clock = clock
         self._looking = threading.Lock()
         self._health: StoreUnavailable | None = None
@@ -83,8 +85,21 @@ class OpsViews:
         return json_response({"name": "queuey", "version": __version__, "store": self._service.store.name})
 
     def metrics(self, environ: Environ, match: Match) -> Response:
-        """Writes what all workers have done, for Prometheus."""
-        return Response(200, metrics.exposition(self._told.all()), ("Content-Type", metrics.CONTENT_TYPE))
+        """Writes what all workers had done at most ``LOOK_EVERY`` seconds ago, for Prometheus."""
+        return _exposed(self._counts.ask())
+
+    def metrics_at_once(self, environ: Environ, match: Match) -> Begun:
+        """Does that without a thread of the requests, however many ask and however long other workers take."""
+
+        def begin(done: Done) -> Callable[[], Outcome]:
+            self._counts.ask().add_done_callback(lambda found: done(found, None))
+            return lambda: "none"
+
+        return begin, _exposed
+
+
+def _exposed(found: Future[bytes]) -> Response:
+    return Response(200, found.result(), ("Content-Type", metrics.CONTENT_TYPE))
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
@@ -92,7 +107,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     service: Service = config.registry.service
     views = OpsViews(service)
     # Name, path, what answers in a thread, and what answers without one.
-    resources: list[tuple[str, str, Handler, Handler | None]] = [
+    resources: list[tuple[str, str, Handler, EarlyHandler]] = [
         ("ops.heartbeat", "/__heartbeat__", views.heartbeat, views.heartbeat_at_once),
         ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat, views.lbheartbeat),
         ("ops.version", "/__version__", views.version, views.version),
@@ -100,10 +115,11 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     if config.registry.publish_metrics:
         # Where a facade has all other paths, a queue may be called metrics.
         path = "/metrics" if config.registry.served.only is None else "/__metrics__"
-        resources.append(("ops.metrics", path, views.metrics, None))
+        resources.append(("ops.metrics", path, views.metrics, views.metrics_at_once))
+    # Answered at once by their exact path, with a slash at its end or not.
     config.registry.operations = {}
     for name, path, handler, at_once in resources:
-        endpoint = Endpoint(name, service.metrics, {"GET": handler}, None if at_once is None else {"GET": at_once})
-        config.registry.operations[path] = endpoint
+        endpoint = Endpoint(name, service.metrics, {"GET": handler}, dict.fromkeys(("GET", "HEAD"), at_once))
+        config.registry.operations |= dict.fromkeys((path, f"{path}/"), endpoint)
         config.add_route(name, path + "{_:/?}")
         config.add_view(endpoint, route_name=name)

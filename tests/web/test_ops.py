@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,7 @@ from queuey.web.gateway.asgi import Gateway
 from queuey.web.ops import LOOK_EVERY, OpsViews
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.gateway_calls import Request, running
+from tests.web.gateway_calls import ALWAYS, Request, running, until
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -130,6 +132,36 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: Any, path: str) -
     assert sum(requests["ops." + path.strip("/_"), 200][1:]) == 4
 
 
+def test_many_scrapes_collect_once_a_second(app: Any, between: InterposedStore) -> None:  # noqa: ANN401
+    """They share what one thread collects, for a second; meanwhile a heartbeat gets a thread to look at the store."""
+    now = [100.0]
+    views = app.registry.operations["/metrics"]._at_once["GET"].__self__
+    views._clock = views._counts._clock = lambda: now[0]
+    asked, stuck = list[int](), threading.Event()
+
+    def slow() -> dict[str, float]:
+        asked.append(1)
+        assert stuck.wait(ALWAYS)
+        return {}
+
+    between.instead(Store.statistics, slow)
+
+    async def work(gateway: Gateway) -> list[int]:
+        strangers = ["/metrics"] * 100 + ["/metrics/"] * 100
+        tasks = [asyncio.create_task(Request("GET", path).to(gateway)) for path in strangers]
+        await until(lambda: len(gateway._begun) >= 32)
+        assert (await Request("GET", "/__heartbeat__").to(gateway)).status == 200
+        stuck.set()
+        found = [(await task).status for task in tasks]
+        found += [(await Request("GET", "/metrics").to(gateway)).status for _ in range(5)]
+        assert len(asked) == 1
+        now[0] += LOOK_EVERY
+        return [*found, (await Request("HEAD", "/metrics").to(gateway)).status]
+
+    assert running(app)(work) == [200] * 206
+    assert len(asked) == 2
+
+
 def test_load_balancer_heartbeat(anonymous: Caller, stopping: threading.Event) -> None:
     """It is green without asking the store, and red when the process is about to end."""
     for method in ("GET", "HEAD"):
@@ -179,11 +211,12 @@ def test_metrics_of_a_sick_store(owner: Caller, between: InterposedStore) -> Non
     assert not any(name.startswith("queuey_store_") for name, _ in found)
 
 
-def test_metrics_do_not_grow_with_what_clients_send(owner: Caller) -> None:
+def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: Any) -> None:  # noqa: ANN401
     """Queue names, applications and methods make no new series."""
     owner.create("q")
     owner.get("q")
     owner.get("nothing")
+    app.registry.operations["/metrics"]._at_once["GET"].__self__._counts._clock = lambda: math.inf  # collects each time
     samples(owner)
     before = samples(owner).keys()
     for number in range(5):

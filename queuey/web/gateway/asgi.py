@@ -85,12 +85,6 @@ CLIENT = "queuey.client"
 COUNTED = "queuey.counted"
 """Set in the environ: headers that say how many more requests the caller may make."""
 
-OPERATIONS = ("/__", "/metrics")
-"""Prefixes of the paths that monitors ask for, without a credential."""
-MONITORS = "/"
-"""The tenant of those requests, so that other callers without a credential cannot make the service appear unhealthy."""
-STRANGERS = (ANONYMOUS, MONITORS)
-
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 
@@ -231,7 +225,7 @@ class Gateway:
         tenant = await self._find_tenant(environ)
         if self._rates is not None and _needs_caller(environ):
             self._count(self._rates, environ)
-        if tenant in STRANGERS and announced_length(environ) != 0:
+        if tenant == ANONYMOUS and announced_length(environ) != 0:
             # The body of an unknown caller is read only if the view asks for it, after it has authorized the caller.
             if method not in {"POST", "PUT"}:
                 return await self._try(environ, hot, receive, tenant)
@@ -247,7 +241,7 @@ class Gateway:
                 response = await self._at_once(endpoint, environ, hot.match, size)
             if response is not None:
                 return response
-        elif not environ["QUERY_STRING"] and (operation := self._operations.get(environ["PATH_INFO"])):
+        elif (operation := self._operation(environ)) is not None:
             response = await self._at_once(operation, environ, {}, 0)
             if response is not None:
                 return response
@@ -255,20 +249,26 @@ class Gateway:
 
     async def _find_tenant(self, environ: Environ) -> str:
         """Returns the tenant of a request; reads its credential if that was not done yet."""
-        tenant = self._authorization.tenant(environ)
+        # Each operation is a tenant, so that no other requests make the service appear unhealthy.
+        plain = self._operation(environ) is not None
+        tenant = environ["PATH_INFO"] if plain else self._authorization.tenant(environ)
         if tenant is None and _needs_caller(environ):
             # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
             await self._threads.run(ANONYMOUS, partial(self._authorization.know, environ))
             tenant = self._authorization.tenant(environ)
         if tenant is None:
             tenant = ANONYMOUS
-        else:
-            if tenant == ANONYMOUS and environ["PATH_INFO"].startswith(OPERATIONS):
-                tenant = MONITORS
-            if tenant != self._contention.last:
-                self._contention.saw(tenant)
+        elif tenant != self._contention.last:
+            self._contention.saw(tenant)
         environ[TENANT] = tenant
         return tenant
+
+    def _operation(self, environ: Environ) -> Endpoint | None:
+        """Returns what answers a monitor; None for requests that need a thread, as those with other methods do."""
+        operation = self._operations.get(environ["PATH_INFO"])
+        if operation is None or environ["QUERY_STRING"] or announced_length(environ) != 0:
+            return None
+        return operation if operation.begins(environ["REQUEST_METHOD"]) else None
 
     def _count(self, rates: RateLimits, environ: Environ) -> None:
         """Counts a request for its caller.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -18,6 +21,50 @@ ANSWER_SECONDS = 2.0
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Snapshot).decode
+T = TypeVar("T")
+
+
+class Collection(Generic[T]):
+    """What a thread of its own collects for all who ask meanwhile, so that any number of them costs one thread.
+
+    Args:
+        collect: Does it; may block.
+        seconds: For how long what was collected is given to those who ask later.
+        clock: Monotonic, in seconds.
+    """
+
+    def __init__(
+        self, collect: Callable[[], T], seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._collect = collect
+        self._seconds = seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._latest: Future[T] | None = None
+        self._until = 0.0
+
+    def ask(self) -> Future[T]:
+        """Returns what is being collected, or was a moment ago; begins if there is neither. Does not block."""
+        with self._lock:
+            if self._latest is None or self._clock() >= self._until:
+                latest: Future[T] = Future()
+                threading.Thread(target=self._run, args=(latest,), name="queuey-counts", daemon=True).start()
+                self._latest, self._until = latest, math.inf
+            return self._latest
+
+    def _run(self, latest: Future[T]) -> None:
+        try:
+            found = self._collect()
+        except Exception as error:  # noqa: BLE001 - those who ask get it
+            self._end()
+            latest.set_exception(error)
+        else:
+            self._end()
+            latest.set_result(found)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._until = self._clock() + self._seconds
 
 
 class Told:
@@ -31,6 +78,7 @@ class Told:
     def __init__(self, own: Callable[[], Snapshot], workers: Workers) -> None:
         self._own = own
         self._workers = workers
+        self._answer: Collection[bytes] = Collection(lambda: _encode(own()))
         workers.handle(Topic.COUNTS, self._tell)
 
     def all(self) -> Counts:
@@ -56,7 +104,6 @@ class Told:
         return found | {str(identity.number): own}
 
     def _tell(self, _question: bytes, answer: Answer) -> Callable[[], object]:
-        """Answers in a thread, because the store is asked, too."""
-        thread = threading.Thread(target=lambda: answer(_encode(self._own())), name="queuey-counts", daemon=True)
-        thread.start()
+        """Answers when a thread has asked the store, too."""
+        self._answer.ask().add_done_callback(lambda found: answer(None if found.exception() else found.result()))
         return lambda: None

@@ -168,11 +168,13 @@ def test_headers_given_twice_are_joined(run: Run, owner: Caller) -> None:
     assert run(Request(body=b"x", headers=[("x-ttl", "1"), ("x-ttl", "2")]).to).errors.keys() == {"ttl"}
 
 
-def test_head_says_how_long_the_body_would_be(run: Run) -> None:
+@pytest.mark.parametrize("path", ["/__version__", "/v1/openapi.json"], ids=["at once", "in a thread"])
+def test_head_says_how_long_the_body_would_be(run: Run, path: str) -> None:
     """HEAD has the length that GET has, and no body."""
-    reply = run(Request("HEAD", "/__version__").to)
+    reply = run(Request("HEAD", path).to)
     assert reply.body == b""
-    assert int(reply.headers["Content-Length"]) == len(run(Request("GET", "/__version__").to).body)
+    headers = {name.lower(): value for name, value in reply.headers.items()}
+    assert int(headers["content-length"]) == len(run(Request("GET", path).to).body)
 
 
 # At once

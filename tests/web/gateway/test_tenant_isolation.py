@@ -186,24 +186,36 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
     assert running(Shop())(work) == [200] * 70
 
 
-def test_slow_reads_of_strangers_hold_up_no_monitor() -> None:
-    """While reads of strangers do not come back, the load balancer is still told that the service is there."""
+def test_strangers_hold_up_no_monitor() -> None:
+    """While requests of strangers do not come back, also on a monitor's path, the monitor gets a thread."""
     stuck, holding = threading.Event(), list[int]()
 
     class Shop(Stub):
+        def __init__(self) -> None:
+            super().__init__()
+            self.operations = {"/__heartbeat__": self}
+
+        def begins(self, method: str) -> bool:
+            return method == "GET"
+
         def tenant(self, _environ: dict[str, Any]) -> str:
             return ""
 
         def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            if environ["QUERY_STRING"] == "slow":
+            if environ["QUERY_STRING"] == "slow" or environ["REQUEST_METHOD"] != "GET" or "CONTENT_LENGTH" in environ:
                 holding.append(1)
                 assert stuck.wait(ALWAYS)
             return super().__call__(environ, start_response)
 
     async def work(gateway: Gateway) -> list[int]:
-        slow = [asyncio.create_task(Request("GET", "/v1/a/q/info", query="slow").to(gateway)) for _ in range(5)]
+        requests = [
+            *[Request("GET", path, query="slow") for path in ("/v1/a/q/info", "/metrics", "/__heartbeat__")],
+            Request("POST", "/__heartbeat__"),
+            Request("GET", "/__heartbeat__", b"x"),
+        ]
+        slow = [asyncio.create_task(request.to(gateway)) for request in requests]
         await until(lambda: len(holding) == 2)
-        others = [await Request("GET", "/__lbheartbeat__").to(gateway) for _ in range(5)]
+        others = [await Request("GET", "/__heartbeat__").to(gateway) for _ in range(5)]
         assert not any(task.done() for task in slow)
         stuck.set()
         return [reply.status for reply in [*others, *await asyncio.gather(*slow)]]

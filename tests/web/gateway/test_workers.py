@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -9,7 +10,7 @@ import pytest
 
 from queuey.metrics import Snapshot
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
-from queuey.web.gateway.workers import Told
+from queuey.web.gateway.workers import Collection, Told
 from tests.contract.samples import eventually
 
 
@@ -67,3 +68,45 @@ def test_a_worker_that_says_nothing(leaving: ExitStack) -> None:
     silent.join(service._replace(number=2))
     leaving.callback(silent.leave, 0)
     assert received(told) == {"1": 1, "2": None}
+
+
+def test_questions_at_the_same_moment_are_answered_by_one_thread(leaving: ExitStack) -> None:
+    """However often a worker is asked while it collects its counts, it does so once; all who ask get them."""
+    service = WorkerIdentity.of_service(2)
+    collected, stuck, answers = list[int](), threading.Event(), list[bytes | None]()
+
+    def own() -> Snapshot:
+        collected.append(1)
+        assert stuck.wait(300)
+        return counting(1)()
+
+    told = joined(service._replace(number=1), leaving, own)
+    begin, asked = told._answer.ask, list[int]()
+    told._answer.ask = lambda: (asked.append(1), begin())[1]  # type: ignore[func-returns-value, method-assign]
+    asking = Workers()
+    asking.join(service._replace(number=2))
+    leaving.callback(asking.leave, 1)
+    assert eventually(lambda: asking.is_up(1), 60)
+    for _ in range(20):
+        asking.ask(1, Topic.COUNTS, b"", answers.append)
+    assert eventually(lambda: len(asked) == 20, 60)
+    stuck.set()
+    assert eventually(lambda: len(answers) == 20, 60)
+    assert (len(collected), None in answers) == (1, False)
+
+
+def test_counts_that_cannot_be_collected() -> None:
+    """An error goes to all who asked for it; those who ask next have another try."""
+    tries: list[int] = []
+
+    def collect() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError("defect")
+        return 7
+
+    collection = Collection(collect, 1.0, lambda: float(len(tries)))
+    with pytest.raises(RuntimeError, match="defect"):
+        collection.ask().result(60)
+    tries.append(1)
+    assert collection.ask().result(60) == 7
