@@ -85,6 +85,9 @@ CLIENT = "queuey.client"
 COUNTED = "queuey.counted"
 """Set in the environ: headers that say how many more requests the caller may make."""
 
+CREDENTIALS = "credentials"
+"""The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
+
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 
@@ -162,7 +165,7 @@ class Gateway:
         # Where a store waits for a network, what is under way is what makes it fast.
         self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
         self._threads.start(loop, self._tell)
-        self._polls.start(loop, self._tell, partial(self._threads.run, ANONYMOUS))
+        self._polls.start(loop, self._tell, partial(self._threads.run, CREDENTIALS))
         loop.call_later(1.0, self._look_for_late)
 
     def stop(self) -> None:
@@ -254,7 +257,7 @@ class Gateway:
         tenant = environ["PATH_INFO"] if plain else self._authorization.tenant(environ)
         if tenant is None and _needs_caller(environ):
             # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
-            await self._threads.run(ANONYMOUS, partial(self._authorization.know, environ))
+            await self._threads.run(CREDENTIALS, partial(self._authorization.know, environ))
             tenant = self._authorization.tenant(environ)
         if tenant is None:
             tenant = ANONYMOUS

@@ -223,6 +223,34 @@ def test_strangers_hold_up_no_monitor() -> None:
     assert running(Shop(), patience=0.01)(work) == [200] * 10
 
 
+def test_a_credential_is_read_while_answers_to_strangers_wait() -> None:
+    """A credential that was not seen yet is read though strangers have all threads, and more of them wait."""
+    stuck, holding, known = threading.Event(), list[int](), list[str]()
+
+    class Shop(Stub):
+        def tenant(self, environ: dict[str, Any]) -> str | None:  # type: ignore[override]
+            return "" if environ["QUERY_STRING"] else known[0] if known else None
+
+        def know(self, _environ: dict[str, Any]) -> None:
+            known.append("a")
+
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            if environ["QUERY_STRING"]:
+                holding.append(1)
+                assert stuck.wait(ALWAYS)
+            return super().__call__(environ, start_response)
+
+    async def work(gateway: Gateway) -> list[int]:
+        strangers = [asyncio.create_task(Request("PUT", "/v1/a", query="x").to(gateway)) for _ in range(20)]
+        await until(lambda: len(holding) == 2)
+        reply = await Request("PUT", "/v1/a").to(gateway)
+        assert not any(task.done() for task in strangers)
+        stuck.set()
+        return [reply.status for reply in [reply, *await asyncio.gather(*strangers)]]
+
+    assert running(Shop())(work) == [200] * 21
+
+
 def test_refusing_strangers_takes_one_thread_while_others_ask(app: Any, owner: Caller) -> None:  # noqa: ANN401
     """Bodies without a key are refused one after the other while an application asks, too: each costs computing."""
     owner.create("q")
