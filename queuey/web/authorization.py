@@ -41,7 +41,8 @@ class Authenticator:
     Only headers with valid credentials are remembered, and never past the end of one of them: so a new credential works
     at once, and an expired one ends on time. Of a long header, such as one with a signed token, its SHA-256 is kept.
     However a caller writes the same credentials, in any order and beside those of other schemes, it is remembered once:
-    as ``Application KEY; Bearer TOKEN``, sorted, which is the form that is found soonest.
+    as ``Application KEY; Bearer TOKEN``, sorted, which is the form that is found soonest. Where there is no room, the
+    caller with most headers loses its oldest: a user who makes ever new credentials pushes nobody else out.
 
     Args:
         readers: One for each scheme.
@@ -50,7 +51,7 @@ class Authenticator:
         most: How many headers are remembered.
     """
 
-    __slots__ = ("_clock", "_known", "_lock", "_most", "_readers", "_wall")
+    __slots__ = ("_clock", "_known", "_lock", "_most", "_of_caller", "_readers", "_wall")
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Authenticator:
         self._most = most
         self._lock = threading.Lock()
         self._known: dict[str | bytes, tuple[Caller, float]] = {}
+        self._of_caller: dict[frozenset[str], dict[str | bytes, None]] = {}
 
     def __call__(self, header: str | None) -> Caller:
         """Returns the caller that sent this header; blocks if it is not in memory.
@@ -135,7 +137,7 @@ class Authenticator:
             found = [self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
         except NotAuthenticated:
             with self._lock:
-                self._known.pop(key, None)
+                self._forget(key)
             raise
         identities = [identity for identity, _ in found]
         caller = Caller(
@@ -144,11 +146,21 @@ class Authenticator:
             tenant=min(identity.tenant for identity in identities),
         )
         with self._lock:
-            self._known.pop(key, None)
-            while len(self._known) >= self._most:
-                del self._known[next(iter(self._known))]
+            self._forget(key)
+            if len(self._known) >= self._most:
+                most = max(self._of_caller.values(), key=len)
+                self._forget(next(iter(most)))
             self._known[key] = caller, began + min(seconds for _, seconds in found)
+            self._of_caller.setdefault(caller.names, {})[key] = None
         return caller
+
+    def _forget(self, key: str | bytes) -> None:
+        """Forgets a header, with the lock held."""
+        if (known := self._known.pop(key, None)) is not None:
+            names = known[0].names
+            del self._of_caller[names][key]
+            if not self._of_caller[names]:
+                del self._of_caller[names]
 
     def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
         """Returns what a credential gives, and for how many seconds that may be believed."""

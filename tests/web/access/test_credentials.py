@@ -163,6 +163,20 @@ def test_an_expired_credential_is_refused_and_forgotten(clock: Clock) -> None:
     assert authenticate.seen("One x") is None
 
 
+def test_who_makes_many_credentials_pushes_nobody_out(clock: Clock) -> None:
+    """Without room the caller with most headers loses its oldest, whoever needs the room."""
+    one = Letters("One", clock)
+    one.known |= {f"x{number}": somebody("greedy") for number in range(20)} | {name: somebody(name) for name in "abc"}
+    authenticate = Authenticator([one], clock=clock, wall=clock.wall, most=4)
+    authenticate("One a")
+    for number in range(20):
+        authenticate(f"One x{number}")
+    for name in "bc":
+        authenticate(f"One {name}")
+    assert all(authenticate.remembered(f"One {name}") is not None for name in ("a", "b", "c", "x19"))
+    assert len(authenticate._known) == sum(map(len, authenticate._of_caller.values())) == 4
+
+
 def test_the_oldest_are_forgotten_first(clock: Clock) -> None:
     """A header that was just looked at again outlives those of before."""
     one = Letters("One", clock, believed=10)
