@@ -537,6 +537,7 @@ class Client:
 
         Raises:
             OffsetConflict: Something else was recorded; has the present values.
+            Conflict: The group is a new one, and the queue has 1,000 already.
         """
         return self._run(offset_calls.commit(queue, group, offsets, expected))
 

@@ -49,6 +49,7 @@ class OffsetUseCases:
 
         Raises:
             InvalidRequest: The name of the group or a partition cannot be.
+            Conflict: The group is a new one, and the queue has as many as it may have.
             OffsetConflict: Some comparisons failed; the offsets of the other partitions are recorded.
         """
         require_group_name(group)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import NamedTuple
 
 from queuey import ids
-from queuey.errors import InvalidRequest, OffsetConflict
+from queuey.errors import Conflict, InvalidRequest, OffsetConflict
 from queuey.messages import Offset, OffsetChange, Queue
+
+MOST_GROUPS = 1000
+"""Of one queue: a listing has them all. A few more, if several processes record new ones at the same moment."""
 
 
 def check(queue: Queue, changes: Sequence[OffsetChange]) -> None:
@@ -19,6 +23,19 @@ def check(queue: Queue, changes: Sequence[OffsetChange]) -> None:
     for change in changes:
         if not 0 < change.partition <= queue.partitions:
             raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
+
+
+def require_room(queue: Queue, groups: int) -> None:
+    """Makes sure that a queue that has so many groups may have another one.
+
+    Raises:
+        Conflict: It may not.
+    """
+    if groups >= MOST_GROUPS:
+        raise Conflict(
+            f"Queue {queue.name!r} has {groups} consumer groups and may have no more. Forget one that is not used: "
+            f"queuey offsets delete {quote(queue.name)} GROUP"
+        )
 
 
 class Decision(NamedTuple):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from queuey import ids
-from queuey.errors import GroupNotFound, OffsetConflict, QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.errors import Conflict, GroupNotFound, OffsetConflict, QueueChanged, QueueNotFound, StoreUnavailable
 from queuey.ids import FIRST, Position
 from queuey.messages import OffsetChange, Queue
 from queuey.spark import open_stores
@@ -44,7 +44,7 @@ class GroupOffsets:
             owner = open_stores.application(store, self._options)
             for name, positions in news.items():
                 self._record(store, owner, name, positions)
-        except StoreUnavailable as error:
+        except (Conflict, StoreUnavailable) as error:
             log.warning("progress of group %s could not be recorded: %s", self._group, error)
             return
         self._recorded = dict(done.positions)

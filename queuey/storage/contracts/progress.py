@@ -22,6 +22,7 @@ class Offsets(ABC):
 
         Raises:
             InvalidRequest: A partition is beyond the queue's.
+            Conflict: Nothing is recorded for the group, and the queue has 1,000 others.
             OffsetConflict: Some comparisons failed; those partitions are unchanged, all other offsets are set.
         """
 

@@ -307,6 +307,7 @@ OFFSET_OPERATIONS = (
         QUEUE + "/offsets/{group}",
         "Record offsets",
         schemas.RecordedOffsets,
+        about="409: an offset is not the expected one, and `partitions` says which, or the queue has 1,000 groups.",
         body={JSON: schemas.NewOffsets},
         errors=(*WITH_BODY, 409),
     ),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.errors import GroupNotFound, InvalidRequest, OffsetConflict, StoreUnavailable
+from queuey.errors import Conflict, GroupNotFound, InvalidRequest, OffsetConflict, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, QueueSpec
 from queuey.storage import Store
+from queuey.storage.offset_changes import MOST_GROUPS, require_room
 from tests import strategies
 from tests.contract.samples import at_once, make_queue
+from tests.replacing import replace
 
 DOUBT = -1
 A, B, C = ((ids.EPOCH_TICKS + n, -n) for n in range(3))
@@ -122,6 +126,34 @@ def test_groups_are_apart(store: Store, other: Store) -> None:
     store.delete_group(queue, "a")
     assert other.groups(queue) == sorted(["b", "B", "a:b", "a.b"])
     assert places(other.offsets(neighbour, "a")) == {1: B}
+
+
+@pytest.fixture(name="nearly_full")
+def _nearly_full() -> Iterator[None]:
+    """Has three groups fill a queue."""
+    real = require_room
+    with replace(require_room, lambda queue, groups: real(queue, groups + MOST_GROUPS - 3)):
+        yield
+
+
+@pytest.mark.usefixtures("nearly_full")
+def test_a_queue_has_so_many_groups(store: Store, other: Store) -> None:
+    """A group too many is refused until another one is forgotten; those that are there are not, nor other queues'."""
+    queue, neighbour = make_queue(store, partitions=2), make_queue(store)
+    for name in "abc":
+        store.set_offsets(queue, name, [OffsetChange(1, A)])
+    with pytest.raises(Conflict, match=r"has 1000 consumer groups .* queuey offsets delete \S+ GROUP") as refused:
+        other.set_offsets(queue, "d", [OffsetChange(1, A)])
+    assert type(refused.value) is Conflict
+    with pytest.raises(OffsetConflict):
+        store.set_offsets(queue, "d", [expecting(1, B, A)])
+    other.set_offsets(queue, "a", [OffsetChange(1, B), OffsetChange(2, B)])
+    store.set_offsets(neighbour, "d", [OffsetChange(1, A)])
+    store.delete_group(queue, "b")
+    assert places(other.set_offsets(queue, "d", [OffsetChange(1, A)])) == {1: A}
+    assert store.groups(queue) == ["a", "c", "d"]
+    with pytest.raises(Conflict):
+        store.set_offsets(queue, "b", [OffsetChange(1, A)])
 
 
 def test_unknown_group(store: Store) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from queuey import ids
-from queuey.errors import GroupNotFound, StoreBusy
+from queuey.errors import Conflict, GroupNotFound, StoreBusy
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
@@ -75,8 +75,9 @@ class OffsetTable:
         }
         return OffsetsRow(rows[0][0] if rows else None, offsets)
 
-    def set(self, uid: int, group: str, changes: Sequence[OffsetChange]) -> Decision:
+    def set(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> Decision:
         """Makes the changes of one call, as :func:`~queuey.storage.offset_changes.decide` says."""
+        uid = queue.uid
         until = self._clock.boottime() + self._options.catalogue_deadline
         compares = any(change.compare for change in changes)
         with self._transactions.turn(("offsets", uid, group)):
@@ -85,6 +86,8 @@ class OffsetTable:
                 decision = decide(recorded.offsets, changes, ids.ticks_to_seconds(self._clock.now()))
                 if not decision.applied:
                     return decision
+                if not recorded.offsets:
+                    self._require_room(queue)
                 self._note_group(uid, group)
                 conclusion = self._write(uid, group, recorded.version, decision)
                 if conclusion is Conclusion.DONE:
@@ -92,6 +95,13 @@ class OffsetTable:
                 if conclusion is Conclusion.UNCLEAR and compares:
                     raise unclear(f"group {group!r}")
                 self._check(until)
+
+    def _require_room(self, queue: Queue) -> None:
+        """Raises Conflict if a queue may have no further group."""
+        try:
+            offset_changes.require_room(queue, len(self._names(queue.uid)))
+        except Conflict:  # Some of these names may be of groups that were forgotten.
+            offset_changes.require_room(queue, len(self.groups(queue.uid)))
 
     def _note_group(self, uid: int, group: str) -> None:
         """Notes a group down to be listed; once is enough, because it stays there as long as the queue."""
@@ -161,7 +171,7 @@ class CassandraOffsets(Offsets):
         """See the contract."""
         offset_changes.check(queue, changes)
         self._rows.current(queue)
-        return self._offsets.set(queue.uid, group, changes).result(changes)
+        return self._offsets.set(queue, group, changes).result(changes)
 
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
         """See the contract."""

@@ -15,6 +15,7 @@ from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _ALL = "SELECT partition, ticks, low, updated_at FROM offsets WHERE uid = ? AND consumer_group = ? ORDER BY partition"
+_GROUPS = "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? ORDER BY consumer_group"
 _SET = (
     "INSERT INTO offsets (uid, consumer_group, partition, ticks, low, updated_at) VALUES (?, ?, ?, ?, ?, ?) ON "
     "CONFLICT (uid, consumer_group, partition) "
@@ -36,6 +37,8 @@ class SqliteOffsets(Offsets):
             connection = transaction.connection
             present = {offset.partition: offset for offset in _read(connection, queue, group)}
             decision = decide(present, changes, ids.ticks_to_seconds(transaction.now))
+            if decision.applied and not present:
+                offset_changes.require_room(queue, len(_groups(connection, queue)))
             for offset in decision.changed():
                 connection.execute(_SET, (queue.uid, group, offset.partition, *offset.position, offset.updated))
             return decision
@@ -56,12 +59,7 @@ class SqliteOffsets(Offsets):
         """See the contract."""
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
-            return [
-                name
-                for (name,) in connection.execute(
-                    "SELECT DISTINCT consumer_group FROM offsets WHERE uid = ? ORDER BY consumer_group", (queue.uid,)
-                )
-            ]
+            return _groups(connection, queue)
 
     def delete_group(self, queue: Queue, group: str) -> None:
         """See the contract."""
@@ -79,3 +77,7 @@ class SqliteOffsets(Offsets):
 def _read(connection: Connection, queue: Queue, group: str) -> list[Offset]:
     found: Any = connection.execute(_ALL, (queue.uid, group)).fetchall()
     return [Offset(partition, (ticks, low), updated) for partition, ticks, low, updated in found]
+
+
+def _groups(connection: Connection, queue: Queue) -> list[str]:
+    return [name for (name,) in connection.execute(_GROUPS, (queue.uid,))]
