@@ -120,6 +120,7 @@ class State:
         "_above_heap",
         "_ended",
         "_expiries",
+        "_forget_from",
         "above",
         "covers",
         "cursor",
@@ -147,6 +148,7 @@ class State:
         self.snapshot = 0
         self.covers = Covers()
         self.released = 0
+        self._forget_from = 0
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
         self._ended: dict[Position, None] = {}
@@ -203,6 +205,8 @@ class State:
         for expires, positions in entry.claims:
             self._claim(positions, expires)
         self._pass(number, entry)
+        if self.superseded and (entry.at > self._forget_from or len(self.superseded) > MOST_SUPERSEDED):
+            self._forget(entry.at)
         self.snapshot = max(self.snapshot, entry.snapshot)
 
     def _apply_tasks(self, number: int, entry: Entry) -> None:
@@ -264,11 +268,18 @@ class State:
             if position in self.outstanding:
                 self.superseded[position] = at
             self._finish(position)
-        while self.superseded:
-            first = next(iter(self.superseded))
-            if len(self.superseded) <= MOST_SUPERSEDED and self.superseded[first] >= at - SUPERSEDED_FOR:
-                return
-            del self.superseded[first]
+
+    def _forget(self, at: int) -> None:
+        """Forgets who had messages that left long ago, or before very many others."""
+        stale: list[Position] = []
+        surplus = len(self.superseded) - MOST_SUPERSEDED
+        for position, when in self.superseded.items():
+            if len(stale) >= surplus and when >= at - SUPERSEDED_FOR:
+                self._forget_from = when + SUPERSEDED_FOR
+                break
+            stale.append(position)
+        for position in stale:
+            del self.superseded[position]
 
     def _demand_deletion(self, number: int, positions: list[Position]) -> None:
         self.undeleted[number] = positions

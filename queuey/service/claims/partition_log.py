@@ -219,6 +219,7 @@ class PartitionLog:
                 return
             if self._length.is_due():
                 # This may take long, and the expiries of claims count from the decision.
+                leave(taken)
                 yield from self._snapshot(queue)
                 continue
             entry, number = self._complete(queue, draft), state.number + 1
@@ -242,6 +243,8 @@ class PartitionLog:
         """Loads the state if it is missing, and reads on until it contains all that the requests name."""
         if not self._is_loaded:
             yield from self._load(queue)
+            # Before the entry of this round, which then says that it is done.
+            yield from self._delete(queue, 0)
         newest = max((one.newest() for one in taken if isinstance(one, SettleRequest)), default=0)
         looks = [request.asked for request in taken if isinstance(request, LookRequest)]
         if newest > self.state.number or any(asked > self._current for asked in looks):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import queuey
-from queuey.messages import Queue
+from queuey.claims import ClaimReceipt
+from queuey.messages import Location, Queue
 from queuey.service import Limits
 from queuey.service.claims import HandedOut
-from tests.sim.replicas import Faults, Replicas
+from tests.replacing import replace
+from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.storm import Setup, Web
 from tests.sim.world import World
 
@@ -71,11 +75,17 @@ def test_many_queues_with_claims(count: int) -> None:
     assert given == count - 1
 
 
-def test_logs_that_are_forgotten_between_requests_stay_short() -> None:
-    """A process that reads a log anew for each request truncates it, too."""
+@pytest.fixture
+def forgetting() -> tuple[World, Replicas, Web]:
+    """A process that forgets a log as soon as another one is asked."""
     world = World(1)
     replicas = Replicas(world, Faults())
-    web = Web(world, replicas, 0.0, Setup(limits=Limits(claims_memory=1)))
+    return world, replicas, Web(world, replicas, 0.0, Setup(limits=Limits(claims_memory=1)))
+
+
+def test_logs_that_are_forgotten_between_requests_stay_short(forgetting: tuple[World, Replicas, Web]) -> None:
+    """A process that reads a log anew for each request truncates it, too."""
+    world, replicas, web = forgetting
     queues = [Queue(application="acme", name="q", uid=number, qid=number) for number in (1, 2)]
     given: list[HandedOut] = []
     for _ in range(60):
@@ -88,3 +98,32 @@ def test_logs_that_are_forgotten_between_requests_stay_short() -> None:
     for queue in queues:
         log = replicas.logs[queue.qid, 1]
         assert (log.last, log.snapshot > 40, len(log.entries) < 20) == (60, True, True)
+
+
+def test_deletions_are_not_repeated_though_logs_are_forgotten(forgetting: tuple[World, Replicas, Web]) -> None:
+    """What is deleted is deleted about twice: the second time the log says so."""
+    world, replicas, web = forgetting
+    queues = [Queue(application="acme", name="q", uid=number, qid=number, on_ack="delete") for number in (1, 2)]
+    delete = ModelStore.delete
+    deleted: list[Location] = []
+
+    def deleting(store: ModelStore, queue: Queue, locations: Sequence[Location]) -> None:
+        deleted.extend(locations)
+        delete(store, queue, locations)
+
+    def settle(queue: Queue, claimed: list[HandedOut] | None, _error: Exception | None) -> None:
+        receipts = [one.receipt for one in claimed or ()]
+        # After the claims of both, so each request reads its log anew.
+        web.process.soon(1.2, lambda: acknowledge(queue, receipts))
+
+    def acknowledge(queue: Queue, receipts: Sequence[ClaimReceipt]) -> None:
+        web.claims.begin_acknowledge(queue, receipts, lambda *_: None)
+
+    with replace(ModelStore.delete, deleting):
+        for _ in range(60):
+            replicas.write(web.process, 1, "x", lambda _place: None)
+            for queue in queues:
+                world.run(world.now + 1.0)
+                web.claims.begin_claim(queue, partial(settle, queue), limit=1, ttl=1e3)
+            world.run(world.now + 3.0)
+    assert 120 <= len(deleted) <= 300

@@ -381,7 +381,10 @@ def test_how_long_superseded_ones_are_remembered() -> None:
     draft.supersede([at(50_000)])
     apply(state, draft)
     assert list(state.superseded) == [at(50_000)]
-    assert settle(state, "acknowledge", receipt(50_000, number)) == [ReceiptStatus.SUPERSEDED]
+    assert settle(state, "acknowledge", receipt(50_000, number), now=NOW + 86_400_002) == [ReceiptStatus.SUPERSEDED]
+    for which in (state, State.decode(state.encode())):
+        settle(which, "release", receipt(50_000, number), now=NOW + 2 * 86_400_002)
+        assert not which.superseded
 
 
 def test_a_stuck_message_costs_itself() -> None:
