@@ -231,8 +231,8 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
 def test_the_table_has_every_route(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
     """Each operation of the API and each resource for monitors stands in the table once."""
     operations = [f"{operation.method} {operation.path}" for operation in OPERATIONS]
-    monitors = [f"GET {path}" for path in app.registry.operations]
-    assert sorted(row["route"] for row in ROWS) == sorted(operations + monitors)
+    monitors = {f"GET {path.removesuffix('/')}" for path in app.registry.operations}
+    assert sorted(row["route"] for row in ROWS) == sorted([*operations, *monitors])
 
 
 @pytest.fixture
