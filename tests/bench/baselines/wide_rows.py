@@ -2,21 +2,12 @@
 
 The driver is used as its documentation advises, and with TCP_NODELAY, which it leaves off: without it, batches of 100
 messages wait for delayed acknowledgements of TCP and are some fifty times slower.
-
-With ``BENCH_CASSANDRA`` set, ``python -m tests.bench.baselines.wide_rows SECONDS CALLERS`` has so many callers claim
-one job after another by a lightweight transaction each, and prints jobs a second. Jobs lie in as many Cassandra
-partitions as the service's queue has, because somebody has to find those that are free, and no two callers want the
-same one.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
-import time
-import uuid
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from cassandra import ConsistencyLevel
@@ -39,7 +30,6 @@ PARTITIONS = 8
 CREATE_JOBS = f"""CREATE TABLE IF NOT EXISTS {KEYSPACE}.jobs (
     queue bigint, partition int, id timeuuid, owner text, body text, PRIMARY KEY ((queue, partition), id)
 )"""
-CLAIM = "UPDATE jobs SET owner = ? WHERE queue = ? AND partition = ? AND id = ? IF owner = null"
 INSERT = f"INSERT INTO messages (queue, partition, id, body) VALUES (?, ?, ?, ?) USING TTL {TTL}"
 SELECT = "SELECT id, body FROM messages WHERE queue = ? AND partition = ? AND id >= ? LIMIT ?"
 
@@ -89,29 +79,3 @@ def prepare(address: Address, copies: int = 1) -> None:
     session.execute(CREATE_JOBS)
     session.execute(f"TRUNCATE {KEYSPACE}.messages")
     session.cluster.shutdown()
-
-
-def claim_for(address: Address, seconds: float, callers: int) -> float:
-    """Claims jobs, a lightweight transaction each, and returns jobs a second."""
-    session = connect(address)
-    claim = session.prepare(CLAIM)
-    begin = time.perf_counter()
-
-    def work(name: int) -> int:
-        done = 0
-        while time.perf_counter() - begin < seconds:
-            values = (str(name), QUEUE, name % PARTITIONS, uuid.uuid1())
-            while not session.execute(claim, values).one()[0]:
-                pass
-            done += 1
-        return done
-
-    with ThreadPoolExecutor(callers) as pool:
-        done = sum(pool.map(work, range(callers)))
-    spent = time.perf_counter() - begin
-    session.cluster.shutdown()
-    return done / spent
-
-
-if __name__ == "__main__":
-    print(claim_for(Address.from_environment(), float(sys.argv[1]), int(sys.argv[2])))

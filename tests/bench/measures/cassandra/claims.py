@@ -28,9 +28,9 @@ QUEUE = "jobs"
 
 @measure("cassandra-claim1", "Claims of one message and their acknowledgement, against a transaction for each message")
 def claim1(bench: Bench) -> Report:
-    """The baseline is the raw driver, and only claims. Both have eight partitions.
+    """The baseline is the raw driver, and only claims; beside it, one that does the whole job.
 
-    A message takes two requests, or one that acknowledges it and claims the next one.
+    All have eight partitions. A message takes two requests, or one that acknowledges it and claims the next one.
     """
     with nodes.cassandra(bench) as cassandra:
         wide_rows.prepare(cassandra.address)
@@ -39,17 +39,21 @@ def claim1(bench: Bench) -> Report:
             on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
         ):
             queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
+            baseline = partial(transactions, cassandra, bench.pick(4, 2))
             supply = Supply(partial(fill, store, queue))
             calls: dict[str, Callable[[], Sample]] = {
                 f"queuey{way}": partial(supply.claimed_by, cycles, count)
                 for way, (count, cycles) in ways(bench, server, QUEUE, cassandra).items()
             }
-            calls["a transaction each"] = partial(transactions, cassandra, bench.pick(4, 2))
+            calls["read, claimed and deleted each"] = partial(baseline, "jobs")
+            calls["a transaction each"] = partial(baseline, "claims")
             bench.interleave(calls, bench.size(WARM, 1))
             samples = bench.interleave(calls, bench.size(5, 2))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {wide_rows.PARTITIONS} partitions; messages a second."]
-    return Report("cassandra-claim1", "", rows, against_last(samples, goal=5, aim=10), notes)
+    *ours, whole, each = samples.items()
+    verdicts = against_last(dict([*ours, each]), goal=5, aim=10) + against_last(dict([*ours, whole]))
+    return Report("cassandra-claim1", "", rows, verdicts, notes)
 
 
 @measure(
@@ -156,7 +160,9 @@ def fill(store: Store, queue: Queue, count: int) -> None:
         store.append(queue, new)
 
 
-def against_last(samples: Mapping[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
+def against_last(
+    samples: Mapping[str, list[Sample]], goal: float | None = None, aim: float | None = None
+) -> list[Verdict]:
     """Compares the rates of every side but the last with those of the last one."""
     *ours, theirs = samples
     return [
@@ -165,15 +171,15 @@ def against_last(samples: Mapping[str, list[Sample]], goal: float, aim: float) -
     ]
 
 
-def transactions(cassandra: Nodes, seconds: float) -> Sample:
-    """Runs the baseline in a process of its own."""
-    command = [sys.executable, "-m", "tests.bench.baselines.wide_rows", str(seconds), str(CLIENTS)]
+def transactions(cassandra: Nodes, seconds: float, form: str) -> Sample:
+    """Runs a form of the baseline in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.baselines.transactions", form, str(seconds), str(CLIENTS)]
     behind, before = cassandra.cpu_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=cassandra.environment()
     )
     if done.returncode:
-        raise Void(f"wide_rows: {done.stderr}")
+        raise Void(f"transactions: {done.stderr}")
     after, rate = resource.getrusage(resource.RUSAGE_CHILDREN), float(done.stdout)
     own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     each = 1e6 / (rate * seconds)
