@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from queuey import ids
-from tests.bench.baselines import slices, wide_rows
+from tests.bench.baselines import slices, transactions, wide_rows
 from tests.bench.load import traffic
 from tests.bench.load.traffic import Sample
 from tests.bench.measures import cassandra, over_http
@@ -127,3 +127,22 @@ def test_the_baseline_prints_what_it_measured(
             assert rate > 0 < cpu
         case other:
             pytest.fail(f"unexpected: {other}")
+
+
+@pytest.mark.parametrize("form", ["claims", "jobs"])
+def test_jobs_of_the_raw_driver(
+    address: wide_rows.Address, form: str, monkeypatch: pytest.MonkeyPatch, printed: Callable[[], object]
+) -> None:
+    """Each form gets jobs done; what the second one claims it deletes."""
+    session = wide_rows.connect(address)
+    session.execute("TRUNCATE jobs")
+    monkeypatch.setattr(transactions, "FASTEST", 20_000)
+    monkeypatch.setattr("sys.argv", ["transactions", form, "0.1", "2"])
+    transactions.main()
+    rate = printed()
+    assert isinstance(rate, float)
+    assert rate > 0
+    left = session.execute("SELECT owner FROM jobs").all()
+    assert {owner for (owner,) in left} == ({"0", "1"} if form == "claims" else {None})
+    assert form == "claims" or len(left) < 4000
+    session.cluster.shutdown()
