@@ -15,7 +15,15 @@ import msgspec
 
 from queuey.client.aio import AsyncClient
 from queuey.client.calls.send_calls import Outgoing
-from queuey.client.errors import ApiError, ClientError, InvalidRequest, MessageNotFound, QueueExists, QueueNotFound
+from queuey.client.errors import (
+    ApiError,
+    ClientError,
+    InvalidRequest,
+    MessageNotFound,
+    NotAllowed,
+    QueueExists,
+    QueueNotFound,
+)
 from queuey.client.results import Message, QueueInfo
 from queuey.deadletters import (
     SUFFIX,
@@ -172,9 +180,17 @@ async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str
     else:
         found, places = await _matching(client, wanted.patterns)
         for name in wanted.queues:
-            info = await _info(client, name)
-            places |= queues_for(name, info.dead_letter if info else "")
+            places |= queues_for(name, await _chosen(client, name))
     return sorted(found | {name for name in places - found if await _info(client, name)})
+
+
+async def _chosen(client: AsyncClient, queue: str) -> str:
+    """Returns the ``dead_letter`` of a queue; nothing if the caller may not know: perhaps of ``….dead`` only."""
+    try:
+        info = await _info(client, queue)
+    except NotAllowed:
+        return ""
+    return info.dead_letter if info else ""
 
 
 async def _matching(client: AsyncClient, patterns: Iterable[str]) -> tuple[set[str], set[str]]:

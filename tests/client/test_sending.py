@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
 import httpx2
@@ -294,7 +296,11 @@ def test_a_key_stands_for_one_batch_only(connect: Connect, messages: list[str]) 
     ("queue", "options", "says"),
     [
         ("q", {"ttl": "7d"}, "ttl is '7d': give seconds as a number"),
-        ("q", {"partition": "2"}, "partition is '2': give a number"),
+        ("q", {"ttl": Fraction(30)}, "ttl is Fraction(30, 1): give seconds as a number"),
+        ("q", {"delay": math.nan}, "delay is nan: give seconds as a number"),
+        ("q", {"partition": "2"}, "partition is '2': give a whole number"),
+        ("q", {"partition": 1.5}, "partition is 1.5: give a whole number"),
+        ("q", {"partition": True}, "partition is True: give a whole number"),
         ("q", {"headers": {"a": 1}}, "header 'a' is 1: give a string"),
         (5, {}, "queue is 5: give a string"),
         ("a/b", {}, "no queue can be named 'a/b': a name is not empty, has no \"/\""),
@@ -305,4 +311,25 @@ def test_what_is_wrong_is_said(connect: Connect, queue: Any, options: dict[str, 
     script = Script()
     with pytest.raises(InvalidArgument, match=re.escape(says)):
         connect(script).send(queue, "x", **options)
+    with pytest.raises(InvalidArgument, match=re.escape(says)):
+        connect(script).send_many(queue, [Outgoing("x", **options), Outgoing("y")])
+    assert script.requests == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ttl": None}, "ttl is None: give seconds as a number"),
+        ({"ttl": 1}, "ttl is 1.0: a claim of less than 2 s"),
+        ({"idle": "30"}, "idle is '30': give seconds as a number"),
+        ({"idle": -1}, "idle is -1: it is not negative"),
+    ],
+)
+def test_what_is_wrong_with_a_loop_is_said(connect: Connect, options: dict[str, Any], says: str) -> None:
+    """The same of the arguments of a loop over jobs, before it claims anything; it may go on for ever."""
+    script = Script()
+    jobs = connect(script).job_queue("q")
+    jobs.claim(idle=math.inf)
+    with pytest.raises(InvalidArgument, match=re.escape(says)):
+        next(iter(jobs.claim(**options)))
     assert script.requests == []

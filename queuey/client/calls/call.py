@@ -7,6 +7,7 @@ another resource: an empty list of ids in a DELETE would name the queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Lock
@@ -35,7 +36,8 @@ JSON: Mapping[str, str] = {"content-type": "application/json"}
 """Headers of a call whose body is JSON."""
 
 _TOO_LARGE = 1e15
-_SECONDS = {"ttl", "delay", "wait"}
+_SECONDS = {"ttl", "delay", "wait", "idle"}
+_WHOLE = {"limit", "partition"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 _decoders_are_made = Lock()
@@ -251,11 +253,11 @@ def number_text(name: str, value: float) -> str:
     Raises:
         InvalidArgument: It is no number that has them.
     """
-    try:
-        usable = abs(value) < _TOO_LARGE  # NaN is not
-    except TypeError:
-        usable = False
-    if not usable:
-        unit = "seconds as " if name in _SECONDS else ""
-        raise InvalidArgument(f"{name} is {value!r:.100}: give {unit}a number, less than {_TOO_LARGE:g}")
-    return str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")
+    text = ""
+    with suppress(TypeError, ValueError, ArithmeticError):
+        if abs(value) < _TOO_LARGE and not isinstance(value, bool):  # NaN is not
+            text = str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")
+    if not text or (name in _WHOLE and "." in text):
+        kind = "seconds as a number" if name in _SECONDS else "a whole number" if name in _WHOLE else "a number"
+        raise InvalidArgument(f"{name} is {value!r:.100}: give {kind}, less than {_TOO_LARGE:g}")
+    return text

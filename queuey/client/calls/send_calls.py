@@ -108,6 +108,9 @@ class Outgoing(msgspec.Struct, frozen=True):
         for field in ("key", "content_type"):
             if getattr(self, field) is not None:
                 string(field, getattr(self, field))
+        for field in ("partition", "ttl", "delay"):
+            if getattr(self, field) is not None:
+                number_text(field, getattr(self, field))
         if self.headers is not None:
             _check_headers(self.headers)
 

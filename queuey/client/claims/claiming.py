@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import TypedDict
 
-from queuey.client.calls.call import Call, partitions_text
+from queuey.client.calls.call import Call, number_text, partitions_text
 from queuey.client.calls.claim_calls import claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.held import Hold
@@ -67,13 +68,13 @@ class Claiming:
     ) -> None:
         self._queue = queue
         self._limit = options.get("limit", 1)
-        self.ttl = float(options.get("ttl", 30.0))
+        self.ttl = float(number_text("ttl", options.get("ttl", 30.0)))
         self._partitions = partitions_text(options.get("partitions", "*"))
         if not self.ttl >= SHORTEST_TTL:
             raise InvalidArgument(
                 f"ttl is {self.ttl}: a claim of less than {SHORTEST_TTL:g} s cannot be renewed in time"
             )
-        if idle is not None and not idle >= 0:
+        if idle is not None and idle != inf and not float(number_text("idle", idle)) >= 0:
             raise InvalidArgument(f"idle is {idle}: it is not negative, or None to go on for ever")
         self._idle = idle
         self._patience = patience

@@ -44,7 +44,7 @@ class GroupOffsets:
             owner = open_stores.application(store, self._options)
             for name, positions in news.items():
                 self._record(store, owner, name, positions)
-        except (Conflict, StoreUnavailable) as error:
+        except StoreUnavailable as error:
             log.warning("progress of group %s could not be recorded: %s", self._group, error)
             return
         self._recorded = dict(done.positions)
@@ -60,6 +60,8 @@ class GroupOffsets:
                 return
             except (OffsetConflict, QueueChanged):
                 continue
+            except Conflict as error:
+                log.warning("progress of group %s could not be recorded: %s", self._group, error)
             return
 
     def _changes(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:

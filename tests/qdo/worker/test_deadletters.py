@@ -267,3 +267,19 @@ async def test_patterns_mean_queues_by_name(site: Site) -> None:
     wanted = DeadLetterFilter(patterns=(f"{one.name}*",))
     assert await deadletters.dead_queues(site.client, wanted) == [f"{one.name}.dead"]
     assert (await deadletters.redrive(site.client, wanted, dry_run=True)).sent == {one.name: 1}
+
+
+async def test_a_key_that_opens_queues_of_dead_letters_only(site: Site) -> None:
+    """Who may not see the queue itself finds what lies in the usual place."""
+    queue = await site.queue()
+    await bury(site, queue, *await stored(site, queue, "x"))
+    door = Door()
+
+    def forbidding(request: httpx2.Request) -> httpx2.Response | None:
+        if f"/{queue.name}.dead" in request.url.path:
+            return None
+        return httpx2.Response(403, json={"status": "error", "error_msg": {"Forbidden": "not with this key"}})
+
+    door.answer = forbidding
+    async with AsyncClient(site.profile.url, key=site.profile.key, transport=door) as client:
+        assert await deadletters.dead_queues(client, of(queue)) == [f"{queue.name}.dead"]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuey.errors import Conflict, GroupNotFound
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_MAX, Position, following
+from queuey.messages import Offset, OffsetChange, Queue, QueueSpec
+from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
+from queuey.spark.options import StoreOptions
 from queuey.spark.slices import QueuePartition, QueueSlice
+from queuey.spark.source.group_offsets import GroupOffsets
 from queuey.spark.source.stream_offsets import (
     MOST_TASKS,
     ScannedTo,
@@ -23,6 +30,9 @@ from queuey.spark.source.stream_offsets import (
     ranges,
     share,
 )
+from queuey.storage import Store, sqlite
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 
 TICKS = st.one_of(st.integers(1, 40), st.integers(0, TICKS_MAX))
 POSITIONS = st.one_of(
@@ -261,3 +271,24 @@ def test_a_range_is_a_value() -> None:
     with pytest.raises(AttributeError):
         one.partition = 2  # type: ignore[misc]
     assert msgspec.structs.replace(one) == one
+
+
+def test_a_queue_that_has_too_many_groups(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the progress of a stream cannot be recorded it is logged, and that of its other queues is recorded."""
+    with contextlib.closing(sqlite.open_store(tmp_path)) as store:
+        store.create_application("acme")
+        full, other = (store.create_queue("acme", name, QueueSpec())[0] for name in ("a", "b"))
+        passing = InterposedStore(store)
+
+        def refuse(queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+            if queue.name == "a":
+                raise Conflict("Queue 'a' has 1000 consumer groups.")
+            return store.set_offsets(queue, group, changes)
+
+        passing.instead(Store.set_offsets, refuse)
+        with replace(open_stores.opened, lambda _options: passing.store):
+            GroupOffsets(StoreOptions(), "stream").record(StreamOffset({("a", 1): at(9), ("b", 1): at(9)}))
+        assert "progress of group stream could not be recorded: Queue 'a' has 1000" in caplog.text
+        assert [offset.partition for offset in store.offsets(other, "stream")] == [1]
+        with pytest.raises(GroupNotFound):
+            store.offsets(full, "stream")
