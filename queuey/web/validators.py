@@ -17,6 +17,8 @@ from queuey.web.responses import encode
 P = ParamSpec("P")
 T = TypeVar("T")
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""What the value of a header cannot have."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,80}")
 _DECIMAL = re.compile(r"-?(?:[0-9]{1,80}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

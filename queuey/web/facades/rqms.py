@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import partial
@@ -39,7 +38,6 @@ ID = "rqms-id"
 HTML: Header = ("Content-Type", "text/html; charset=utf-8")
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _decode_ticket = msgspec.json.Decoder(str | tuple[str, str]).decode
 """A ticket is an id and a revision. Clients send it as it was given out, or as a JSON string once more."""
 
@@ -180,7 +178,7 @@ def _name(text: str) -> str:
         raise InvalidRequest({"id": f"Longer than maximum length {LONGEST_NAME}"})
     if "/" in text or text in {".", ".."}:
         raise InvalidRequest({"id": f'"{text}" cannot be a part of a path'})
-    if _CONTROL.search(text) is not None:
+    if validators.CONTROL.search(text) is not None:
         raise InvalidRequest({"id": f"{text!r} has a control character, and so cannot be a header of its message"})
     return text
 

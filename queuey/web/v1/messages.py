@@ -222,7 +222,6 @@ class MessageViews:
 # Reading messages from requests
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CACHED_TYPES = 1024
 _types: dict[str, Meta] = {}
 
@@ -300,7 +299,7 @@ def _number(value: object, queue: Queue) -> int:
 
 def _content_type(value: object, longest: int) -> str:
     kind = validators.text(value, longest)
-    if _CONTROL.search(kind) is not None:
+    if validators.CONTROL.search(kind) is not None:
         raise validators.BadField("A content type has no control characters")
     return kind
 
@@ -313,7 +312,7 @@ def _headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
     for name, text in value.items():
         if _NAME.fullmatch(name) is None:
             raise validators.BadField(f'"{validators.show(name)}" is not a header name')
-        if _CONTROL.search(validators.text(text)) is not None:
+        if validators.CONTROL.search(validators.text(text)) is not None:
             raise validators.BadField("A header has no control characters")
         found[name.lower()] = text
     if len(found) > limits.max_headers:

@@ -89,13 +89,18 @@ def rows_there(session: Session) -> int:
 def fill(address: wide_rows.Address, count: int) -> None:
     """Writes rows for reading."""
     session = wide_rows.connect(address)
-    statement, texts = session.prepare(wide_rows.INSERT), bodies(1000)
+    write(session, wide_rows.INSERT, (wide_rows.QUEUE + 1, wide_rows.PARTITION), FIRST, count)
+    session.cluster.shutdown()
+
+
+def write(session: Session, insert: str, key: tuple[int, int], first: int, count: int) -> None:
+    """Writes rows to one Cassandra partition, :data:`ROWS` at a time; their ids follow tick by tick."""
+    statement, texts = session.prepare(insert), bodies(1000)
     for at in range(0, count, ROWS):
         batch = BatchStatement(BatchType.UNLOGGED)
         for n in range(at, at + ROWS):
-            batch.add(statement, (wide_rows.QUEUE + 1, wide_rows.PARTITION, Id(FIRST + n), texts[n % 1000]))
+            batch.add(statement, (*key, Id(first + n), texts[n % 1000]))
         session.execute(batch)
-    session.cluster.shutdown()
 
 
 def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seconds: float) -> tuple[float, float]:

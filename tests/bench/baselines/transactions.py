@@ -18,12 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from cassandra.cluster import Session
-from cassandra.query import BatchStatement, BatchType
 
 from queuey.ids import now_ticks
-from tests.bench.baselines.slices import Id
+from tests.bench.baselines.slices import Id, write
 from tests.bench.baselines.wide_rows import PARTITIONS, QUEUE, Address, connect
-from tests.bench.load.traffic import bodies
 
 ROW = "WHERE queue = ? AND partition = ? AND id = ?"
 INSERT = "INSERT INTO jobs (queue, partition, id, body) VALUES (?, ?, ?, ?)"
@@ -57,13 +55,8 @@ def claims(session: Session, caller: int) -> Iterator[None]:
 
 def jobs(session: Session, caller: int, count: int) -> Iterator[None]:
     """Writes as many jobs, and returns an iterator that reads, claims and deletes one after the other."""
-    key, first, texts = (QUEUE, caller % PARTITIONS), now_ticks() + caller * 10_000_000, bodies(1000)
-    insert = session.prepare(INSERT)
-    for at in range(0, count, 100):
-        batch = BatchStatement(BatchType.UNLOGGED)
-        for n in range(at, at + 100):
-            batch.add(insert, (*key, Id(first + n), texts[n % 1000]))
-        session.execute(batch)
+    key, first = (QUEUE, caller % PARTITIONS), now_ticks() + caller * 10_000_000
+    write(session, INSERT, key, first, count)
     return _all_of(session, str(caller), key, Id(first - 1))
 
 
