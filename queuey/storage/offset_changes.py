@@ -25,7 +25,7 @@ def check(queue: Queue, changes: Sequence[OffsetChange]) -> None:
             raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
 
 
-def require_room(queue: Queue, groups: int) -> None:
+def check_group_count(queue: Queue, groups: int) -> None:
     """Makes sure that a queue that has so many groups may have another one.
 
     Raises:

@@ -41,7 +41,7 @@ class Authenticator:
     Only headers with valid credentials are remembered, and never past the end of one of them: so a new credential works
     at once, and an expired one ends on time. Of a long header, such as one with a signed token, its SHA-256 is kept.
     However a caller writes the same credentials, in any order and beside those of other schemes, it is remembered once:
-    as ``Application KEY; Bearer TOKEN``, sorted, which is the form that is found soonest. Where there is no room, the
+    as ``Application KEY; Bearer TOKEN``, sorted, which is the form that is found soonest. At the limit, the
     caller with most headers loses its oldest: a user who makes ever new credentials pushes nobody else out.
 
     Args:

@@ -13,7 +13,7 @@ from queuey.errors import Conflict, GroupNotFound, InvalidRequest, OffsetConflic
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, QueueSpec
 from queuey.storage import Store
-from queuey.storage.offset_changes import MOST_GROUPS, require_room
+from queuey.storage.offset_changes import MOST_GROUPS, check_group_count
 from tests import strategies
 from tests.contract.samples import at_once, make_queue
 from tests.replacing import replace
@@ -131,8 +131,8 @@ def test_groups_are_apart(store: Store, other: Store) -> None:
 @pytest.fixture(name="nearly_full")
 def _nearly_full() -> Iterator[None]:
     """Has three groups fill a queue."""
-    real = require_room
-    with replace(require_room, lambda queue, groups: real(queue, groups + MOST_GROUPS - 3)):
+    real = check_group_count
+    with replace(check_group_count, lambda queue, groups: real(queue, groups + MOST_GROUPS - 3)):
         yield
 
 

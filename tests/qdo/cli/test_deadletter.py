@@ -108,15 +108,15 @@ def test_patterns_choose_among_queues(run: Run, client: Client, queue: str, dead
 @pytest.mark.parametrize("option", ["--queue", "--pattern"])
 def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: str) -> None:
     """What claims gave up is found where the queue's ``dead_letter`` says, and goes back from there."""
-    grave = f"{queue}-grave"
-    client.update_queue(queue, max_deliveries=1, dead_letter=grave)
+    dead_queue = f"{queue}-failed"
+    client.update_queue(queue, max_deliveries=1, dead_letter=dead_queue)
     client.send(queue, "x")
     jobs = client.job_queue(queue)
     assert jobs.receive(ttl=600)
     jobs.release_all()
     assert jobs.receive() == []
     (listed,) = run("deadletter", "list", option, queue, "--json").json_lines
-    assert (listed["lies_in"], listed["body"]) == (grave, "x")
+    assert (listed["lies_in"], listed["body"]) == (dead_queue, "x")
     ended = run("deadletter", "redrive", option, queue)
     assert (ended.text, ended.err) == (f"{queue}: 1 dead letter sent back\n", "")
 

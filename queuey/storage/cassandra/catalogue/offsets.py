@@ -87,7 +87,7 @@ class OffsetTable:
                 if not decision.applied:
                     return decision
                 if not recorded.offsets:
-                    self._require_room(queue)
+                    self._check_group_count(queue)
                 self._note_group(uid, group)
                 conclusion = self._write(uid, group, recorded.version, decision)
                 if conclusion is Conclusion.DONE:
@@ -96,12 +96,12 @@ class OffsetTable:
                     raise unclear(f"group {group!r}")
                 self._check(until)
 
-    def _require_room(self, queue: Queue) -> None:
+    def _check_group_count(self, queue: Queue) -> None:
         """Raises Conflict if a queue may have no further group."""
         try:
-            offset_changes.require_room(queue, len(self._names(queue.uid)))
+            offset_changes.check_group_count(queue, len(self._names(queue.uid)))
         except Conflict:  # Some of these names may be of groups that were forgotten.
-            offset_changes.require_room(queue, len(self.groups(queue.uid)))
+            offset_changes.check_group_count(queue, len(self.groups(queue.uid)))
 
     def _note_group(self, uid: int, group: str) -> None:
         """Notes a group down to be listed; once is enough, because it stays there as long as the queue."""

@@ -38,7 +38,7 @@ class SqliteOffsets(Offsets):
             present = {offset.partition: offset for offset in _read(connection, queue, group)}
             decision = decide(present, changes, ids.ticks_to_seconds(transaction.now))
             if decision.applied and not present:
-                offset_changes.require_room(queue, len(_groups(connection, queue)))
+                offset_changes.check_group_count(queue, len(_groups(connection, queue)))
             for offset in decision.changed():
                 connection.execute(_SET, (queue.uid, group, offset.partition, *offset.position, offset.updated))
             return decision
