@@ -19,6 +19,7 @@ _OWN = ("/v1/", "/docs/", "/metrics/")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")
 _SERVERS = re.compile(r"[^\s/,]+(?:,[^\s/,]+)*(?:/[^\s/]+)*")
 _CLUSTER = re.compile(r"[^\s/]*")
+_HOSTS = re.compile(r"[^/:,]*")
 _PATH = re.compile(r"(?:/[A-Za-z0-9~-][A-Za-z0-9._~-]*)+")
 Prefix = Annotated[
     str | None,
@@ -97,6 +98,13 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
             max_length=50,
         ),
     ] = "queuey"
+    hosts: Annotated[
+        str | None,
+        Meta(
+            description="Names under which clients of MQ and RQMS reach the service, separated by spaces, such as "
+            "`mq.example.com`. Addresses and names without a dot need not be listed."
+        ),
+    ] = None
     emodb: Annotated[
         EmodbFacade,
         Meta(description="Only in a file: the facade of [EmoDB](compat/emodb.md).", extra={"default": "none"}),
@@ -131,6 +139,8 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self.emodb, name)
             if value is not None and pattern.fullmatch(value) is None:
                 yield f"emodb.{name} {value!r}, which has to be {like}"
+        if self.hosts is not None and _HOSTS.fullmatch(self.hosts) is None:
+            yield f"hosts {self.hosts!r}, which has to be names without ports, separated by spaces"
         paths = {name: path for name, path in self.prefixes().items() if name in OPEN and self.only is None}
         for name, path in paths.items():
             if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -11,8 +12,13 @@ from queuey.errors import StoreFull, StoreUnavailable
 from queuey.settings import Facades, MqFacade, RqmsFacade
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.gateway.asgi import Gateway
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
+from tests.web.conftest import KEY
+from tests.web.gateway_calls import Request, running
+from tests.web.published import PATHS_IN_ORDER
 
 Call = Callable[[str, str, bytes], Reply]
 
@@ -72,6 +78,31 @@ def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: 
     return caller.send(caller.environ(method, path, body, headers, query))
 
 
+PATHS_OF_V1 = [re.sub(r"\{.+?\}", "a", path) for path in PATHS_IN_ORDER if path.startswith("/v1")]
+
+
+@pytest.mark.parametrize("path", [*PATHS_OF_V1, "/v1/a/b/", "/v1/a/b/claims/", "/v1/a/%C3%A9"])
+@pytest.mark.parametrize("only", ["emodb", "mq", "rqms"])
+def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "mq", "rqms"], path: str) -> None:
+    """Every path of version 1 is one of the facade's own, or none: 404, with a key and without, whatever the method."""
+    store.create_application("a")
+    store.add_key("a", digest_of(KEY))
+    run = running(make_app(store, served=Facades(only=only, app="a")))
+
+    async def ask_all(gateway: Gateway) -> list[Reply]:
+        requests = [Request(method, path, b"1") for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")]
+        strangers = [Request(request.method, path, b"1") for request in requests]
+        for stranger in strangers:
+            stranger.headers = stranger.headers[1:]
+        return [await request.to(gateway) for request in (*requests, *strangers)]
+
+    for reply in run(ask_all):
+        if only == "emodb":
+            assert reply.status == 404, reply
+        assert reply.status < 500, reply
+        assert b"partitions" not in reply.body
+
+
 OWN = {"Host": "127.0.0.1:5000", "Content_Type": "text/plain"}
 CALLS = [("POST", "/mq/q/messages"), ("GET", "/mq/q/messages"), ("POST", "/rqms/q?id=b"), ("GET", "/rqms/q")]
 
@@ -105,6 +136,36 @@ def test_other_requests_are_not(both: Caller, method: str, path: str, headers: d
     """Programs, what is typed into a browser, and pages of the service's own origin have all rights."""
     assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
     assert ask(both, method, path, b"1", **OWN, **headers).status in {200, 201}
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:5000", "127.0.0.1.evil.example:5000", "1.2.3.x", "a."])
+def test_names_that_others_can_point_here_are_refused(both: Caller, method: str, path: str, host: str) -> None:
+    """A page whose own name resolves to this machine is of the same origin, but not the service's page."""
+    assert ask(both, "POST", "/rqms/q?id=a", b"1").status == 201
+    page = {"Sec_Fetch_Site": "same-origin", "Origin": f"http://{host}", "Content_Type": "text/plain"}
+    for headers in (page, {"Content_Type": "text/plain"}):
+        refused = ask(both, method, path, b"1", Host=host, **headers)
+        assert (refused.status, host in refused.text, "facades.hosts" in refused.text) == (403, True, True)
+    assert [item["value"] for item in ask(both, "GET", "/rqms/q?count=9").json["items"]] == [1]
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1:5000", "10.0.0.7", "[::1]:5000", "[::ffff:127.0.0.1]:5000", "localhost", "localhost:5000"),
+        *("queuey:80", "mq.example.com", "MQ.example.com:8080", "jobs.shop:80"),
+    ],
+)
+def test_names_of_the_service_are_not(store: Store, host: str) -> None:
+    """Addresses, names that no domain has, and those that a setting lists, reach the service."""
+    store.create_application("shop")
+    served = Facades(app="shop", mq=MqFacade(prefix="/mq"), hosts="mq.example.com Jobs.shop")
+    caller = Caller(make_app(store, served=served))
+    page = {"Sec_Fetch_Site": "same-origin", "Origin": f"http://{host}", "Content_Type": "text/plain"}
+    for headers in (page, {"Content_Type": "text/plain"}):
+        assert ask(caller, "POST", "/mq/q/messages", b"1", Host=host, **headers).status == 201
+        assert ask(caller, "GET", "/mq/q/messages", b"", Host=host, **headers).status == 200
 
 
 def test_an_rqms_id_has_no_control_characters(both: Caller) -> None:

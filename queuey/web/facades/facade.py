@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -18,6 +19,7 @@ from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Hot, Match
 from queuey.web.errors import ERROR_FORM
 from queuey.web.facades.callers import FacadeCallers
 from queuey.web.responses import Environ, Response
+from queuey.web.validators import show
 
 T = TypeVar("T")
 
@@ -26,6 +28,7 @@ FACADE = "queuey.facade"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
 PATHS, SHORT_PATH = 1024, 200
 """How many paths are kept taken apart, and characters of the longest of them."""
+_ADDRESS = re.compile(r"(?:\[.*\]|[0-9.]+)(?::[0-9]*)?")
 ATTEMPTS = 3
 """How often a queue is looked for, or made, that others delete."""
 
@@ -212,12 +215,13 @@ class OpenFacade(Facade):
     def __init__(self, mount: Mount) -> None:
         super().__init__(mount)
         self._header = mount.callers.header(self.application)
+        self._hosts = frozenset((mount.settings.hosts or "").lower().split())
 
     def sign(self, environ: Environ) -> None:
         """See the base class."""
-        if _is_of_another_site(environ):
+        if (reason := self._refusal(environ)) is not None:
             environ.pop("HTTP_AUTHORIZATION", None)
-            environ[REFUSED] = NotAllowed("A browser sends it for a page of another site. Send it from a program.")
+            environ[REFUSED] = NotAllowed(reason)
         else:
             environ["HTTP_AUTHORIZATION"] = self._header
 
@@ -230,6 +234,20 @@ class OpenFacade(Facade):
         if (reason := queue_name_error(match["queue"], self._service.limits.max_queue_name)) is not None:
             raise self.refuse(reason)
         return super().where(match)
+
+    def _refusal(self, environ: Environ) -> str | None:
+        """Returns why a request may come from a web page of another site; None if it does not."""
+        # Anybody can give a name of a domain of theirs this machine's address. Then their page is of the same origin,
+        # and the name in Host is the only sign of it.
+        host: str = environ.get("HTTP_HOST", "")
+        if "." in host and not _ADDRESS.fullmatch(host) and host.partition(":")[0].lower() not in self._hosts:
+            return (
+                f'The host "{show(host)}" is not in the setting facades.hosts, and no key is asked for. '
+                "Add its name there, or use the service's address."
+            )
+        if _is_of_another_site(environ):
+            return "A browser sends it for a page of another site. Send it from a program."
+        return None
 
 
 def _is_of_another_site(environ: Environ) -> bool:

@@ -133,7 +133,9 @@ class Gateway:
         self._application: Application = application
         self._hot: dict[str, Endpoint] = application.registry.hot
         self._facades: list[Facade] = application.registry.facades
-        self._short_reads = SHORT_READS.union(*(facade.short_reads for facade in self._facades))
+        reads = SHORT_READS.union(*(facade.short_reads for facade in self._facades))
+        # Without those of version 1 where a facade is served alone.
+        self._short_reads = frozenset(read for read in reads if read[1] in self._hot)
         self._operations: dict[str, Endpoint] = application.registry.operations
         self._authorization: Authorization = application.registry.authorization
         service = application.registry.service

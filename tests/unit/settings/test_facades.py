@@ -30,6 +30,8 @@ def test_tables(tmp_path: Path) -> None:
     text = '[facades]\napp = "shop"\n[facades.mq]\nprefix = "/mq"\nredelivery = 3\n'
     beside, alone = load(tmp_path, text), load(tmp_path, text, facades="only=mq,app=mill")
     assert (beside.app, beside.prefixes()) == ("shop", {"mq": "/mq"})
+    assert alone.hosts is None
+    assert load(tmp_path, text, facades="only=mq,hosts=a.example b.example").hosts == "a.example b.example"
     assert beside.longest_body(7) == LONGEST_BODY
     assert beside.longest_body(LONGEST_BODY + 1) == LONGEST_BODY + 1
     assert (alone.app, alone.prefixes(), alone.mq) == ("mill", {"mq": ""}, MqFacade(prefix="/mq", redelivery=3))
@@ -51,6 +53,8 @@ def test_paths_that_are_no_prefix(tmp_path: Path, prefix: str) -> None:
         ("[facades.mq]\ndelay = 3\n", r"facades\.mq .*unknown field"),
         ("[facades.mq]\nredelivery = 0\n", r"facades\.mq .*>= 1"),
         ('[facades]\nonly = "nats"\n', r"facades\.only .*nats"),
+        ('[facades]\nhosts = "mq.example.com:8080"\n', r"facades has hosts 'mq\.example\.com:8080'.*without ports"),
+        ('[facades]\nhosts = "http://mq.example.com"\n', r"facades has hosts"),
         ('[facades]\napp = ""\n', r"facades\.app"),
     ],
 )
