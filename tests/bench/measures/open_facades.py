@@ -44,15 +44,13 @@ def mq_rqms(bench: Bench) -> Report:
         calls: dict[str, Callable[[], Sample]] = {
             "post, native": partial(_sent, bench, server, lambda: traffic.posts_of_one(NATIVE, texts)),
             "post, MQ": partial(_sent, bench, server, lambda: _posts(f"/mq/{QUEUE}/messages", texts)),
-            "fetch 1, native": partial(_fetched, store, server, "POST", f"{NATIVE}/claims?limit=1&ttl=3600", count),
-            "fetch 1, MQ": partial(_fetched, store, server, "GET", f"/mq/{QUEUE}/messages", count),
+            "fetch 1, native": partial(_fetched, store, server, _native(1), count),
+            "fetch 1, MQ": partial(_fetched, store, server, lambda queue: ("GET", f"/mq/{queue}/messages"), count),
             "post with an id, native": partial(_sent, bench, server, lambda: _named("native", texts)),
             "post with an id, RQMS": partial(_sent, bench, server, lambda: _named("rqms", texts)),
-            "fetch 10, native": partial(
-                _fetched, store, server, "POST", f"{NATIVE}/claims?limit=10&ttl=3600&wait=0.25", count // 4, 10
-            ),
+            "fetch 10, native": partial(_fetched, store, server, _native(10, "&wait=0.25"), count // 4, 10),
             "fetch 10, RQMS": partial(
-                _fetched, store, server, "GET", f"/rqms/{QUEUE}?count=10&time=3600", count // 4, 10
+                _fetched, store, server, lambda queue: ("GET", f"/rqms/{queue}?count=10&time=3600"), count // 4, 10
             ),
         }
         for side in ("native", "MQ", "RQMS"):
@@ -73,6 +71,11 @@ def mq_rqms(bench: Bench) -> Report:
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
 
 
+def _native(limit: int, more: str = "") -> Callable[[str], tuple[str, str]]:
+    """Returns how claims of a queue are asked for."""
+    return lambda queue: ("POST", f"{service.BASE}/{queue}/claims?limit={limit}&ttl=3600{more}")
+
+
 def _sent(bench: Bench, server: processes.Process, job: Callable[[], Job]) -> Sample:
     return traffic.run(server, job(), seconds=bench.pick(2.5, 0.8), connections=CONNECTIONS)
 
@@ -90,38 +93,47 @@ def _named(which: str, texts: Sequence[str]) -> Job:
     return Job(requests, 201, numbered=10_000_000)
 
 
-def _fetched(store: Store, server: processes.Process, method: str, path: str, count: int, messages: int = 1) -> Sample:
-    """Fetches from a queue that was filled anew: what others have claimed does not come again meanwhile."""
-    _refill(store, (count + 2 * CONNECTIONS) * messages)
-    job = Job([traffic.request(method, path)], 200, messages)
+def _fetched(
+    store: Store,
+    server: processes.Process,
+    asked: Callable[[str], tuple[str, str]],
+    count: int,
+    messages: int = 1,
+) -> Sample:
+    """Fetches from a queue of its own: what others have claimed does not come again meanwhile."""
+    queue = _filled(store, (count + 2 * CONNECTIONS) * messages)
+    job = Job([traffic.request(*asked(queue))], 200, messages)
     return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
 
 
 def _acknowledged(store: Store, server: processes.Process, side: str, count: int) -> Sample:
     """Acknowledges one claimed message a call."""
-    _refill(store, count + 2 * CONNECTIONS)
+    queue = _filled(store, count + 2 * CONNECTIONS)
     requests: list[str] = []
     with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
-        jobs = client.job_queue(QUEUE)
+        jobs = client.job_queue(queue)
         while found := jobs.receive(1000, ttl=3600):
-            requests += (_acknowledgement(side, each.message.id, each.receipt) for each in found)
+            requests += (_acknowledgement(side, queue, each.message.id, each.receipt) for each in found)
     job = Job(requests, 202 if side == "MQ" else 200)
     return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
 
 
-def _acknowledgement(side: str, message: str, receipt: str) -> str:
+def _acknowledgement(side: str, queue: str, message: str, receipt: str) -> str:
     if side == "native":
         kind = {"Content-Type": "application/json"}
-        return traffic.request("POST", f"{NATIVE}/claims/ack", json.dumps({"receipts": [receipt]}), kind)
+        body = json.dumps({"receipts": [receipt]})
+        return traffic.request("POST", f"{service.BASE}/{queue}/claims/ack", body, kind)
     if side == "MQ":
-        return traffic.request("DELETE", f"/mq/{QUEUE}/messages/{uuid.UUID(message)}")
+        return traffic.request("DELETE", f"/mq/{queue}/messages/{uuid.UUID(message)}")
     ticket = json.dumps([message, receipt])
-    return traffic.request("DELETE", f"/rqms/{QUEUE}", ticket, {"Content-Length": str(len(ticket))})
+    return traffic.request("DELETE", f"/rqms/{queue}", ticket, {"Content-Length": str(len(ticket))})
 
 
-def _refill(store: Store, count: int) -> None:
-    queue = store.queue(service.APPLICATION, QUEUE)
-    store.delete_queue(queue)
-    store.create_queue(service.APPLICATION, QUEUE, QueueSpec())
-    queue = store.queue(service.APPLICATION, QUEUE, fresh=True)
+def _filled(store: Store, count: int) -> str:
+    """Returns the name of a new queue with so many messages.
+
+    The service keeps what it knows of a queue for a while, so none is deleted and made anew beside it.
+    """
+    queue, _ = store.create_queue(service.APPLICATION, f"{QUEUE}-{secrets.token_hex(4)}", QueueSpec())
     service.fill(store, queue, traffic.bodies(1000), count)
+    return queue.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from queuey.messages import Queue
@@ -32,10 +32,17 @@ def prepare(nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("be
 
 
 def serve(
-    nodes: Nodes, directory: Path, *, keyspace: str = KEYSPACE, threads: int = service.THREADS, workers: int = 1
+    nodes: Nodes,
+    directory: Path,
+    *,
+    keyspace: str = KEYSPACE,
+    threads: int = service.THREADS,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs ``queuey serve`` on a prepared keyspace."""
-    return service.run(directory, {"--store": nodes.url(keyspace)}, threads=threads, workers=workers)
+    store = {"--store": nodes.url(keyspace)}
+    return service.run(directory, store, threads=threads, workers=workers, environment=environment)
 
 
 def let_appear(store: Store, queue: Queue) -> None:

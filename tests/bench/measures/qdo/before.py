@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench.harness import Bench, measure
-from tests.bench.measures.before import NAMES, earlier
+from tests.bench.measures.before import NAMES, trees
 from tests.bench.measures.qdo.rebalance import PARTITIONS, Member, changed, process, served, settle
 from tests.bench.measures.qdo.throughput import PARTITIONS as NUMBERS
 from tests.bench.measures.qdo.throughput import filled, name, rates, row
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import keepers, workers
-from tests.bench.started.processes import ROOT, Process
+from tests.bench.started.processes import Process
 from tests.bench.started.workers import Pace
 
 MEMBERS = 4
@@ -25,7 +25,7 @@ MEMBERS = 4
 @measure("qdo-before", "A worker of this tree over one of another tree, whose path is in BENCH_BEFORE")
 def before(bench: Bench) -> Report:
     """Both handle the same messages of one service, which is of this tree, in turns."""
-    trees = _trees()
+    both = trees()
     count = bench.size(300_000, 100_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
@@ -33,7 +33,7 @@ def before(bench: Bench) -> Report:
         for partitions in NUMBERS:
             server = stack.enter_context(filled(bench, partitions, count))
             for handler in workers.HANDLERS:
-                for which, tree in trees.items():
+                for which, tree in both.items():
                     side = f"{name(handler, partitions)}, {which}"
                     calls[side] = partial(_handled, bench, server, count, handler, tree)
         samples = bench.interleave(calls, bench.size(7, 2))
@@ -72,7 +72,7 @@ def rebalance(bench: Bench) -> Report:
         url = stack.enter_context(served(bench, 4 * rounds))
         calls: Mapping[str, Callable[[], Turn]] = {
             which: partial(_turn, [stack.enter_context(process(url, hosts, tree)) for _ in range(MEMBERS + 1)])
-            for which, tree in _trees().items()
+            for which, tree in trees().items()
         }
         samples = bench.interleave(calls, rounds)
     rows, verdicts = [], []
@@ -96,7 +96,3 @@ def _turn(members: Sequence[Member]) -> Turn:
     for one in others:
         one.do("leave")
     return Turn(joins.seconds, leaves.seconds, statistics.mean((joins.longest, leaves.longest)))
-
-
-def _trees() -> dict[str, Path]:
-    return dict(zip(NAMES, (ROOT, earlier()), strict=True))
