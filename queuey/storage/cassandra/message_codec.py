@@ -39,6 +39,8 @@ DELETE = tuple(
     for name in NAMES
 )
 COLUMNS = 4
+ROW = 40
+"""Bytes of a row in an answer beside body and metadata: id and end, and a length before each column."""
 _COLUMNS = "timeuuid_as_blob(id), body, expires, meta"
 FETCH = tuple(
     Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ? AND id = ?")
@@ -280,6 +282,11 @@ def encode(body: str | bytes, meta: Meta | None) -> tuple[bytes, Any]:
 @lru_cache(maxsize=1024)
 def _decode_meta(data: bytes) -> tuple[bool, Meta | None]:
     return data[:1] == _TEXT, _decode(data[1:]) if len(data) > 1 else None
+
+
+def size_of(body: bytes, meta: Any) -> int:  # noqa: ANN401 - bytes, or the mark for nothing
+    """Returns the bytes that an answer has for a row with these columns."""
+    return ROW + len(body) + (0 if meta is UNSET else len(meta))
 
 
 def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the driver

@@ -100,10 +100,9 @@ class CassandraMessages(Scanning):
         if not locations:
             return
         self._watch.require()
-        row = self._rows.current(queue)
-        if item.ttl > row.longest_ttl and bucketing.class_of(item.ttl) <= row.home_class:
-            with self._deadline.preparing():
-                row = self._rows.raise_longest_ttl(row, item.ttl)
+        body, meta = message_codec.encode(item.body, item.meta)
+        with self._deadline.preparing():
+            row = self._rows.cover(self._rows.current(queue), {item.ttl}, message_codec.size_of(body, meta), given=True)
         level = self._levels.of(row.queue)
         now = self._clock.now()
         targets = [
@@ -117,7 +116,6 @@ class CassandraMessages(Scanning):
             with self._deadline.preparing():
                 self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
         candidates = self._candidates(row, locations, level)
-        body, meta = message_codec.encode(item.body, item.meta)
         qid, longest = row.queue.qid, bucketing.longest_ttl(now)
         inserts: list[tuple[Statement, Sequence[Any]]] = []
         deletes: list[tuple[Statement, Sequence[Any]]] = []
@@ -223,8 +221,8 @@ class CassandraMessages(Scanning):
             number: self._extent(row, known, slices[number], uppers[number], now)
             for number, known in zip(there, lookups, strict=True)
         }
-        room = reading.room_for(slices, self._options.longest_body)
-        readers = [self._reader(slices[number], extents[number], now, room) for number in there]
+        room = reading.room_for(slices, self._longest(row))
+        readers = [self._reader(row, slices[number], extents[number], now, room) for number in there]
         keys = [(row.queue.qid, slices[number].partition) for number in there]
         found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room)
         gathered = dict(zip(there, found, strict=True))
@@ -294,7 +292,7 @@ class CassandraMessages(Scanning):
                 shown = named_values.shown(gathered, values, descending=part.descending)
                 done(reading.page_of(part, extent, shown, horizon), None)
 
-        reader = self._reader(part, extent, now, reading.room_for([part], self._options.longest_body))
+        reader = self._reader(row, part, extent, now, reading.room_for([part], self._longest(row)))
         note = self._noting(queue, now)
         reading.Going(self._driver, reader, key, level.reads, note, ended, self._deadline).start()
         return True
@@ -353,10 +351,14 @@ class CassandraMessages(Scanning):
                 found[number] = known
         return [known for known in found if known is not None]
 
-    def _reader(self, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
+    def _longest(self, row: Row) -> int:
+        """Returns the bytes of the longest row that a queue's messages may have."""
+        return row.longest_row or self._options.longest_body
+
+    def _reader(self, row: Row, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
         """Returns the reader of a slice; ``room``: for all slices that are read together."""
         read = reading.descend if part.descending else reading.ascend
-        return read(part, extent, now, first=reading.room_for([part], self._options.longest_body), most=room)
+        return read(part, extent, now, first=reading.room_for([part], self._longest(row), first=True), most=room)
 
     def _extent(self, row: Row, known: Known, part: Slice, upper: Position, now: int) -> Extent:
         """Returns the reads that a slice needs."""

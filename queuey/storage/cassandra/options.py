@@ -63,8 +63,8 @@ class CassandraOptions:
         levels: What ``weak``, ``strong`` and ``very_strong`` mean.
         default_ttl: Seconds a message lives when neither it nor its queue says.
         cached_queues: Queue rows kept in memory at most, and partitions' bucket index as well.
-        longest_body: Bytes of the longest body that the service takes: a read asks at a time for no more rows than fit
-            in memory if all are as long.
+        longest_body: Bytes of the longest body that the service takes. Queues whose own longest row is not known count
+            as having such.
         most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
         catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
         catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).

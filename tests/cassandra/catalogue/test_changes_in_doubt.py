@@ -67,7 +67,7 @@ def test_all_changes(open_with: OpenStore, application: str, wire: Wire, *, arri
     queue, created = store.create_queue(application, "queue", QueueSpec(ttl=60))
     assert created
     assert other.queue(application, "queue", fresh=True) == queue
-    store._rows.raise_longest_ttl(store._rows.current(queue), 1000)
+    store._rows.cover(store._rows.current(queue), {1000}, 0)
     assert other._rows.read(application, "queue").longest_ttl == 1024
     updated = store.update_queue(queue, QueueSpec(partitions=2))
     purged = store.purge_queue(updated)

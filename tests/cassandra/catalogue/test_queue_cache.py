@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import MAX_TTL, Principal, Queue, QueueSpec
+from queuey.messages import MAX_TTL, NewMessage, Principal, Queue, QueueSpec
 from queuey.storage.cassandra.bucketing import CLASSES, class_of
 from queuey.storage.cassandra.catalogue import queue_cache
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, fields_of, next_longest_ttl, row_of
+from queuey.storage.cassandra.catalogue.queue_cache import (
+    SHORTEST,
+    QueueCache,
+    Row,
+    fields_of,
+    next_longest_ttl,
+    row_of,
+)
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
@@ -22,12 +29,12 @@ from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scripted import REFUSED, ScriptedDriver
 
-ROW = (1, 2, 1, 259_200, 3, "user", "strong", None, None, None, None, None, None, None, 5.0, 77)
+ROW = (1, 2, 1, 259_200, None, 3, "user", "strong", None, None, None, None, None, None, None, 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
 C = CassandraOptions().row_age
 
-ROWS = (queue_cache.FIND, queue_cache._RAISE_LONGEST_TTL)
-"""What reads a queue's row, and what raises its reach."""
+ROWS = (queue_cache.FIND, queue_cache._COVER)
+"""What reads a queue's row, and what makes it cover more."""
 
 
 def rows_of(driver: ScriptedDriver, **options: Any) -> QueueCache:  # noqa: ANN401 - options of any type
@@ -250,7 +257,7 @@ def test_reach(seconds: int) -> None:
 )
 def test_fields_come_back(queue: Queue) -> None:
     """What is written of a queue is what is read."""
-    values = (queue.uid, queue.qid, 1, 9, *fields_of(queue), queue.created, queue.version)
+    values = (queue.uid, queue.qid, 1, 9, 1088, *fields_of(queue), queue.created, queue.version)
     assert row_of(queue.application, queue.name, values, 0.0).queue == queue
 
 
@@ -264,23 +271,65 @@ class TestRaising:
         queue, _ = store.create_queue(application, "queue", QueueSpec(ttl=60))
         row = store._rows.current(queue)
         assert (row.home_class, row.longest_ttl) == (0, 60)
-        raised = store._rows.raise_longest_ttl(row, 1000)
-        assert (raised.longest_ttl, raised.queue) == (1024, queue)
-        assert other._rows.read(application, "queue").longest_ttl == 1024
+        assert row.longest_row == SHORTEST
+        raised = store._rows.cover(row, {1000, CLASSES[0] + 1}, 5 * SHORTEST)
+        assert (raised.longest_ttl, raised.longest_row, raised.queue) == (1024, 16 * SHORTEST, queue)
+        found = other._rows.read(application, "queue")
+        assert (found.longest_ttl, found.longest_row) == (1024, 16 * SHORTEST)
         # Others ask on their own account, such as for the clocks of all nodes.
         before = wire.log.count(ROWS)
-        assert store._rows.raise_longest_ttl(raised, 1024) is raised
+        assert store._rows.cover(raised, {1024}, 16 * SHORTEST) is raised
         assert wire.log.count(ROWS) == before > 0
-        with pytest.raises(ValueError, match="class 0"):
-            store._rows.raise_longest_ttl(raised, CLASSES[0] + 1)
+
+    def test_one_transaction_raises_both(self, open_with: OpenStore, application: str) -> None:
+        """A message that is longer and lives longer than those before it costs one transaction."""
+        wire = Wire()
+        store = open_with(wire)
+        queue, _ = store.create_queue(application, "queue", QueueSpec(ttl=60))
+        store.append(queue, [NewMessage("x" * SHORTEST, 1, 100)])
+        assert wire.log.count([queue_cache._COVER]) == 1
+        found = store._rows.read(application, "queue")
+        assert (found.longest_ttl, found.longest_row) == (128, 4 * SHORTEST)
+
+    def test_a_purge_sets_it_back(self, open_with: OpenStore, application: str) -> None:
+        """An empty queue has no long rows."""
+        store = open_with()
+        queue, _ = store.create_queue(application, "queue", QueueSpec(ttl=60))
+        store._rows.cover(store._rows.current(queue), (), 5 * SHORTEST)
+        store.purge_queue(queue)
+        assert store._rows.read(application, "queue").longest_row == SHORTEST
+
+    def test_what_is_not_known_stays_unknown(self, open_with: OpenStore, application: str) -> None:
+        """Rows of queues that were made before the column keep every length; their reach is raised as any other."""
+        store = open_with()
+        store.create_queue(application, "queue", QueueSpec(ttl=60))
+        text = f"UPDATE queues SET longest_row = null WHERE application = '{application}' AND name = 'queue' IF EXISTS"
+        store._driver.run_text(text)
+        row = store._rows.read(application, "queue")
+        assert row.longest_row == 0
+        assert store._rows.cover(row, {60}, 1 << 20) is row
+        assert store._rows.cover(row, {100}, 1 << 20).longest_ttl == 128
+        found = store._rows.read(application, "queue")
+        assert (found.longest_ttl, found.longest_row) == (128, 0)
+
+    def test_ids_that_readers_have_passed_wait(self, open_with: OpenStore, application: str) -> None:
+        """Before a longer message is written under an old id no process uses a row that does not cover it."""
+        store = open_with(row_age=0.5)
+        queue, _ = store.create_queue(application, "queue", QueueSpec(ttl=60))
+        row = store._rows.current(queue)
+        began = store._clock.boottime()
+        store._rows.cover(row, (), 2 * SHORTEST, given=True)
+        assert store._clock.boottime() - began >= 0.5
 
     def test_raised_by_several(self, open_with: OpenStore, application: str) -> None:
         """Whoever raises it last, the reach is never lowered: old rows are read again and compared."""
         store, other = open_with(row_age=1.0), open_with(row_age=1.0)
         queue, _ = store.create_queue(application, "queue", QueueSpec(ttl=60))
         old = other._rows.current(queue)
-        store._rows.raise_longest_ttl(store._rows.current(queue), 8000)
-        assert other._rows.raise_longest_ttl(old, 500).longest_ttl >= 8000
+        store._rows.cover(store._rows.current(queue), {8000}, 3 * SHORTEST)
+        raised = other._rows.cover(old, {500}, 5 * SHORTEST)
+        assert raised.longest_ttl >= 8000
+        assert raised.longest_row == 16 * SHORTEST
         assert store._rows.read(application, "queue").longest_ttl >= 8000
 
     def test_changed_meanwhile(self, open_with: OpenStore, application: str) -> None:
@@ -290,7 +339,7 @@ class TestRaising:
         row = store._rows.current(queue)
         other.update_queue(queue, QueueSpec(ttl=70))
         with pytest.raises(QueueChanged):
-            store._rows.raise_longest_ttl(row, 1000)
+            store._rows.cover(row, {1000}, 2 * SHORTEST)
         assert other._rows.read(application, "queue").longest_ttl == 60
 
 

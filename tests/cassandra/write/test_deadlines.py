@@ -81,7 +81,7 @@ def test_nothing_is_written_while_readers_are_made_to_look_further(scene: Scene,
     """A message that lives longer than those before it is not written when its time is over before it could be."""
     process = scene.start(deadline=DEADLINE, catalogue_deadline=60.0)
     queue = scene.queue(process, ttl=3600)
-    process.wire.lose([queue_cache._RAISE_LONGEST_TTL], ALWAYS, then=lambda: scene.world.advance(DEADLINE + EACH))
+    process.wire.lose([queue_cache._COVER], ALWAYS, then=lambda: scene.world.advance(DEADLINE + EACH))
     with pytest.raises(StoreUnavailable) as raised:
         write(process, queue)
     assert raised.value.outcome == "none"

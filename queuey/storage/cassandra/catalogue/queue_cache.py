@@ -2,12 +2,22 @@
 
 Every change of a queue answers only after C (``options.row_age``) has passed, and no row is used that was read longer
 than C ago. So when the answer to a purge or delete is there, no process uses the row of before.
+
+A row also covers the queue's messages: ``longest_ttl`` says how far back readers must look, ``longest_row`` how long
+the rows are that fill a reader's memory. A writer makes the row cover a message before it makes the message's id
+(:meth:`QueueCache.cover`). A reader uses no row that was read longer than D - S before it chose its horizon, so its row
+covers every message with a new id below the horizon. Two kinds of messages may be met that the row does not cover:
+
+* above the horizon, by claims. ``longest_ttl`` hides none of them. A scan may take more memory than it has room for,
+  by the rows that were written within C after ``longest_row`` was raised, and at most by those that it asked for;
+* under ids that are given with the message (``put``, loads). They lie in buckets that ``longest_ttl`` does not concern,
+  and whoever raises ``longest_row`` for them waits for C before it writes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -22,8 +32,8 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.recent import Recent
 
 COLUMNS = (
-    "uid, qid, home_class, longest_ttl, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
-    "dead_letter, on_ack, kind, created, version"
+    "uid, qid, home_class, longest_ttl, longest_row, partitions, type, consistency, principals, ttl, read_delay, "
+    "max_deliveries, dead_letter, on_ack, kind, created, version"
 )
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 LONGEST_NAME = 10_000
@@ -34,8 +44,12 @@ SLOW = 5.0
 """Seconds for which a row is read again and again for a writer."""
 FIRST_PAUSE = 0.05
 """Seconds after the first of these reads; each further pause is twice as long."""
-_RAISE_LONGEST_TTL = Statement(
-    "UPDATE queues SET longest_ttl = ? WHERE application = ? AND name = ? IF version = ? AND longest_ttl = ?",
+SHORTEST = 1088
+"""Bytes of the rows that every queue may have. Each larger class is four times the one before. The sixteenth above a
+power of two is for what a row has beside a body of just that length."""
+_COVER = Statement(
+    "UPDATE queues SET longest_ttl = ?, longest_row = ? WHERE application = ? AND name = ? "
+    "IF version = ? AND longest_ttl = ? AND longest_row = ?",
     idempotent=False,
 )
 
@@ -50,19 +64,21 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         queue: The public part of the row.
         home_class: The retention class of messages with the queue's default TTL, until a purge.
         longest_ttl: The longest TTL in seconds that a message of the home class may have.
+        longest_row: Bytes of the longest row that a message may have; 0: it is not known.
         read_at: Boot time at which its read began, or the transaction that wrote it.
     """
 
     queue: Queue
     home_class: int
     longest_ttl: int
+    longest_row: int = SHORTEST
     read_at: float
 
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     """Returns the row with these values of ``COLUMNS``."""
-    uid, qid, home_class, longest_ttl, partitions, type_, consistency, principals, ttl, read_delay, *later = values
-    max_deliveries, dead_letter, on_ack, kind, created, version = later
+    uid, qid, home_class, longest_ttl, longest_row, partitions, type_, consistency, principals, *later = values
+    ttl, read_delay, max_deliveries, dead_letter, on_ack, kind, created, version = later
     queue = Queue(
         application=application,
         name=name,
@@ -81,7 +97,13 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
         created=created,
         version=version,
     )
-    return Row(queue=queue, home_class=home_class, longest_ttl=longest_ttl, read_at=read_at)
+    return Row(
+        queue=queue,
+        home_class=home_class,
+        longest_ttl=longest_ttl,
+        longest_row=longest_row or 0,
+        read_at=read_at,
+    )
 
 
 def fields_of(queue: Queue) -> tuple[Any, ...]:
@@ -101,6 +123,27 @@ def next_longest_ttl(seconds: int, home_class: int) -> int:
     if seconds > longest:
         raise ValueError(f"class {home_class} holds messages for {longest} s, not {seconds}")
     return min(1 << max(0, seconds - 1).bit_length(), longest)
+
+
+def covering(row: Row, ttls: Collection[int], size: int) -> Row:
+    """Returns a row as it must be before messages are written: itself if it covers them.
+
+    Messages of longer classes than the queue's own are found by the record of their buckets, whatever their TTL.
+
+    Args:
+        row: The row.
+        ttls: Of the messages, in seconds.
+        size: Bytes of the longest row.
+    """
+    kind = row.home_class
+    ttl = max((ttl for ttl in ttls if ttl > row.longest_ttl and bucketing.class_of(ttl) <= kind), default=0)
+    if not ttl and not size > row.longest_row > 0:
+        return row
+    longest_ttl = max(row.longest_ttl, next_longest_ttl(ttl, kind))
+    longest_row = row.longest_row
+    while 0 < longest_row < size:
+        longest_row *= 4
+    return msgspec.structs.replace(row, longest_ttl=longest_ttl, longest_row=longest_row)
 
 
 class QueueCache:
@@ -223,27 +266,35 @@ class QueueCache:
             self._closing.set()
             self._rows.clear()
 
-    def raise_longest_ttl(self, row: Row, seconds: int) -> Row:
-        """Makes sure that messages of the home class with such a TTL will be found, before one is written.
+    def cover(self, row: Row, ttls: Collection[int], size: int, *, given: bool = False) -> Row:
+        """Makes sure that a queue's row covers messages (see :func:`covering`) before one of them is written.
+
+        Args:
+            row: The row as far as it is known.
+            ttls: Seconds.
+            size: Bytes of the longest row.
+            given: Readers' horizons may have passed the ids. Returns when no process uses the row of before.
 
         Raises:
-            ValueError: Messages of the home class do not live so long.
             QueueChanged: The row is out of date.
         """
-        wanted = next_longest_ttl(seconds, row.home_class)
+        if covering(row, ttls, size) is row:
+            return row
         queue = row.queue
         with self._transactions.turn(("queue", queue.application, queue.name)):
             row = self.current(queue)
-            while row.longest_ttl < seconds:
+            while (wanted := covering(row, ttls, size)) is not row:
                 began = self._clock.boottime()
-                outcome = self._transactions.run(
-                    _RAISE_LONGEST_TTL, (wanted, queue.application, queue.name, queue.version, row.longest_ttl)
-                )
+                numbers = wanted.longest_ttl, wanted.longest_row or None
+                known = queue.version, row.longest_ttl, row.longest_row or None
+                outcome = self._transactions.run(_COVER, (*numbers, queue.application, queue.name, *known))
                 if outcome.applied:
-                    row = msgspec.structs.replace(row, longest_ttl=wanted, read_at=began)
+                    row = msgspec.structs.replace(wanted, read_at=began)
                     self.put(row)
                 else:  # Another process raised it, or we did before an answer was lost; or the queue changed.
                     row = self.current(queue, since=began)
+        if given and self._closing.wait(self._options.row_age):
+            raise StoreClosed("the store is closed")
         return row
 
     def _check_open(self) -> None:

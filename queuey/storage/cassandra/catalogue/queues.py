@@ -13,7 +13,7 @@ from queuey.messages import Queue, QueueSpec
 from queuey.storage import Applications, Catalogue, specs
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
-from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, QueueCache, Row, fields_of, row_of
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, SHORTEST, QueueCache, Row, fields_of, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueIndex
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
@@ -22,7 +22,7 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(
-    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 18)}) IF NOT EXISTS",
+    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 19)}) IF NOT EXISTS",
     idempotent=False,
 )
 _UPDATE = Statement(
@@ -32,8 +32,8 @@ _UPDATE = Statement(
     idempotent=False,
 )
 _PURGE = Statement(
-    "UPDATE queues SET qid = ?, home_class = ?, longest_ttl = ?, version = ? WHERE application = ? AND name = ? IF "
-    "version = ?",
+    "UPDATE queues SET qid = ?, home_class = ?, longest_ttl = ?, longest_row = ?, version = ? WHERE application = ? "
+    "AND name = ? IF version = ?",
     idempotent=False,
 )
 _DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
@@ -153,7 +153,7 @@ class CassandraCatalogue(Catalogue, Applications):
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
         longest_ttl = self._default_longest_ttl(queue)
         self._dig(queue, deleted=False)
-        numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, purged.version
+        numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, SHORTEST, purged.version
         self._change_row(queue, _PURGE, (*numbers, queue.application, queue.name, queue.version), purged.version)
         self._wait_for_others()
         return purged
@@ -218,5 +218,5 @@ class CassandraCatalogue(Catalogue, Applications):
 
 def _values_of(row: Row) -> tuple[object, ...]:
     queue = row.queue
-    numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl
+    numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl, row.longest_row
     return queue.application, queue.name, *numbers, *fields_of(queue), queue.created, queue.version

@@ -187,7 +187,7 @@ class CassandraBulk(CassandraMessages):
         loader = self._loader(self._rows.current(queue))
         written = 0
         for some in columns.in_pieces(messages, LOADED_AT_ONCE):
-            self._check(self._rows.current(queue).queue, some)
+            self._check(self._rows.current(queue), some, given=True)
             written += loader.write(some)
         return written
 
@@ -202,7 +202,7 @@ class CassandraBulk(CassandraMessages):
         self._watch.require()
         row = self._rows.current(queue)
         loaded = columns.columns_of(messages)
-        self._check(row.queue, loaded)
+        self._check(row, loaded)
         if not loaded:
             return 0
         within = window(
@@ -239,10 +239,16 @@ class CassandraBulk(CassandraMessages):
 
         return Loader(self._driver, self._bucket_index, row, self._levels.of(row.queue), self._clock, self._stamps)
 
-    def _check(self, queue: Queue, messages: MessageColumns) -> None:
-        """Refuses messages that cannot be loaded, and makes sure that this process makes none of their ids."""
+    def _check(self, row: Row, messages: MessageColumns, *, given: bool = False) -> None:
+        """Refuses messages that cannot be loaded, and makes sure that this process makes none of their ids.
+
+        Makes the queue's row cover the others; ``given``: readers' horizons may have passed their ids.
+        """
+        from queuey.storage.cassandra.write.bulk_load import longest_row  # noqa: PLC0415 - needs Arrow
+
         for partition in set(messages.partitions.tolist()):
-            items_of.check_partition(queue, partition)
+            items_of.check_partition(row.queue, partition)
+        self._rows.cover(row, (), longest_row(messages), given=given)
         mine = self._generator.low
         if (messages.low == mine).any():
             self._generator.avoid(mine)

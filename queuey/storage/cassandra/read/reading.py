@@ -6,9 +6,9 @@ may be more behind its last row, so the round ends there and the next begins. Th
 probes and is sent their rows, so slices of several partitions share their round trips, and it runs without a server.
 
 What a read holds is bounded by the bytes that its pages may have. As it is not known before how long rows are, each
-counts as the longest that the service takes: the rows that are on their way at a time make at most :data:`TIMES` times
-the pages' bytes then. With the pages themselves a read holds five times the sum of its slices' ``max_bytes``, and one
-body for each slice; more only where a round asks every bucket of one partition for a single row.
+counts as the longest that the queue may have (``longest_row`` of its row). Then the rows that are on their way at a
+time make at most :data:`TIMES` times the pages' bytes, or :data:`LEAST_BYTES`. A read holds these, the pages
+themselves, and one body for each slice; more only where a round asks every bucket of one partition for a single row.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from queuey.ids import LOW_MIN, Position
 from queuey.messages import FREE_HEADERS, Message, Page, Slice
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, TooManyDead, worst
 from queuey.storage.deadlines import Deadline
 
 TIMES = 4
-"""A round asks for at most so many times the bytes that its page may have, were all its rows as long as any can be.
-
-As little as lets a page of 100 messages come in one round, at the default lengths of bodies and pages.
-"""
+"""A round asks for at most so many times the bytes that its page may have, were all its rows as long as any can be."""
+LEAST_BYTES = 4 << 20
+"""A round may ask for as much however little its page may have, if it takes no long rows for that: where the queue has
+none (a hundred rows of each of 32 buckets fit), and when the rows that came before were short."""
 MOST_NARROW = 16
 MOST_WIDE = 16
 """Narrow and wide buckets in one round at most. Of wide ones there are more only where old ids were put."""
@@ -98,7 +99,7 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
         extent: The buckets to read.
         now: Ticks; what has expired by then is left out.
         first: Rows that may be asked for before any has come (see :func:`room_for`).
-        most: Rows that may be asked for in any round.
+        most: Rows that may be asked for in any other round.
     """
     sources = sorted(extent.sources, key=lambda source: source.time_bucket.start)
     time_buckets = [source.time_bucket for source in sources]
@@ -359,14 +360,16 @@ def run(
     return [result for result in results if result is not None]
 
 
-def room_for(slices: Sequence[Slice], longest: int) -> float:
+def room_for(slices: Sequence[Slice], longest: int, *, first: bool = False) -> float:
     """Returns how many rows may be on their way at a time for slices that are read together.
 
     Args:
         slices: They.
-        longest: Bytes that a body may have.
+        longest: Bytes that a row may have.
+        first: No row has come yet. A page of long rows ends after a few, and the others would be read for nothing.
     """
-    return TIMES * sum([part.max_bytes for part in slices]) / longest
+    room = TIMES * sum([part.max_bytes for part in slices])
+    return (room if first and longest > SHORTEST else max(room, LEAST_BYTES)) / longest
 
 
 def _fitting(waiting: dict[int, list[Probe] | None], room: float) -> dict[int, list[Probe]]:

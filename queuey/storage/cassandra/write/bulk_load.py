@@ -183,6 +183,12 @@ def _sizes(messages: MessageColumns) -> Integers:
     return sizes
 
 
+def longest_row(messages: MessageColumns) -> int:
+    """Returns the bytes that the longest row has at most: those of the longest body and of the longest metadata."""
+    columns = messages.batch.columns[3:]
+    return message_codec.ROW + sum(pc.max(pc.binary_length(column)).as_py() or 0 for column in columns)
+
+
 def _width_for(messages: MessageColumns) -> int:
     """Returns narrow enough a level for messages that lie as densely, and are as long, as these."""
     if not messages:

@@ -71,7 +71,7 @@ class ReservingWriter(MessageWriter):
         )
         operation.reserved = True
         reservation = Reservation(operation, slices_of(operation, items), done)
-        self._accept(operation, items, lambda: self._ready.put(lambda: self._make_ids(reservation)))
+        self._accept(operation, items, reservation.parts, lambda: self._ready.put(lambda: self._make_ids(reservation)))
 
     def write(self, reservation: Reservation, done: Done) -> None:
         """Sends what was reserved; ``done`` is called once, from any thread. Never blocks.

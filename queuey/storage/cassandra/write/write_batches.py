@@ -58,10 +58,11 @@ class Written(NamedTuple):
 class Item:
     """A message on its way: its serialized columns, and where in the answer its id goes."""
 
-    __slots__ = ("body", "delay", "index", "meta", "ttl")
+    __slots__ = ("body", "delay", "index", "meta", "size", "ttl")
 
     def __init__(self, message: NewMessage, index: int) -> None:
         self.body, self.meta = message_codec.encode(message.body, message.meta)
+        self.size = message_codec.size_of(self.body, self.meta)
         self.ttl = message.ttl
         self.delay = message.delay
         self.index = index
@@ -148,12 +149,14 @@ class AppendOperation:
 class OperationPart:
     """The messages of an operation that go to one partition."""
 
-    __slots__ = ("alike", "items", "operation", "size")
+    __slots__ = ("alike", "items", "longest", "operation", "size")
 
     def __init__(self, operation: AppendOperation) -> None:
         self.operation = operation
         self.items: list[Item] = []
         self.size = 0
+        self.longest = 0
+        """Bytes of the longest row."""
         self.alike = True
         """All have one TTL and no delay, so they follow each other."""
 
@@ -163,6 +166,7 @@ class OperationPart:
             self.alike = False
         self.items.append(item)
         self.size += len(item.body)
+        self.longest = max(self.longest, item.size)
 
 
 class PartitionBuffer:

@@ -28,7 +28,7 @@ from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
-from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, covering
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, InDoubt
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
@@ -134,10 +134,16 @@ class MessageWriter:
         parts = slices_of(operation, items)
         operation.left = len(parts)
         go = (lambda: self._enqueue(parts)) if parts else lambda: self._answer(operation, [], None)
-        self._accept(operation, items, go)
+        self._accept(operation, items, parts, go)
         return operation
 
-    def _accept(self, operation: AppendOperation, items: Sequence[NewMessage], go: Callable[[], None]) -> None:
+    def _accept(
+        self,
+        operation: AppendOperation,
+        items: Sequence[NewMessage],
+        parts: dict[int, OperationPart],
+        go: Callable[[], None],
+    ) -> None:
         """Takes an operation on, and has it ``go`` on once its queue's row and the clock are right."""
         queue = operation.queue
         self._check(len(items))
@@ -150,14 +156,15 @@ class MessageWriter:
             self._operations.add(operation)
         row = self._rows.get(queue.application, queue.name)
         ttls = {item.ttl for item in items}
+        longest = max([part.longest for part in parts.values()], default=0)
         if (
             not items
             or row is None
             or row.queue.version != queue.version
-            or beyond_reach(row, ttls)
+            or covering(row, ttls, longest) is not row
             or not self._watch.sound()
         ):
-            if not self._submit(self._enter, operation, ttls, go):
+            if not self._submit(self._enter, operation, ttls, longest, go):
                 self._end(operation, StoreClosed("the store is closed"))
         else:
             go()
@@ -179,14 +186,13 @@ class MessageWriter:
             return False
         return True
 
-    def _enter(self, operation: AppendOperation, ttls: Iterable[int], go: Callable[[], None]) -> None:
+    def _enter(self, operation: AppendOperation, ttls: set[int], longest: int, go: Callable[[], None]) -> None:
         """Makes sure of the clock and the queue's row before anything is queued, in a thread that may wait."""
         try:
             self._watch.require()
             row = self._rows.current(operation.queue)
-            if longest := beyond_reach(row, ttls):
-                with self._deadline.preparing():
-                    self._rows.raise_longest_ttl(row, longest)
+            with self._deadline.preparing():
+                self._rows.cover(row, ttls, longest)
         except Exception as error:  # noqa: BLE001 - its caller gets it
             self._end(operation, error)
         else:
@@ -489,11 +495,3 @@ def number_positions(runs: Iterable[BatchRun]) -> None:
     for run in runs:
         for number, item in enumerate(run.items):
             run.part.operation.positions[item.index] = run.ticks + number, run.low
-
-
-def beyond_reach(row: Row, ttls: Iterable[int]) -> int:
-    """Returns the longest of the TTLs for which readers do not read far enough back, 0 if there is none.
-
-    Messages of longer classes than the queue's own are found by the record of their buckets.
-    """
-    return max((ttl for ttl in ttls if ttl > row.longest_ttl and bucketing.class_of(ttl) <= row.home_class), default=0)

@@ -151,8 +151,8 @@ def slices(draw: st.DrawFn) -> Slice:
 
 def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
     """Returns what reads a slice alone; ``longest``: bytes that a body may have."""
-    room = reading.room_for([wanted], longest)
-    return (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=room, most=room)
+    first, most = reading.room_for([wanted], longest, first=True), reading.room_for([wanted], longest)
+    return (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first, most=most)
 
 
 def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> Page:
@@ -343,18 +343,23 @@ def test_large_bodies_are_not_asked_for_in_vain() -> None:
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("short", [0, 1, 40])
 def test_no_round_asks_for_more_bytes_than_a_few_pages_have(short: int, descending: bool) -> None:  # noqa: FBT001
-    """Also where short messages come before long ones, no round asks for more than four pages, or a row a bucket."""
+    """Also where short messages come before long ones, no round asks for more than it has room for, or a row a bucket.
+
+    Before any row has come that is four pages, then 4 MiB if that is more.
+    """
+    long = 100_000
     partition = Partition()
     for level in (HOME_WIDTH, 1, PUT):
-        for number in range(100):
+        for number in range(60):
             at = START + number * 100 + level
-            mine = number if not descending else 99 - number
-            partition.add(place_at(at, level), (at, 0), "x" * (1 if mine < short else 1000))
-    for max_bytes in (1, 5_000, 20_000):
+            mine = number if not descending else 59 - number
+            partition.add(place_at(at, level), (at, 0), "x" * (1 if mine < short else long))
+    for max_bytes in (1, 500_000, 2_000_000):
         partition.rounds.clear()
-        read_once(partition, Slice(1, upper=END, max_bytes=max_bytes, descending=descending), longest=1000)
-        for probes in partition.rounds:
-            assert 1000 * sum(probe.limit for probe in probes) <= max(4 * max_bytes, 1000 * len(probes))
+        read_once(partition, Slice(1, upper=END, max_bytes=max_bytes, descending=descending), longest=long)
+        for number, probes in enumerate(partition.rounds):
+            room = max(4 * max_bytes, long * len(probes), reading.LEAST_BYTES if number else 0)
+            assert long * sum(probe.limit for probe in probes) <= room
 
 
 def test_a_page_of_short_messages_comes_in_one_round() -> None:
@@ -465,7 +470,7 @@ def test_readers_ask_together_only_for_what_there_is_room_for() -> None:
         Extent([one.source(time_bucket) for time_bucket in one.time_buckets], FIRST, END, complete=True)
         for one in partitions_by_number.values()
     ]
-    room = reading.room_for(wanted[:3], 1000)
+    room = reading.room_for(wanted[:3], 2000, first=True)
     readers = [
         reading.ascend(part, extent, NOW, first=4, most=room) for part, extent in zip(wanted, extents, strict=True)
     ]
