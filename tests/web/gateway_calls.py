@@ -145,6 +145,7 @@ class Stub:
         self.authenticate = self
         self.stopping = threading.Event()
         self.waits_for_network = False
+        self.readers = 4
         self.metrics = Metrics()
         self.operations: dict[str, Any] = {}
         self.look_up = None

@@ -96,6 +96,9 @@ class Messages(ABC):
     waits_for_network = False
     """Whether a read is mostly waiting, so that many of them at once are faster than one after the other."""
 
+    readers = 1 << 16
+    """Reads that the store does at the same time; further ones wait until one of them has ended."""
+
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:  # noqa: ARG002
         """Starts a read of one slice if the caller need not wait for that: for a thread that must not be held up.
 

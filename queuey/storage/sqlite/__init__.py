@@ -52,6 +52,7 @@ class SqliteStore(
 
     def __init__(self, directory: Path, options: SqliteOptions) -> None:
         self._deadline = Deadline(options.deadline)
+        self.readers = options.readers
         self._db = Database(directory, options, self._deadline)
         self._known = {}
         self._long = {}

@@ -25,7 +25,6 @@ import asyncio
 import io
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from threading import Lock, get_ident
@@ -42,7 +41,7 @@ from queuey.web.errors import FIRST, error_response
 from queuey.web.facades.facade import FACADE, Facade
 from queuey.web.gateway.long_polls import Client, Clients, LongPoll, LongPolls, client_left
 from queuey.web.gateway.rates import RateLimits
-from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
+from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopCalls, LoopScheduler, SharedQuota
 from queuey.web.requests import (
     ARRIVAL,
     BODY,
@@ -84,6 +83,9 @@ CLIENT = "queuey.client"
 """Set in the environ of what is not answered at once, or has messages in its answer: the :class:`Client`."""
 COUNTED = "queuey.counted"
 """Set in the environ: headers that say how many more requests the caller may make."""
+
+PRESENT = "queuey.present"
+"""Set in the environ of a request that waits or runs: the tenant whose presence it is."""
 
 CREDENTIALS = "credentials"
 """The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
@@ -141,6 +143,8 @@ class Gateway:
         service = application.registry.service
         self._metrics: Metrics = service.metrics
         self._reads_wait = service.store.waits_for_network
+        # One reading connection is left for the next tenant.
+        self._most_reads = max(1, service.store.readers - 1)
         # One tenant alone gets two thirds. The largest request fits into the rest, whatever the setting says.
         self._page_bytes = page_bytes
         self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
@@ -190,8 +194,10 @@ class Gateway:
             poll: LongPoll | None = environ.get(WAITER)
             while poll is not None and poll.wait:
                 self._change_memory(poll.tenant, -environ.pop(RESERVED, 0))
+                self._leave(environ)
                 scope.clear()  # All of it is in the environ; two kilobytes matter where thousands wait.
                 if await self._polls.turn(poll):
+                    self._enter(environ)
                     response = await self._work(environ, hot, poll.tenant)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             any(facade.admit(environ) for facade in self._facades)  # unless that was done
@@ -210,6 +216,7 @@ class Gateway:
 
     def _release(self, environ: Environ) -> None:
         """Gives back what a request has held until its response was made."""
+        self._leave(environ)
         if WAITER in environ:
             self._polls.leave(environ[WAITER])
         if CLIENT in environ:
@@ -217,6 +224,16 @@ class Gateway:
         if HELD in environ:
             environ.pop(BODY, None)
             self._change_memory(environ[TENANT], -environ.pop(HELD))
+
+    def _enter(self, environ: Environ) -> None:
+        """Counts a request that waits or runs, until :meth:`_leave`."""
+        environ[PRESENT] = environ[TENANT]
+        self._contention.enter(environ[TENANT])
+
+    def _leave(self, environ: Environ) -> None:
+        """Ends what :meth:`_enter` began, if anything."""
+        if PRESENT in environ:
+            self._contention.leave(environ.pop(PRESENT))
 
     def _complete(self, environ: Environ, response: Response) -> None:
         """Counts what no endpoint has counted, and says what the caller may still do."""
@@ -231,13 +248,16 @@ class Gateway:
         if self._rates is not None and _needs_caller(environ):
             self._count(self._rates, environ)
         if tenant == ANONYMOUS and announced_length(environ) != 0:
+            self._enter(environ)
             # The body of an unknown caller is read only if the view asks for it, after it has authorized the caller.
             if method not in {"POST", "PUT"}:
                 return await self._try(environ, hot, receive, tenant)
             response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
             if response is not None:
                 return response
+            self._leave(environ)
         size = await self._bodies.take(environ, receive, self._loop, tenant)
+        self._enter(environ)
         endpoint = None if hot is None or size > SHORT_BODY else self._hot.get(hot.resource)
         if hot is not None and endpoint is not None and self._changes(method, hot, endpoint):
             response = await self._at_once(endpoint, environ, hot.match, size)
@@ -261,11 +281,7 @@ class Gateway:
             # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
             await self._threads.run(CREDENTIALS, partial(self._authorization.know, environ))
             tenant = self._authorization.tenant(environ)
-        if tenant is None:
-            tenant = ANONYMOUS
-        elif tenant != self._contention.last:
-            self._contention.saw(tenant)
-        environ[TENANT] = tenant
+        environ[TENANT] = tenant = ANONYMOUS if tenant is None else tenant
         return tenant
 
     def _operation(self, environ: Environ) -> Endpoint | None:
@@ -293,9 +309,9 @@ class Gateway:
         """Returns whether a request may be handled at once, and its answer has no messages."""
         return endpoint.begins(method) and (method, hot.resource) not in self._short_reads
 
-    def _computing(self) -> bool:
-        """Returns whether threads that make long responses would hold up other requests."""
-        return self._contention.several and not self._reads_wait
+    def _computing(self) -> int:
+        """Returns in how many threads a tenant may read: where reads compute, they hold up the others."""
+        return 1 if self._contention.several and not self._reads_wait else self._most_reads
 
     async def _try(self, environ: Environ, hot: Hot | None, receive: Receive, tenant: str) -> Response:
         """Answers what is not answered at once; what may be a long poll can then wait, and be tried again."""
@@ -311,7 +327,8 @@ class Gateway:
     async def _work(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
         if _reads(environ["REQUEST_METHOD"], environ, hot) or self._is_short_read(environ, hot):
             return await self._read(environ, hot, tenant)
-        return await self._threads.run(tenant, partial(self._run, environ))
+        reads = environ["REQUEST_METHOD"] in {"GET", "HEAD"}
+        return await self._threads.run(tenant, partial(self._run, environ), computes=reads)
 
     async def _read(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
         """Answers a read, whose answer may have a page of bodies."""
@@ -341,6 +358,8 @@ class Gateway:
 
     async def _pause(self, tenant: str) -> None:
         """Lets others have their turn between two pieces of a response."""
+        self._contention.enter(tenant)
+        self._contention.leave(tenant)
         if self._contention.several:
             await self._scheduler.pause(tenant)
 
@@ -457,9 +476,9 @@ class Gateway:
         """Runs the application for a read, one at a time as long as each is short.
 
         Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. One that waits for
-        the disk keeps the next waiting for no longer than the patience given.
+        the disk keeps the next waiting for no longer than the patience given, and that of another tenant not at all.
         """
-        mine = self._turn.acquire(timeout=self._patience)
+        mine = self._turn.acquire(timeout=0 if self._contention.several else self._patience)
         try:
             return self._run(environ)
         finally:
@@ -487,34 +506,6 @@ class Gateway:
         if environ["REQUEST_METHOD"] != "HEAD":
             headers = [header for header in headers if header[0].lower() != "content-length"]
         return Response(started[0], made, *headers)
-
-
-class LoopCalls:
-    """Calls that threads hand over to the event loop; one wake serves all that come until then."""
-
-    __slots__ = ("_calls", "_loop", "_waking")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._waking = False
-
-    def __call__(self, call: Callable[..., None], *args: object) -> None:
-        """Makes a call in the loop's thread."""
-        self._calls.append((call, args))
-        if not self._waking:
-            self._waking = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                log.debug("The event loop has ended; a response was dropped.")
-
-    def _drain(self) -> None:
-        self._waking = False
-        calls = self._calls
-        while calls:
-            call, args = calls.popleft()
-            call(*args)
 
 
 QUEUE, CLAIMS = "", "/claims"

@@ -156,18 +156,22 @@ class FairQueue(Generic[T]):
 
 
 class Contention:
-    """Shows whether more than one tenant asks for something at about the same moment.
+    """Shows whether several tenants are present.
 
-    While that is so, threads hand the interpreter over sooner: one that computes for a tenant otherwise keeps the loop,
-    and each statement of the writer, waiting for 5 ms. (That costs all threads together some of their speed.)
+    A tenant is present while one of its requests waits or runs, and for a moment afterwards: a caller with a single
+    connection is present between its requests as well. A long poll that sleeps, and a body that is on its way, do not
+    count.
+
+    While there are several, threads hand the interpreter over sooner: one that computes for a tenant otherwise keeps
+    the loop, and each statement of the writer, waiting for 5 ms. (That costs all threads together some of their speed.)
     """
 
     LASTS = 0.1
-    """Seconds for which two tenants whose requests follow each other are several."""
+    """Seconds for which a tenant is present after its last request."""
     PROMPT = 0.0001
     """Seconds after which a thread hands the interpreter over while there are several tenants."""
 
-    __slots__ = ("_alone", "_changed", "_loop", "_until", "last", "several")
+    __slots__ = ("_alone", "_changed", "_left", "_loop", "_requests", "several")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
         """Begins without tenants.
@@ -179,28 +183,40 @@ class Contention:
         self._loop = loop
         self._changed = changed
         self._alone = sys.getswitchinterval()
-        self._until = 0.0
+        self._requests: dict[str, int] = {}
+        self._left: dict[str, float] = {}
         self.several = False
-        self.last: str | None = None
 
-    def saw(self, tenant: str) -> None:
-        """Notes a request. One by the same tenant as the ``last`` changes nothing."""
-        if self.last not in (tenant, None):
-            self._until = monotonic() + self.LASTS
-            if not self.several:
-                self.several = True
-                sys.setswitchinterval(self.PROMPT)
-                self._loop.call_later(self.LASTS, self._look)
-        self.last = tenant
+    def enter(self, tenant: str) -> None:
+        """Counts a request of a tenant; :meth:`leave` ends it."""
+        requests = self._requests.get(tenant, 0)
+        self._requests[tenant] = requests + 1
+        if not requests:
+            self._left.pop(tenant, None)
+            if not self.several and len(self._requests) + len(self._left) > 1:
+                self._look()
+
+    def leave(self, tenant: str) -> None:
+        """Ends what :meth:`enter` began."""
+        if self._requests[tenant] > 1:
+            self._requests[tenant] -= 1
+        else:
+            del self._requests[tenant]
+            self._left[tenant] = monotonic()
 
     def _look(self) -> None:
-        left = self._until - monotonic()
-        if left > 0:
-            self._loop.call_later(left, self._look)
-            return
-        self.several = False
-        sys.setswitchinterval(self._alone)
-        self._changed()
+        """Forgets tenants that have left; goes on as long as several are present."""
+        late = monotonic() - self.LASTS
+        for tenant in [tenant for tenant, left in self._left.items() if left <= late]:
+            del self._left[tenant]
+        several = len(self._requests) + len(self._left) > 1
+        if several:
+            self._loop.call_later(self.LASTS / 2, self._look)
+        if several != self.several:
+            self.several = several
+            sys.setswitchinterval(self.PROMPT if several else self._alone)
+            if not several:
+                self._changed()
 
 
 class _Entry(NamedTuple):
@@ -335,6 +351,34 @@ class LoopScheduler:
         return not held or held + access.weight <= self._most
 
 
+class LoopCalls:
+    """Calls that threads hand over to the event loop; one wake serves all that come until then."""
+
+    __slots__ = ("_calls", "_loop", "_waking")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._waking = False
+
+    def __call__(self, call: Callable[..., None], *args: object) -> None:
+        """Makes a call in the loop's thread."""
+        self._calls.append((call, args))
+        if not self._waking:
+            self._waking = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                log.debug("The event loop has ended; a response was dropped.")
+
+    def _drain(self) -> None:
+        self._waking = False
+        calls = self._calls
+        while calls:
+            call, args = calls.popleft()
+            call(*args)
+
+
 class ScheduledWork:
     """Some work, and the future for its result."""
 
@@ -359,17 +403,14 @@ class FairPool:
     application alone may keep all threads busy. There is one more thread, for the first job of each other application.
     """
 
-    def __init__(
-        self, name: str, count: int, memory: SharedQuota, computing: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, name: str, count: int, memory: SharedQuota, computing: Callable[[], int]) -> None:
         """Prepares; the threads start with :meth:`start`.
 
         Args:
             name: Of the threads.
             count: Of threads that one tenant alone may use.
             memory: What a job's weight is taken from.
-            computing: Returns whether each tenant should now have only one of the jobs that compute, and so hold up the
-                event loop.
+            computing: Returns how many of the jobs that compute each tenant may have now.
         """
         self._computing = computing
         self._memory = memory
@@ -407,7 +448,8 @@ class FairPool:
             work: What to do.
             weight: Bytes that its result may have. When this returns they are still held, and the caller gives them
                 back; when it raises they are not.
-            computes: It needs the interpreter most of the time, and does not wait for the store's writer.
+            computes: It reads and makes an answer: it needs the interpreter, or a reading connection of the store, most
+                of the time, and does not wait for the store's writer.
 
         Raises:
             TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
@@ -432,7 +474,7 @@ class FairPool:
         self._turns.forget()
 
     def _fits(self, tenant: str, job: ScheduledWork) -> bool:
-        if job.computes and tenant in self._making and self._computing():
+        if job.computes and self._making[tenant] >= self._computing():
             return False
         if job.weight and not self._memory.fits(tenant, job.weight):
             return False

@@ -335,14 +335,15 @@ def test_nothing_stays_taken_for_clients_that_leave(
 
     async def work(gateway: Gateway) -> None:
         for several in (False, True):
+            if several:  # somebody else asks as well
+                gateway._contention.enter("other")
             for calls in range(8):
-                if several:  # somebody else asks as well
-                    gateway._contention.saw("other")
                 with contextlib.suppress(asyncio.CancelledError):
                     request = make().leave(calls, cancelled=cancelled)
                     await gateway(request.scope, request.receive, request.send)
         quotas = [gateway._memory, gateway._polls.places, gateway._polls.trying, gateway._threads._hand]
         quotas.append(gateway._scheduler._under_way)
+        assert gateway._contention._requests == {"other": 1}
         async with asyncio.timeout(60):
             while gateway._begun or any(quota.free != quota.total for quota in quotas):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.01)

@@ -151,13 +151,11 @@ def test_while_it_waits_in_line(run: Run, owner: Caller, line: str) -> None:
 
     async def work(gateway: Gateway) -> int:
         await Claim("ttl=0").to(gateway)
-        tenant = gateway._contention.last
-        assert tenant is not None
+        tenant = "app:queuey"
         quota = gateway._scheduler._under_way if line == "loop" else gateway._memory
         weight = 1024 if line == "loop" else quota.total
         quota.change(tenant, weight)
         if line == "loop":
-            gateway._contention._until = float("inf")
             gateway._contention.several = True
         claim = Claim()
         task = claim.begin(gateway)

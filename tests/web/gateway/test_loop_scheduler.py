@@ -31,10 +31,10 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_several_are_noticed_for_a_moment() -> None:
-    """One tenant, however often it asks, is no crowd; two whose requests follow each other are one for a moment.
+def test_a_tenant_is_present_for_a_moment_after_its_requests() -> None:
+    """One tenant, however often it asks, is alone; two whose requests follow each other are several for a moment.
 
-    Meanwhile a thread that computes hands the interpreter over sooner. Somebody who asks now and then changes little.
+    Meanwhile a thread that computes hands the interpreter over sooner.
     """
 
     async def scenario() -> None:
@@ -42,17 +42,37 @@ def test_several_are_noticed_for_a_moment() -> None:
         ended = asyncio.Event()
         crowd = Contention(asyncio.get_running_loop(), ended.set)
         for _ in range(3):
-            crowd.saw("a")
+            crowd.enter("a")
             assert not crowd.several
+            crowd.leave("a")
         for tenant in "bbab":
-            crowd.saw(tenant)
+            crowd.enter(tenant)
+            crowd.leave(tenant)
             assert crowd.several
             assert sys.getswitchinterval() == pytest.approx(Contention.PROMPT, rel=0.01)
         await asyncio.wait_for(ended.wait(), 60)
         assert not crowd.several
         assert sys.getswitchinterval() == pytest.approx(0.005, rel=0.01)
-        crowd.saw("b")
+        crowd.enter("b")
         assert not crowd.several
+
+    asyncio.run(scenario())
+
+
+def test_a_tenant_is_present_while_a_request_of_it_runs() -> None:
+    """However long a request takes, and however often another tenant asks meanwhile, there are several."""
+
+    async def scenario() -> None:
+        ended = asyncio.Event()
+        crowd = Contention(asyncio.get_running_loop(), ended.set)
+        crowd.enter("slow")
+        crowd.enter("slow")
+        crowd.enter("b")
+        crowd.leave("slow")
+        await asyncio.sleep(3 * Contention.LASTS)
+        assert crowd.several
+        crowd.leave("slow")
+        await asyncio.wait_for(ended.wait(), 60)
 
     asyncio.run(scenario())
 

@@ -1,0 +1,139 @@
+"""A tenant with a single connection beside one whose requests take long: it is present, however long each takes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queuey.storage import Store
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.scheduling import Contention
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace_in
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.gateway_calls import ALWAYS, Request, running, until
+
+INFO = "/v1/queuey/q/info"
+
+
+def asked(key: str | None, method: str = "GET", path: str = INFO, body: bytes = b"", query: str = "") -> Request:
+    """A request with a key of one's choice, or none."""
+    request = Request(method, path, body, query=query)
+    request.headers[0] = ("authorization", f"Application {key}") if key else ("accept", "*/*")
+    return request
+
+
+class Held:
+    """Calls of a method of the store, which go on one by one as the test lets them."""
+
+    def __init__(self, between: InterposedStore, method: Any) -> None:  # noqa: ANN401 - any method
+        self.begun = 0
+        self._let = threading.Semaphore(0)
+        between.before(method, self._wait)
+
+    def _wait(self) -> None:
+        self.begun += 1
+        assert self._let.acquire(timeout=ALWAYS)
+
+    def let(self, count: int) -> None:
+        """Lets that many calls go on."""
+        self._let.release(count)
+
+
+@pytest.fixture(autouse=True)
+def _left_at_once() -> Iterator[None]:
+    """A tenant is not present for a moment after its last request, so that only requests under way count."""
+    with replace_in(Contention, Contention.LASTS, 0.001):
+        yield
+
+
+@pytest.fixture
+def queue(owner: Caller) -> None:
+    """A queue that everybody may look at."""
+    owner.create("q", type="public")
+
+
+async def answered(gateway: Gateway, count: int, limit: int = 1) -> None:
+    """Has another tenant read, one time after the other."""
+    for _ in range(count):
+        reply = await asked(GUEST_KEY, path="/v1/queuey/q", query=f"limit={limit}").to(gateway)
+        assert reply.status == 200
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_reading_connection_is_left_for_the_next_tenant(app: Any, store: Store, between: InterposedStore) -> None:  # noqa: ANN401
+    """One tenant alone, however many long reads it begins, leaves a connection of the store for another one's read."""
+    held = Held(between, Store.inspect)
+
+    async def work(gateway: Gateway) -> None:
+        greedy = [asyncio.create_task(asked(KEY).to(gateway)) for _ in range(20)]
+        await until(lambda: held.begun == store.readers - 1)
+        await answered(gateway, 5)
+        await answered(gateway, 5, limit=1000)
+        assert held.begun == store.readers - 1
+        held.let(20)
+        assert {reply.status for reply in await asyncio.gather(*greedy)} == {200}
+
+    running(app, threads=8, patience=0.001)(work)
+
+
+@pytest.mark.usefixtures("queue")
+@pytest.mark.parametrize("key", [KEY, None], ids=["application", "nobody"])
+def test_long_reads_of_one_run_one_by_one_while_another_waits(
+    app: Any,  # noqa: ANN401 - Pyramid's router
+    between: InterposedStore,
+    key: str | None,
+) -> None:
+    """While a single request of another tenant is not answered yet, however long it takes, one long read begins."""
+    held = Held(between, Store.inspect)
+    slow = Held(between, Store.fetch)
+
+    async def work(gateway: Gateway) -> None:
+        greedy = [asyncio.create_task(asked(key).to(gateway)) for _ in range(20)]
+        await until(lambda: held.begun == 3)
+        path = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
+        mine = asyncio.create_task(asked(GUEST_KEY, path=path).to(gateway))
+        await until(lambda: slow.begun == 1)
+        await asyncio.sleep(0.05)
+        held.let(3)
+        await until(lambda: sum(task.done() for task in greedy) == 3)
+        await until(lambda: held.begun == 4)
+        await answered(gateway, 5)
+        assert held.begun == 4
+        held.let(17)
+        slow.let(1)
+        assert (await mine).status == 200
+        assert {reply.status for reply in await asyncio.gather(*greedy)} == {200}
+
+    running(app, threads=8, patience=0.001)(work)
+
+
+@pytest.mark.usefixtures("queue")
+@pytest.mark.parametrize("waits", ["for messages", "for its body"])
+def test_requests_that_use_nothing_do_not_count(app: Any, between: InterposedStore, waits: str) -> None:  # noqa: ANN401
+    """Beside a long poll that sleeps, or a body that is on its way, another tenant has all that one alone has."""
+    held = Held(between, Store.inspect)
+
+    async def work(gateway: Gateway) -> None:
+        if waits == "for messages":
+            idle = asked(GUEST_KEY, path="/v1/queuey/q", query="wait=20")
+        else:
+            idle = asked(GUEST_KEY, "POST", "/v1/queuey/_read", b'{"queues": [{"queue_name": "q"}]}')
+            idle.hold = asyncio.Event()
+        task = asyncio.create_task(idle.to(gateway))
+        await until(lambda: bool(gateway._polls.places.held("app:guest") or gateway._bodies._arriving))
+        greedy = [asyncio.create_task(asked(KEY).to(gateway)) for _ in range(20)]
+        await until(lambda: held.begun == 3)
+        held.let(20)
+        await asyncio.gather(*greedy)
+        if idle.hold is not None:
+            idle.hold.set()
+        assert (await asked(KEY, "POST", "/v1/queuey/q", b"news").to(gateway)).status == 201
+        assert (await task).status == 200
+
+    running(app, threads=8, patience=0.001)(work)
