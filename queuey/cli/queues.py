@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,7 +77,7 @@ def create(
     )
     if not created.new:
         output.note(f"{created.name} was there already.")
-    _show_queue(created, json=json)
+    _show_queue(created if json else _in_force(client, created), json=json)
 
 
 @app.command("list")
@@ -160,7 +161,8 @@ def update(
         given[field] = None
     if not given:
         raise typer.BadParameter("nothing to change was given: name a field, such as --ttl 7d, or --reset one")
-    _show_queue(client.update_queue(name, **given), json=json)
+    updated = client.update_queue(name, **given)
+    _show_queue(updated if json else _in_force(client, updated), json=json)
 
 
 @app.command("delete")
@@ -195,6 +197,18 @@ def _show_queue(queue: Queue, *, json: bool) -> None:
     else:
         rows = zip((*_DETAILS, *_CLAIMS), (*_row(queue), *_claims(queue)), strict=True)
         output.pairs((name, value) for name, value in rows if name != "created" or value is not None)
+
+
+def _in_force(client: Client, queue: Queue) -> Queue:
+    """Returns a queue with the service's defaults for what it has not set, if they can be read now."""
+    from msgspec.structs import replace
+
+    from queuey.client.errors import ClientError
+
+    with suppress(ClientError):
+        found = client.info(queue.name)
+        return replace(queue, ttl=found.ttl, read_delay=found.read_delay)
+    return queue
 
 
 def _claims(queue: Queue | QueueInfo) -> list[Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from queuey.client.credentials.profile import Profile, write_profile
 from queuey.storage.sqlite import check
 from tests.pages import Block, Reader, blocks, to_run
-from tests.servers.served import Served
+from tests.servers.served import Served, environment
 from tests.web.users.issuer import Issuer, serving
 
 
@@ -85,6 +87,28 @@ def test_curl_of_the_readme(tmp_path: Path) -> None:
         assert text.count(address) >= 2
         printed = Reader(served, tmp_path, KEY=served.profile.key).run("README.md", Block("sh", text, 1))
         assert '"body":"any body"' in printed
+
+
+@pytest.mark.parametrize(
+    ("variable", "directory", "profile"),
+    [
+        ("HOME", "", ".config/queuey/profile.toml"),
+        ("XDG_CONFIG_HOME", "", "queuey/profile.toml"),
+        ("QUEUEY_PROFILE", "mine.toml", "mine.toml"),
+    ],
+)
+def test_key_of_the_readme(tmp_path: Path, variable: str, directory: str, profile: str) -> None:
+    """The README's line finds the key wherever the service puts the profile."""
+    line, *_ = (line for block in to_run("README.md") for line in block.text.splitlines() if line.startswith("KEY="))
+    path = tmp_path / profile
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_profile(Profile(url="http://127.0.0.1:5000/v1/", key="0a1b", application="queuey"), path)
+    plain = {name: value for name, value in environment().items() if name != "XDG_CONFIG_HOME"}
+    variables = plain | {variable: str(tmp_path / directory)}
+    ended = subprocess.run(
+        ["/bin/sh", "-euc", f'{line}\necho "$KEY"'], env=variables, capture_output=True, text=True, check=False
+    )
+    assert (ended.stdout, ended.stderr) == ("0a1b\n", "")
 
 
 def test_backup_and_restore(tmp_path: Path) -> None:

@@ -83,6 +83,54 @@ def test_sigterm_when_idle(tmp_path: Path) -> None:
     assert not list(served.data.glob("*-wal"))
 
 
+def hindered(directory: Path, code: str) -> dict[str, str]:
+    """Variables with which each Python process runs some code at its start."""
+    path = directory / "hindered"
+    path.mkdir()
+    (path / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": str(path)}
+
+
+LATE = """
+import os, threading, time
+reap = os.waitpid
+def waitpid(process, options):
+    found = reap(process, options)
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(0.5)
+    return found
+os.waitpid = waitpid
+"""
+
+
+def test_a_worker_that_has_ended_is_not_called_unwilling(tmp_path: Path) -> None:
+    """On a busy machine, too, where the thread that reaps a worker stands still, the log accuses no worker."""
+    with Served(tmp_path, variables=hindered(tmp_path, LATE)) as served:
+        assert served.end(signal.SIGTERM) == 0
+        assert "Killing" not in served.output
+
+
+HANGS = """
+import multiprocessing, threading
+from queuey.storage.sqlite import SqliteStore
+close = SqliteStore.close
+def hang(store, timeout=10.0):
+    close(store, timeout)
+    if multiprocessing.parent_process() is not None:
+        threading.Event().wait()
+SqliteStore.close = hang
+"""
+
+
+def test_a_store_that_does_not_close_does_not_hold_it_up(tmp_path: Path) -> None:
+    """A worker whose store's driver hangs at the end still ends within the shutdown timeout; the exit code is 0."""
+    with Served(tmp_path, ["--shutdown-timeout", "1"], variables=hindered(tmp_path, HANGS)) as served:
+        found = workers(served)
+        assert served.end(signal.SIGTERM) == 0
+        assert "Killing" not in served.output
+        assert all(gone(process) for process in found)
+
+
 def test_sigint_of_a_terminal(tmp_path: Path) -> None:
     """Ctrl-C reaches every process of the group and still is an orderly stop."""
     with Served(tmp_path) as served:

@@ -47,6 +47,17 @@ def test_queue_from_birth_to_death(run: Run, client: Client) -> None:
     assert run("queue", "info", "life").code == 1
 
 
+def test_what_was_not_set_is_shown_as_it_is_in_force(run: Run) -> None:
+    """A new queue shows how long its messages live, also if nobody has said so; in JSON it shows what was set."""
+    made = run("queue", "create", "default", "--json")
+    assert (made.json["ttl"], made.json["read_delay"]) == (None, None)
+    assert re.search(r"^ttl +3 d$", run("queue", "create", "plain").text, re.MULTILINE)
+    shown = run("queue", "update", "plain", "--ttl", "2d").text
+    assert re.search(r"^ttl +2 d$", shown, re.MULTILINE)
+    assert re.search(r"^read delay +0 s$", shown, re.MULTILINE)
+    assert re.search(r"^ttl +3 d$", run("queue", "update", "plain", "--reset", "ttl").text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("command", ["delete", "purge"])
 def test_destruction_is_confirmed(run: Run, client: Client, queue: str, command: str) -> None:
     """Without a terminal and without --yes nothing is destroyed."""

@@ -22,7 +22,6 @@ import functools
 import gc
 import ipaddress
 import logging
-import math
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -306,12 +305,15 @@ def _backlog(settings: Settings) -> int:
 def _stop_on_signal(opened: Opened, settings: Settings, stop: WorkerSignal, done: threading.Event) -> None:
     """Waits for SIGTERM, then makes sure that this process ends in time."""
     signal.sigwait({signal.SIGTERM})
+    until = time.monotonic() + settings.shutdown_timeout
     opened.wake()
     stop.set()
     if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
-        return
-    logger.warning("Some requests did not finish within the shutdown timeout; their connections are closed.")
-    opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+        # The main thread closes the store. Usually the process, and this thread with it, ends long before.
+        time.sleep(max(0.0, until - time.monotonic()))
+    else:
+        logger.warning("Some requests did not finish within the shutdown timeout; their connections are closed.")
+        opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
     logging.shutdown()
     os._exit(0)
 
@@ -332,6 +334,8 @@ def _clear_environment() -> None:
 
 
 def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
+    # Without granian's own time limit for a stop: _take_signals has one, and granian believes of a worker that ended,
+    # and that another thread has reaped, that it refused to stop.
     levels = {"debug": LogLevels.debug, "error": LogLevels.error}
     return MPServer(
         target="queuey.web.gateway.serve",
@@ -353,7 +357,6 @@ def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
         ssl_key=settings.tls_key,
         ssl_protocol_min=SSLProtocols.tls12,
         respawn_failed_workers=True,
-        workers_kill_timeout=math.ceil(settings.shutdown_timeout) + 1,
     )
 
 
