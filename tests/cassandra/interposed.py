@@ -136,13 +136,21 @@ class Rule:
 class Log:
     """Which statements were sent, in order; how many side by side each time that some were; rows at which levels.
 
-    Also the bytes of the answers that messages were read by.
+    Also the rows and bytes of the answers that messages were read by, and the bytes of each round that was waited for.
     """
 
     statements: list[Statement] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     levels: dict[Statement, set[str]] = field(default_factory=dict)
     bytes: int = 0
+    rows: int = 0
+    round_bytes: list[int] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Forgets all of it."""
+        for what in (self.statements, self.rounds, self.levels, self.round_bytes):
+            what.clear()
+        self.bytes = self.rows = 0
 
     def count(self, wanted: Iterable[Statement]) -> int:
         """Returns how many of these were sent."""
@@ -292,8 +300,12 @@ class _Interposed(Driver):
 
     def run_encoded(self, calls: Sequence[tuple[Encoded, Decode]], **options: Any) -> list[Rows]:  # noqa: ANN401
         """See the driver."""
-        self._wire.log.rounds.append(len(calls))
-        return super().run_encoded(calls, **options)
+        log = self._wire.log
+        before = log.bytes
+        log.rounds.append(len(calls))
+        found = super().run_encoded(calls, **options)
+        log.round_bytes.append(log.bytes - before)
+        return found
 
     def begin_batch(self, calls: Sequence[Call], *, done: Done, **options: Any) -> None:  # noqa: ANN401
         """See the driver."""
@@ -310,8 +322,10 @@ class _Interposed(Driver):
         send = super().begin_encoded
 
         def weighed(body: bytes) -> Rows:
+            found = decode(body)
             self._wire.log.bytes += len(body)
-            return decode(body)
+            self._wire.log.rows += len(found)
+            return found
 
         self._wire.start(call.statement, done, lambda done: send(call, weighed, done=done, **options))
 

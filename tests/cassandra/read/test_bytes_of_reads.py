@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec import structs
+
+from queuey import ids
 from queuey.messages import NewMessage, QueueSpec, Slice
 from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.read import reading
+from tests.cassandra.begun import begun_page, page_of
 from tests.cassandra.conftest import OpenStore
-from tests.cassandra.interposed import READS, Wire
+from tests.cassandra.interposed import QUEUES, READS, Wire
+from tests.cassandra.scene import Scene
 
 PARTITIONS = 40
 LONGEST = 64 << 10
@@ -38,6 +45,55 @@ def test_a_page_of_short_messages_is_one_statement(open_with: OpenStore, applica
     [page] = store.read(queue, [part])
     assert [message.position for message in page.messages] == positions[10:110]
     assert wire.log.count(READS) == 1
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("max_bytes", [256 << 10, 8 << 20])
+def test_rounds_stay_bounded_where_long_rows_follow_short_ones(
+    open_with: OpenStore,
+    application: str,
+    max_bytes: int,
+    *,
+    descending: bool,
+) -> None:
+    """A thousand short messages before a hundred of 256 KiB: however pages come to them, no round is past its bound."""
+    wire = Wire()
+    store = open_with(wire)
+    queue, _ = store.create_queue(application, "mixed", QueueSpec())
+    positions = store.append(queue, [NewMessage("x" * 200, 1, 600) for _ in range(1000)])
+    for _ in range(10):
+        positions += store.append(queue, [NewMessage("x" * (256 << 10), 1, 600) for _ in range(10)])
+    found, part = [], Slice(1, positions[0], limit=100, max_bytes=max_bytes, delayed=False, descending=descending)
+    while True:
+        wire.log.clear()
+        [page] = store.read(queue, [part])
+        # A row beyond the bound is one that ends the page.
+        assert max(wire.log.round_bytes, default=0) <= max(4 * max_bytes, reading.LEAST_BYTES) + (300 << 10)
+        found += [message.position for message in page.messages]
+        if not page.more or page.next is None:
+            break
+        ends = {"upper": ids.following(page.next)} if descending else {"lower": page.next}
+        part = structs.replace(part, **ends)
+    assert found == (positions[::-1] if descending else positions)
+
+
+def test_a_reader_with_an_old_row_only_takes_more_memory(scene: Scene) -> None:
+    """Claims look above the horizon by rows that are C old: they give messages that are longer than these rows say."""
+    writer, reader = scene.start(), scene.start()
+    queue = scene.queue(writer)
+    first = writer.store.append(queue, [NewMessage("x" * 200, 1, 600)])
+    scene.world.advance(0.1)
+    part = Slice(1, first[0], limit=10, max_bytes=LONGEST, ahead=True)
+    assert page_of(reader.store, queue, part).messages
+    longer = writer.store.append(queue, [NewMessage("x" * LONGEST, 1, 600) for _ in range(20)])
+    scene.world.advance(0.1)
+    reader.wire.log.clear()
+    page = begun_page(reader.store, queue, part)
+    assert page is not None
+    assert [message.position for message in page.messages] == [*first, longer[0]]
+    assert page.more
+    assert reader.wire.log.count(QUEUES) == 0
+    assert LONGEST < reader.wire.log.bytes < 10 * (LONGEST + 100)
 
 
 def test_a_read_of_ids_leaves_bodies_out(open_with: OpenStore, application: str) -> None:

@@ -1,0 +1,233 @@
+"""What calls cost on Cassandra, counted where requests are sent: statements, round trips, rows, and bytes of answers.
+
+The table of `docs/performance-cassandra.md` shows these counts. Time plays no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import pytest
+
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue, Slice
+from queuey.service import Draft, Range, Service
+from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.bucketing import BucketWidths
+from queuey.storage.cassandra.names import PREPARED as NAMES
+from tests.cassandra.begun import begun_page
+from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS
+from tests.cassandra.scene import TTL, D, Process, Scene
+from tests.replacing import replace
+
+T = TypeVar("T")
+BODY = "x" * 200
+FRAME = 300
+"""Bytes that an answer has for each of these messages at most."""
+IDS = (*message_codec.IDS_UP, *message_codec.IDS_DOWN)
+DAY = 86_400
+WIDTHS = {1: [0], 3: [0, 1, 2], 16: [4] * 16}
+"""Widths of the buckets that messages are written to, by their number: the wide one, those that a queue goes through
+while its rate grows, and narrow ones of a busy queue."""
+
+
+class Cost(NamedTuple):
+    """What was sent and what came back."""
+
+    statements: int
+    rounds: int
+    rows: int
+    bytes: int
+
+
+def queue_of(
+    scene: Scene, process: Process, buckets: int, count: int, *, partitions: int = 1, together: int = 1000
+) -> tuple[Queue, list[Position]]:
+    """A queue with so many messages in each partition, which readers may see, and the positions of the first.
+
+    Args:
+        scene: Where it is.
+        process: Who posts.
+        buckets: Of each partition.
+        count: Messages of each partition.
+        partitions: How many.
+        together: Messages of a partition that are posted in one call, and so follow each other.
+    """
+    queue = scene.queue(process, ttl=3 * DAY, partitions=partitions)
+    positions = []
+    for number, width in enumerate(WIDTHS[buckets]):
+        some = count * (number + 1) // buckets - count * number // buckets
+        items = [NewMessage(BODY, partition, 3 * DAY) for partition in range(1, partitions + 1)]
+        with replace(BucketWidths.width_at, lambda _self, _now, width=width: width):
+            for first in range(0, some, together):
+                positions += process.store.append(queue, items * min(together, some - first))[::partitions]
+        scene.world.advance(5)
+    scene.world.advance(D)
+    return queue, positions
+
+
+def cost_of(process: Process, call: Callable[[], T]) -> tuple[Cost, T]:
+    """Counts the reads of messages of a call whose row and buckets are in memory."""
+    call()
+    log = process.wire.log
+    log.clear()
+    found = call()
+    return Cost(log.count((*READS, *IDS)), sum(map(bool, log.rounds)), log.rows, log.bytes), found
+
+
+@pytest.fixture(params=[1, 3, 16])
+def buckets(request: pytest.FixtureRequest) -> int:
+    """How many buckets a queue's messages lie in."""
+    number: int = request.param
+    return number
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, *, descending: bool) -> None:
+    """A page of any size is a statement for each bucket that holds any of it, in few rounds, and reads little else."""
+    process = scene.start()
+    queue, positions = queue_of(scene, process, buckets, 1000)
+    ordered = positions[::-1] if descending else positions
+    for limit in (1, 10, 100, 1000):
+        part = Slice(1, positions[0], limit=limit, descending=descending)
+        waited, [page] = cost_of(process, partial(process.store.read, queue, [part]))
+        begun, other = cost_of(process, partial(begun_page, process.store, queue, part))
+        assert [message.position for message in page.messages] == ordered[:limit]
+        assert (begun, other) == (waited._replace(rounds=0), page)
+        # How full a bucket is, is not known. Of narrow ones that follow each other one is asked, then two, four, eight;
+        # downwards the wide bucket is asked with them each time.
+        following = -(-limit * buckets // 1000) if buckets > 3 else 1
+        assert waited.rounds <= following.bit_length()
+        assert waited.statements <= max(min(3, buckets), 2**waited.rounds - 1 + (waited.rounds if descending else 0))
+        assert waited.rows <= min(3, buckets) * limit
+        assert waited.bytes <= waited.rows * FRAME + waited.statements * 100
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_partitions_are_read_side_by_side_in_one_round(scene: Scene, buckets: int) -> None:
+    """Pages of 100 partitions, which share 8 MiB, are a statement for each of their buckets, all in one round."""
+    process = scene.start()
+    queue, _ = queue_of(scene, process, buckets, 100, partitions=100)
+    slices = [Slice(number, max_bytes=(8 << 20) // 100) for number in range(1, 101)]
+    cost, found = cost_of(process, partial(process.store.read, queue, slices))
+    assert {len(page.messages) for page in found} == {100}
+    assert (cost.statements, cost.rounds, cost.rows) == (100 * buckets, 1, 10_000)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_merged_page_takes_few_rounds(scene: Scene, buckets: int, *, descending: bool) -> None:
+    """A page in the order of time over partitions takes few rounds, and reads two pages of each bucket at most."""
+    process = scene.start()
+    queue, _ = queue_of(scene, process, buckets, 160, partitions=4, together=5)
+    service = Service(process.store)
+    access = service.enter(queue, lambda _queue: None)
+    wanted = Range(partitions=None, limit=100, merge=True, descending=descending)
+    cost, found = cost_of(process, partial(service.reader.read, access, wanted))
+    assert len(found.messages) == 100
+    assert cost.rounds <= 3
+    assert cost.rows <= 200 * min(3, buckets)
+
+
+class Sent(NamedTuple):
+    """What a call sends.
+
+    Attributes:
+        reads, rows: Reads of messages, and what they give.
+        writes: Of messages, and removals.
+        log_changes: Of claim logs.
+        name_looks, name_changes: Of rows of names.
+        others: Everything but these, clocks, and rows of queues.
+    """
+
+    reads: int = 0
+    rows: int = 0
+    writes: int = 0
+    log_changes: int = 0
+    name_looks: int = 0
+    name_changes: int = 0
+    others: int = 0
+
+
+def sent_by(process: Process, call: Callable[[], T]) -> tuple[Sent, T]:
+    """Counts what a call sends."""
+    log = process.wire.log
+    log.clear()
+    found = call()
+    known = (*READS, *IDS, *INSERTS, *DELETES, *APPENDS, *NAMES, *CLOCKS, *QUEUES)
+    sent = Sent(
+        log.count((*READS, *IDS)),
+        log.rows,
+        log.count((*INSERTS, *DELETES)),
+        log.count(APPENDS),
+        log.count(NAMES[:1]),
+        log.count(NAMES[1:]),
+        len(log.statements) - log.count(known),
+    )
+    return sent, found
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_a_post_is_one_request(scene: Scene, count: int) -> None:
+    """However many messages go to a partition together, up to a hundred, they are one request."""
+    process = scene.start()
+    queue = scene.queue(process)
+    process.store.append(queue, [NewMessage(BODY, 1, 600)])
+    sent, _ = sent_by(process, lambda: process.store.append(queue, [NewMessage(BODY, 1, 600)] * count))
+    assert sent == Sent(writes=1)
+
+
+def test_claims_cost_the_same_anywhere(scene: Scene) -> None:
+    """A claim is one or two reads and a change of the log, an acknowledgement a change, whatever lies around it."""
+    process = scene.start()
+    store, queue = process.store, scene.queue(process)
+    service = Service(store)
+    access = service.enter(queue, lambda _queue: None)
+
+    def done(limit: int) -> tuple[Sent, Sent]:
+        """Claims and acknowledges so many."""
+        claim, found = sent_by(process, lambda: service.claims.claim(access, limit=limit, ttl=600))
+        assert len(found) == limit
+        ack, _ = sent_by(process, lambda: service.claims.acknowledge(access, [one.receipt for one in found]))
+        return claim, ack
+
+    for _ in range(5):
+        store.append(queue, [NewMessage(BODY, 1, TTL)] * 1000)
+    done(1)
+    scene.world.advance(D + 1)
+    for acknowledged in (0, 2000):
+        for _ in range(acknowledged // 1000):
+            store.read(queue, [Slice(1, limit=1)])  # The clock has to be sound.
+            done(1000)
+            scene.world.advance(D + 1)
+        for limit in (1, 100):
+            store.read(queue, [Slice(1, limit=1)])
+            claim, ack = done(limit)
+            # By time, a claim also reads a page of what is known: ids from the cursor on, or what is a little older.
+            assert claim == Sent(reads=claim.reads, rows=claim.rows, log_changes=1)
+            assert 1 <= claim.reads <= 2
+            assert limit <= claim.rows <= 2000
+            assert ack == Sent(log_changes=1)
+
+
+def test_info_and_names(scene: Scene) -> None:
+    """Sizes of a partition, and each call about a name, are so many requests."""
+    process = scene.start()
+    queue, _ = queue_of(scene, process, 1, 1000)
+    service = Service(process.store)
+    access, names = service.enter(queue, lambda _queue: None), service.names
+    info, _ = sent_by(process, lambda: process.store.inspect(queue))
+    assert info == Sent(reads=info.reads, rows=1000, others=2)
+    assert info.reads <= 2
+    names.create(access, "first", Draft("a"))
+    create, _ = sent_by(process, lambda: names.create(access, "n", Draft("a")))
+    replaced, _ = sent_by(process, lambda: names.replace(access, "n", Draft("b")))
+    fetched, _ = sent_by(process, lambda: names.fetch(access, "n"))
+    deleted, _ = sent_by(process, lambda: names.delete(access, "n"))
+    assert create == Sent(writes=1, name_looks=1, name_changes=2)
+    assert replaced._replace(others=0) == Sent(writes=2, log_changes=1, name_looks=1, name_changes=3)
+    assert fetched._replace(others=0) == Sent(name_looks=1)
+    assert deleted._replace(others=0) == Sent(writes=1, log_changes=1, name_looks=1, name_changes=2)
+    # The log of claims is read when it was not used for a while, and the message is looked up by its id.
+    assert max(replaced.others, fetched.others, deleted.others) <= 4

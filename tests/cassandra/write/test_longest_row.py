@@ -1,0 +1,58 @@
+"""Whatever writes a message, the queue's row says before how long it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from queuey import ids
+from queuey.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
+from queuey.service import Draft, Service
+from queuey.storage.cassandra import CassandraStore, message_codec
+from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
+from tests.cassandra.conftest import OpenStore
+
+LONG = "x" * 5000
+HEADERS = Meta("text/plain", (("h", LONG),))
+ENDS = 600 * ids.TICKS_PER_SECOND
+
+
+def at(store: CassandraStore, seconds: float, meta: Meta | None = None) -> Message:
+    """A message at an id so many seconds from now."""
+    ticks = store._clock.now() + round(seconds * ids.TICKS_PER_SECOND)
+    return Message(ticks, 7, 1, ticks + ENDS, "x" if meta else LONG, meta)
+
+
+def name(store: CassandraStore, queue: Queue) -> None:
+    """Gives a long message a name."""
+    service = Service(store)
+    service.names.create(service.enter(queue, lambda _queue: None), "n", Draft(LONG))
+
+
+WRITES: dict[str, Callable[[CassandraStore, Queue], object]] = {
+    "append": lambda store, queue: store.append(queue, [NewMessage("x", 1, 600), NewMessage(LONG, 2, 600)]),
+    "headers": lambda store, queue: store.append(queue, [NewMessage("x", 1, 600, HEADERS)]),
+    "bytes": lambda store, queue: store.append(queue, [NewMessage(LONG.encode(), 1, 600)]),
+    "delayed": lambda store, queue: store.append(queue, [NewMessage(LONG, 1, 600, delay=60.0)]),
+    "keyed": lambda store, queue: store.append_once(queue, [NewMessage(LONG, 1, 600)], PostKey("k", b"c", 600)),
+    "put": lambda store, queue: store.put(queue, [(1, (store._clock.now(), 5))], NewMessage(LONG, 1, 600)),
+    "load": lambda store, queue: store.load(queue, [at(store, -60), at(store, -50, HEADERS)]),
+    "load of headers": lambda store, queue: store.load(queue, [at(store, -60, HEADERS)]),
+    "load ahead of readers": lambda store, queue: store.load_unread(queue, [at(store, 60)]),
+    "name": name,
+}
+
+
+@pytest.mark.parametrize("write", [pytest.param(write, id=name) for name, write in WRITES.items()])
+def test_every_write_makes_the_row_cover_it(
+    open_with: OpenStore, application: str, write: Callable[[CassandraStore, Queue], object]
+) -> None:
+    """Bodies and headers, of messages with new ids and with given ones."""
+    store = open_with()
+    queue, _ = store.create_queue(application, "queue", QueueSpec(partitions=2))
+    store.append(queue, [NewMessage("x" * 200, 1, 600)])
+    assert store._rows.read(application, "queue").longest_row == SHORTEST
+    write(store, queue)
+    assert store._rows.read(application, "queue").longest_row == 16 * SHORTEST
+    assert message_codec.ROW + len(LONG) > 4 * SHORTEST

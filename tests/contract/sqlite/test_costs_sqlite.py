@@ -1,0 +1,137 @@
+"""What calls cost on SQLite: statements, counted where SQLite carries them out. Time plays no part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+import pytest
+
+from queuey.messages import Queue, Slice
+from queuey.service import Draft, QueueAccess, Range, Service
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
+from tests.backends import APP
+from tests.contract.samples import make_queue, new
+from tests.replacing import replace
+
+T = TypeVar("T")
+PARTITIONS = 100
+Count = Callable[[Callable[[], T]], int]
+
+
+@pytest.fixture
+def statements() -> list[str]:
+    """What was carried out."""
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, statements: list[str]) -> Iterator[SqliteStore]:
+    """A store whose statements are written down; nothing is swept meanwhile."""
+    connect = connection.connect
+
+    def traced(*arguments: Any, **options: Any) -> apsw.Connection:  # noqa: ANN401 - as they come
+        """Opens the file as ever."""
+        opened = connect(*arguments, **options)
+        opened.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: statements.append(event["sql"]))
+        return opened
+
+    with replace(connection.connect, traced):
+        found = open_store(tmp_path, options=SqliteOptions(sweep_interval=None))
+        found.create_application(APP)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def queue(store: SqliteStore) -> Queue:
+    """A queue with a thousand messages in each partition."""
+    queue = make_queue(store, partitions=PARTITIONS)
+    for _ in range(10):
+        store.append(queue, [new("x", partition=1 + number % PARTITIONS) for number in range(100 * PARTITIONS)])
+    return queue
+
+
+@pytest.fixture
+def service(store: SqliteStore) -> Service:
+    """The use cases on the store."""
+    return Service(store)
+
+
+@pytest.fixture
+def access(service: Service, queue: Queue) -> QueueAccess:
+    """The way to the queue."""
+    return service.enter(queue, lambda _queue: None)
+
+
+@pytest.fixture
+def count(statements: list[str]) -> Count[Any]:
+    """Counts the statements of a call's second time."""
+
+    def count_one(call: Callable[[], object]) -> int:
+        call()
+        statements.clear()
+        call()
+        return len(statements)
+
+    return count_one
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_page_is_three_statements(store: SqliteStore, queue: Queue, count: Count[Any], *, descending: bool) -> None:
+    """Of any size and in both directions: the clock, where live messages begin, and the messages."""
+    for limit in (1, 10, 100, 1000):
+        part = Slice(1, limit=limit, descending=descending)
+        assert len(store.read(queue, [part])[0].messages) == limit
+        assert count(partial(store.read, queue, [part])) == 3
+
+
+def test_a_page_of_many_partitions_is_two_statements_for_each(
+    service: Service, access: QueueAccess, count: Count[Any]
+) -> None:
+    """Whatever lies in them; in the order of time over partitions at most twice."""
+    wanted = Range(partitions=None, limit=100)
+    assert len(service.reader.read(access, wanted).messages) == 100 * PARTITIONS
+    assert count(partial(service.reader.read, access, wanted)) <= 2 * PARTITIONS + 4
+    merged = Range(partitions=(1, 2, 3, 4), limit=100, merge=True)
+    assert len(service.reader.read(access, merged).messages) == 100
+    assert count(partial(service.reader.read, access, merged)) <= 2 * (2 * 4 + 1)
+
+
+@pytest.mark.parametrize("number", [1, 100])
+def test_a_post_is_five_statements(store: SqliteStore, queue: Queue, count: Count[Any], number: int) -> None:
+    """A transaction, its messages, what is kept of their ends, and the clock."""
+    assert count(partial(store.append, queue, [new("x")] * number)) == 5
+
+
+def test_claims_cost_the_same_anywhere(
+    store: SqliteStore, service: Service, access: QueueAccess, statements: list[str]
+) -> None:
+    """A claim and its acknowledgement are so many statements, whatever was acknowledged before and lies behind."""
+    for acknowledged in (0, 2000):
+        store.append(access.queue, [new("x")] * acknowledged)
+        for _ in range(acknowledged // 1000):
+            found = service.claims.claim(access, limit=1000, ttl=600, partitions=[1])
+            service.claims.acknowledge(access, [one.receipt for one in found])
+        for limit in (1, 100):
+            statements.clear()
+            found = service.claims.claim(access, limit=limit, ttl=600, partitions=[1])
+            assert len(found) == limit
+            # A log that is read for the first time; by time, a look at what is known.
+            assert len(statements) <= 15
+            statements.clear()
+            service.claims.acknowledge(access, [one.receipt for one in found])
+            assert len(statements) == 5
+
+
+def test_info_and_names(
+    store: SqliteStore, service: Service, access: QueueAccess, queue: Queue, count: Count[Any]
+) -> None:
+    """Sizes are four statements a partition; each call about a name is so many, whatever lies in the queue."""
+    assert count(partial(store.inspect, queue)) == 4 * PARTITIONS + 1
+    service.names.create(access, "n", Draft("a"))
+    assert count(partial(service.names.replace, access, "n", Draft("b"))) <= 25
+    assert count(partial(service.names.fetch, access, "n")) <= 10
