@@ -195,24 +195,35 @@ class NameUseCases:
         access.use(lambda queue: self._carry_out(queue, name, None, b"", change(name, b"", clear=True)))
 
     def fetch(self, access: QueueAccess, name: str) -> Message | None:
-        """Returns the message that a name stands for; None: the name is free."""
+        """Returns the message that a name stands for; None: the name is free.
 
-        def call(queue: Queue) -> Message | None:
-            self._claims.check(queue)
-            named = self._store.find_named(queue, name)
-            if named is None:
-                return None
-            if named.replaced is not None:
-                with suppress(StoreUnavailable):
-                    self._run(queue, name, None, b"", finish(named))
-            if named.location is None or self._claims.is_done(queue, named.location):
-                return None
-            return next(iter(self._store.fetch(queue, [named.location])), None)
-
-        message = access.use(call)
+        Raises:
+            StoreBusy: Others replace it faster than it can be read.
+        """
+        message = access.use(lambda queue: self._current(queue, name))
         if message is not None:
             self._metrics.delivered(1)
         return message
+
+    def _current(self, queue: Queue, name: str) -> Message | None:
+        """Reads the name's row, then the message. If that is done, reads again: the name is free if it still has it."""
+        self._claims.check(queue)
+        done: Location | None = None
+        for _ in range(TRIES):
+            named = self._store.find_named(queue, name)
+            there = None if named is None else named.location
+            if named is None or there is None or there == done:
+                message = None
+            else:
+                message = next(iter(self._store.fetch(queue, [there])), None)
+                if message is None or self._claims.is_done(queue, there):
+                    done = there  # Or another value has replaced it since the row was read.
+                    continue
+            if named is not None and named.replaced is not None:
+                with suppress(StoreUnavailable):
+                    self._run(queue, name, None, b"", finish(named))
+            return message
+        raise StoreBusy(f'Others change what "{name}" stands for all the time. Try again later.')
 
     def _carry_out(
         self, queue: Queue, name: str, item: NewMessage | None, content: bytes, steps: Generator[Step, Any, Changed]

@@ -206,9 +206,13 @@ class MoveRecords:
 
     def _find(self, number: int) -> Record | None:
         raw = self._store.entry(_RECORD, number)
-        if raw is not None:
-            return _decode(raw)
-        return next((Record(move, Progress()) for move in self.under_way() if move.number == number), None)
+        if raw is None:
+            for move in self.under_way():
+                if move.number == number:
+                    return Record(move, Progress())
+            # It may have begun and ended since: it leaves those under way with a record.
+            raw = self._store.entry(_RECORD, number)
+        return None if raw is None else _decode(raw)
 
     def _progress(self, move: Move) -> Progress:
         return progress_of(self.raw(move))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from queuey.storage import Store
 from tests.contract.samples import eventually
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
 
@@ -38,6 +40,26 @@ def test_from_request_to_end(owner: Caller) -> None:
     assert owner.get("from", partitions=2).messages == []
     assert owner("GET", "_moves").json["moves"] == [{key: end[key] for key in end if key != "status"}]
     assert owner("DELETE", f"_moves/{move}").json["state"] == "done"
+
+
+def test_ended_while_it_is_looked_for(owner: Caller, between: InterposedStore) -> None:
+    """A move that begins and ends between the two reads of a look at it is found, in the list too."""
+    for name in ("from", "to"):
+        owner.create(name)
+    move = owner.send_json("POST", "_moves", {"from": "from", "to": "to"}).json["move"]
+    ended(owner, move)
+    read = between.store.entry
+    for path in (f"_moves/{move}", "_moves"):
+        early = [None]
+
+        def not_begun(name: str, number: int, early: list[None] = early) -> bytes | None:
+            return early.pop() if number == int(move, 16) and early else read(name, number)
+
+        between.instead(Store.entry, not_begun)
+        reply = owner("GET", path)
+        assert (reply.status, early) == (200, [])
+        assert [one["state"] for one in reply.json.get("moves", [reply.json])] == ["done"]
+        between.passing(Store.entry)
 
 
 def test_what_is_refused(owner: Caller) -> None:

@@ -89,6 +89,46 @@ def test_who_may(owner: Caller, guest: Caller, anonymous: Caller) -> None:
             assert caller(method, at, b"x").status in {401, 403}
 
 
+@pytest.mark.parametrize(("times", "status"), [(1, 200), (1000, 503)])
+def test_replaced_while_it_is_read(owner: Caller, between: InterposedStore, q: str, times: int, status: int) -> None:
+    """GET shows a value also if the one that it is about to read is replaced; if that goes on for ever, it is 503."""
+    at, values = f"{q}/named/n", iter(range(times))
+    assert owner("PUT", at, b"first").status == 200
+    replaced: list[str] = []
+
+    def replace() -> None:
+        for value in values:
+            between.passing(Store.fetch)
+            assert owner("PUT", at, b"%d" % value).status == 200
+            between.before(Store.fetch, replace)
+            replaced.append(str(value))
+            break
+
+    between.before(Store.fetch, replace)
+    found = owner("GET", at, b"")
+    assert found.status == status
+    assert replaced
+    if status == 200:
+        assert found.bodies == replaced
+    else:
+        assert (list(found.errors), found.headers["Retry-After"]) == (["StoreBusy"], "1")
+
+
+def test_freed_while_it_is_read(owner: Caller, between: InterposedStore, q: str) -> None:
+    """GET is 404 if the message is deleted, or acknowledged, while it is being read."""
+    at = f"{q}/named/n"
+    for path, how in ((at, "DELETE"), (f"{q}/claims/ack", "POST")):
+        assert owner("PUT", at, b"a").status == 200
+        [held] = claim(owner)
+
+        def free(path: str = path, how: str = how, held: dict[str, Any] = held) -> None:
+            between.passing(Store.fetch)
+            assert owner.send_json(how, path, {"receipts": [held["receipt"]]}).status == 200
+
+        between.before(Store.fetch, free)
+        assert owner("GET", at, b"").status == 404
+
+
 def test_what_becomes_of_it(owner: Caller, between: InterposedStore, q: str) -> None:
     """If the claim log cannot be written once the value is, the answer says that the outcome is unknown."""
     assert owner("PUT", f"{q}/named/n", b"a").status == 200

@@ -1,0 +1,95 @@
+"""Is the history of a name linearizable? The search of Wing and Gong, which tries nothing twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
+from typing import Literal, NamedTuple
+
+Kind = Literal["PUT", "POST", "DELETE", "GET"]
+
+
+class Call(NamedTuple):
+    """A call and its answer.
+
+    Attributes:
+        kind: POST stores a value only if the name is free.
+        value: What was to be stored.
+        began, ended: When; at infinity if it may take effect at any time later, or never.
+        status: Of the answer; 0: there was none that says what became of it.
+        found: The value that GET has found.
+    """
+
+    kind: Kind
+    value: str | None
+    began: float
+    ended: float = inf
+    status: int = 0
+    found: str | None = None
+
+    @property
+    def changes(self) -> bool:
+        """It may give the name another value."""
+        return self.kind != "GET" and (self.kind != "POST" or self.status not in {200, 409})
+
+    def is_possible(self, there: str | None) -> bool:
+        """Returns whether it is answered like that when the name has this value."""
+        match self.kind, self.status:
+            case "GET", _:
+                return there == self.found
+            case "POST", 201:
+                return there is None
+            case "POST", 200:
+                return there == self.value
+            case "POST", 409:
+                return there not in {None, self.value}
+            case _:
+                return True
+
+    def result(self, there: str | None) -> str | None:
+        """Returns what the name has when the call has taken effect."""
+        return self.value if self.changes and (self.kind != "POST" or there is None) else there
+
+
+State = tuple[int, str | None]
+"""The calls that have taken effect, a bit each, and the value that they have led to."""
+
+
+def is_linearizable(history: Iterable[Call]) -> bool:
+    """Returns whether the calls may have taken effect one after another, each while it was under way.
+
+    At first the name is free.
+    """
+    calls = sorted(history, key=lambda call: call.began)
+    answered = sum(1 << number for number, call in enumerate(calls) if call.ended < inf)
+    start: State = (0, None)
+    seen, todo = {start}, [start]
+    while todo:
+        state = todo.pop()
+        if state[0] & answered == answered:
+            return True
+        for future in _futures(calls, state):
+            if future not in seen:
+                seen.add(future)
+                todo.append(future)
+    return False
+
+
+def _futures(calls: Sequence[Call], state: State) -> list[State]:
+    """Returns what may come next."""
+    past, value = state
+    possible = [number for number in _next(calls, past) if calls[number].is_possible(value)]
+    # A call that changes nothing may as well come at once.
+    observing = [number for number in possible if not calls[number].changes]
+    return [(past | 1 << number, calls[number].result(value)) for number in observing[:1] or possible]
+
+
+def _next(calls: Sequence[Call], past: int) -> Iterator[int]:
+    """Yields the calls that may be the next to take effect: none of the others had ended when they began."""
+    soonest = inf
+    for number in range((~past & (past + 1)).bit_length() - 1, len(calls)):
+        if calls[number].began > soonest:
+            return
+        if not past >> number & 1:
+            yield number
+            soonest = min(soonest, calls[number].ended)
