@@ -19,6 +19,7 @@ import apsw
 from tests.bench import measures
 from tests.bench.harness import REGISTRY, Void, take
 from tests.bench.results import Report, table, verdict_cells
+from tests.bench.started.processes import commit
 
 __all__ = ["main", "measures"]
 
@@ -73,6 +74,7 @@ def machine() -> dict[str, Any]:
     )
     packages = ("granian", "pyramid", "apsw", "msgspec")
     return {
+        "commit": commit(),
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": f"{model}, {os.cpu_count()} cores",
         "load before": " ".join(f"{value:.2f}" for value in os.getloadavg()),

@@ -9,10 +9,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import platformdirs
 
@@ -29,18 +29,32 @@ class Skip(Exception):
     """A measure that this machine cannot take; the message says what is missing."""
 
 
+class Node(Protocol):
+    """A Cassandra node that runs already."""
+
+    @property
+    def contact_points(self) -> Sequence[str]:
+        """Its address."""
+
+    @property
+    def port(self) -> int:
+        """The port for clients."""
+
+
 @dataclass(frozen=True)
 class Bench:
     """What a measure is run with.
 
     Attributes:
         directory: A fresh directory on a real disk; both sides keep their data in it.
-        quick: Fewer rounds, shorter runs, smaller data: to see that it works, not to quote.
+        quick: One round, short runs, little data: to see that it works, not to quote.
+        node: Gives a node that measures share, to see that they work; None: each starts its own.
     """
 
     directory: Path
     quick: bool = False
     rng: random.Random = random.Random(0)  # noqa: RUF009 - the order of runs, nothing secret or shared
+    node: Callable[[], Node] | None = None
 
     def pick(self, full: float, quick: float) -> float:
         """Returns a duration for a full or for a quick run."""
@@ -93,7 +107,14 @@ def measure(name: str, title: str) -> Callable[[Callable[[Bench], Report]], Call
     return register
 
 
-def take(entry: Measure, *, quick: bool, seed: int, parent: Path | None = None) -> Report:
+def take(
+    entry: Measure,
+    *,
+    quick: bool,
+    seed: int,
+    parent: Path | None = None,
+    node: Callable[[], Node] | None = None,
+) -> Report:
     """Takes one measure in a workspace of its own, which is removed afterwards.
 
     Raises:
@@ -101,7 +122,7 @@ def take(entry: Measure, *, quick: bool, seed: int, parent: Path | None = None) 
     """
     began = time.monotonic()
     with workspace(parent) as directory:
-        bench = Bench(directory, quick, random.Random(seed))
+        bench = Bench(directory, quick, random.Random(seed), node)
         try:
             report = entry.run(bench)
         except Skip as reason:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -86,19 +86,33 @@ class Report:
         content["verdicts"] = [{**asdict(v), "value": v.value, "standing": v.standing} for v in self.verdicts]
         return content
 
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Report:
+        """Reads what :meth:`as_json` returns."""
+        rows = [Row(row["name"], row["samples"], row["unit"], row["details"]) for row in content["rows"]]
+        fields = ("name", "samples", "unit", "goal", "aim", "better")
+        verdicts = [Verdict(**{field: verdict[field] for field in fields}) for verdict in content["verdicts"]]
+        plain = {field: content[field] for field in ("name", "title", "notes", "skipped", "seconds")}
+        return cls(rows=rows, verdicts=verdicts, **plain)
+
     def as_text(self) -> str:
-        """Returns the tables as Markdown, aligned so that a terminal shows them well too."""
-        parts = [f"## {self.name}: {self.title}"]
-        if self.skipped:
-            parts.append(f"SKIPPED: {self.skipped}")
+        """Returns everything as Markdown."""
+        skipped = [f"SKIPPED: {self.skipped}"] if self.skipped else []
+        parts = [f"## {self.name}: {self.title}", *skipped, *self.tables()]
+        return "\n\n".join(parts) + f"\n\n({self.seconds:.0f} s)\n"
+
+    def tables(self) -> list[str]:
+        """Returns the tables and the notes as Markdown, aligned so that a terminal shows them well too."""
+        parts = []
         if self.rows:
             parts.append(table(["side", "median", "lowest to highest", ""], [row_cells(row) for row in self.rows]))
         if self.verdicts:
             parts.append(
                 table(["figure", "median", "lowest to highest", "goal", ""], map(verdict_cells, self.verdicts))
             )
-        parts.extend(f"* {note}" for note in self.notes)
-        return "\n\n".join(parts) + f"\n\n({self.seconds:.0f} s)\n"
+        if self.notes:
+            parts.append("\n".join(f"* {note}" for note in self.notes))
+        return parts
 
 
 def paired(over: Sequence[float], under: Sequence[float]) -> list[float]:

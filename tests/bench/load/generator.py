@@ -19,6 +19,9 @@ from typing import Any, TypedDict
 COUNTER = b"#######"
 """Seven marks in a request that stand for a number below the plan's ``numbered``, if that is not zero."""
 
+PATIENCE = 30_000_000_000
+"""Nanoseconds that a run waits for its first answer."""
+
 
 class Plan(TypedDict):
     """What to send.
@@ -99,14 +102,17 @@ class Generator:
         self.latencies.clear()
         self.received = 0
         begin = time.perf_counter_ns()
-        answers = self.turn(begin + int(self.plan["seconds"] * 1e9), self.plan["count"])
+        answers = self.turn(begin + int(self.plan["seconds"] * 1e9), self.plan["count"], PATIENCE)
         seconds = (time.perf_counter_ns() - begin) / 1e9
         for connection in self.connections.values():
             connection.sock.close()
         return self.result(answers, warmed + answers, seconds)
 
-    def turn(self, until: int, count: int) -> int:
-        """Answers each answer with the next request until the clock or the count says stop; returns the answers."""
+    def turn(self, until: int, count: int, patience: int = 0) -> int:
+        """Answers each answer with the next request until the clock or the count says stop; returns the answers.
+
+        After ``until``, it waits ``patience`` nanoseconds more for a first answer: a slow server has a low rate.
+        """
         poll, connections, clock = self.epoll.poll, self.connections, time.perf_counter_ns
         receive, send, latencies = self.receive, self.send, self.latencies
         answers = 0
@@ -119,7 +125,9 @@ class Generator:
                     latencies.append(clock() - connection.sent_at)
                     answers += 1
                     send(connection)
-            if (count and answers >= count) or clock() >= until or self.errors:
+            if (count and answers >= count) or self.errors:
+                return answers
+            if clock() >= until and (answers or clock() >= until + patience):
                 return answers
 
     def send(self, connection: Connection) -> None:

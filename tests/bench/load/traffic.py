@@ -173,11 +173,12 @@ def run(
 
 def row(name: str, samples: Sequence[Sample], unit: str = "messages/s") -> Row:
     """Sums up the runs of one side."""
-    details = {
+    medians = {
         "p50 ms": statistics.median(sample.p50 for sample in samples),
         "p99 ms": statistics.median(sample.p99 for sample in samples),
         "server CPU us/message": statistics.median(sample.cpu for sample in samples),
     }
+    details = {name: value for name, value in medians.items() if value}
     behind = [sample.backend for sample in samples if sample.backend is not None]
     if behind:
         details["behind it us/message"] = statistics.median(behind)

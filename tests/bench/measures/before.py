@@ -19,7 +19,7 @@ from tests.bench.measures import claims
 from tests.bench.measures.claims import CLIENTS, Supply
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, service
-from tests.bench.started.processes import ROOT, Process
+from tests.bench.started.processes import ROOT, Process, commit
 
 BEFORE = "BENCH_BEFORE"
 """The environment variable that names the other tree: ``git worktree add ../before COMMIT`` makes one."""
@@ -110,9 +110,9 @@ class Side:
     def __init__(self, bench: Bench, server: Process, partitions: int = 1, backend: Metered | None = None) -> None:
         self._server = server
         self._backend = backend
-        self._seconds = bench.pick(4, 0.5)
+        self._seconds = bench.pick(4, 0.3)
         self._singles, self._hundreds = bench.size(4_000, 300), bench.size(40_000, 2_000)
-        self.rounds = bench.size(9, 2)
+        self.rounds = bench.size(9, 1)
         with self._client() as client:
             client.create_queue("bench")
             client.create_queue(READ)
@@ -192,7 +192,7 @@ def _compared(bench: Bench, sides: dict[str, Side], connections: tuple[int, ...]
     jobs = {name: side.jobs(connections) for name, side in sides.items()}
     time.sleep(HORIZON)
     rows: list[Row] = []
-    notes: list[str] = []
+    notes = [f"{name}: commit {commit(tree)}" for name, tree in trees().items()]
     verdicts: list[Verdict] = []
     for what in jobs["now"]:
         calls: dict[str, Callable[[], Sample]] = {

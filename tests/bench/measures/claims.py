@@ -107,15 +107,15 @@ def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QU
 @measure("claim100", "Claims of 100 messages and their acknowledgement, against raw apsw doing the two commits")
 def claim100(bench: Bench) -> Report:
     """The baseline has neither HTTP nor a log: it updates the rows themselves."""
-    count, ours, theirs = bench.size(40_000, 4_000), bench.fresh("queuey"), bench.fresh("rows")
+    count, ours, theirs = bench.size(40_000, 1_000), bench.fresh("queuey"), bench.fresh("rows")
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
         cycles = partial(run, server, count=count, limit=100, connections=4)
         filled(store, cycles, count)
         calls: dict[str, Callable[[], Sample]] = {
             "queuey, limit 100, 4 clients": partial(filled, store, cycles, count),
-            "apsw": partial(unserved, theirs / "jobs.sqlite3", bench.pick(2, 0.6)),
+            "apsw": partial(unserved, theirs / "jobs.sqlite3", bench.pick(2, 0.3)),
         }
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     ratio = paired(traffic.rates(samples["queuey, limit 100, 4 clients"]), traffic.rates(samples["apsw"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"{traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
@@ -148,7 +148,7 @@ def claim1(bench: Bench) -> Report:
                 groups.setdefault(way, []).append(name + way)
                 calls[name + way] = partial(supply.claimed_by, cycles, count)
         calls["queuey"]()
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     verdicts = []
     for name, *others in groups.values():
@@ -164,7 +164,7 @@ def claim1(bench: Bench) -> Report:
 @measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
 def claims_behind(bench: Bench) -> Report:
     """Both queues are in one store and served by one process."""
-    behind, count, ours = bench.size(1_000_000, 20_000), bench.size(4_000, 500), bench.fresh("queuey")
+    behind, count, ours = bench.size(1_000_000, 20_000), bench.size(4_000, 200), bench.fresh("queuey")
     numbers = itertools.count()
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
         for _ in range(behind // 20_000):
@@ -178,7 +178,7 @@ def claims_behind(bench: Bench) -> Report:
 
         old = partial(filled, store, partial(run, server, count=count, limit=10, connections=4), count)
         calls: dict[str, Callable[[], Sample]] = {f"behind {behind:,}": old, "new queue": of_new_queue}
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     ratio = paired([run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]])
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     verdict = Verdict("p50 of a claim, behind / new", ratio, goal=1.2, aim=1, better="lower")
@@ -188,7 +188,7 @@ def claims_behind(bench: Bench) -> Report:
 @measure("dedup100", "Claims of 100 messages of a dedup queue and their acknowledgement, against a plain queue")
 def dedup100(bench: Bench) -> Report:
     """All bodies differ, and all messages wait before the first is claimed, so covers are written and asked for."""
-    count, ours = bench.size(40_000, 4_000), bench.fresh("queuey")
+    count, ours = bench.size(40_000, 1_000), bench.fresh("queuey")
     numbers = itertools.count()
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
 
@@ -200,7 +200,7 @@ def dedup100(bench: Bench) -> Report:
 
         of_new_queue("dedup")
         calls = {kind: partial(of_new_queue, kind) for kind in ("dedup", "plain")}
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
@@ -213,7 +213,7 @@ def ways(
     """Returns how single messages are claimed from a server: how many there have to be, and what does it."""
     found: dict[str, tuple[int, Callable[[], Sample]]] = {}
     for form in (TWO, ONE):
-        joined, count = form == ONE, bench.size(4_000, 500)
+        joined, count = form == ONE, bench.size(4_000, 200)
         asked = partial(run, server, limit=1, connections=CLIENTS, queue=queue, backend=backend, joined=joined)
         found[form] = count, partial(asked, count=count)
         if wrk.PATH is not None:

@@ -75,7 +75,7 @@ def cpu(bench: Bench) -> Report:
             microseconds(way, texts, 2000)
         count = bench.size(REQUESTS, 4000)
         calls = {name: partial(microseconds, way, texts, count) for name, way in ways.items()}
-        samples = bench.interleave(calls, bench.size(15, 5))
+        samples = bench.interleave(calls, bench.size(15, 1))
     finally:
         store.close()
     rows = [Row(name, values, "us") for name, values in samples.items()]

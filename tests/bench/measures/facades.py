@@ -24,7 +24,7 @@ OWN = {"X-BV-API-Key": traffic.KEY, "Content-Type": "application/json"}
 @measure("emodb", "Sends and polls by EmoDB's protocol, against the native calls")
 def emodb(bench: Bench) -> Report:
     """Both go to the same queue of the same service, on SQLite with an fsync before each answer."""
-    count, ours = bench.size(4_000, 500), bench.fresh("queuey")
+    count, ours = bench.size(4_000, 200), bench.fresh("queuey")
     config = ours / "queuey.toml"
     config.write_text("[facades.emodb]\nbeside = true\n")
     texts = [f'"{text}"' for text in traffic.bodies(100)]
@@ -37,7 +37,7 @@ def emodb(bench: Bench) -> Report:
             ),
             "send, EmoDB": partial(_send, bench, server, f"/queue/1/{QUEUE}/send", OWN, texts, 200),
         }
-        samples = bench.interleave(calls, bench.size(7, 2))
+        samples = bench.interleave(calls, bench.size(7, 1))
         store.purge_queue(store.queue(service.APPLICATION, QUEUE))
         cycles: dict[str, Callable[[], Sample]] = {
             name: partial(claims.filled, store, partial(claims.cycle, server, spoken, count, CONNECTIONS), count)
@@ -46,7 +46,7 @@ def emodb(bench: Bench) -> Report:
                 "poll and acknowledge, EmoDB": _dialect(10),
             }.items()
         }
-        samples |= bench.interleave(cycles, bench.size(7, 2))
+        samples |= bench.interleave(cycles, bench.size(7, 1))
     verdicts = [
         Verdict(
             f"{what}: CPU of EmoDB's call / native",
@@ -67,7 +67,7 @@ def _send(
     bench: Bench, server: processes.Process, path: str, headers: dict[str, str], texts: list[str], status: int
 ) -> Sample:
     job = Job([traffic.request("POST", path, text, headers) for text in texts], status)
-    return traffic.run(server, job, seconds=bench.pick(2.5, 0.8), connections=CONNECTIONS)
+    return traffic.run(server, job, seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS)
 
 
 def _dialect(limit: int) -> Dialect:

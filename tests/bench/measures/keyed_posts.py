@@ -58,7 +58,7 @@ def named_on_cassandra(bench: Bench) -> Report:
 
 def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
     """Measures POST and PUT at one service, with as many callers as have a thread each."""
-    texts, seconds = traffic.bodies(BATCH), bench.pick(2.5, 0.8)
+    texts, seconds = traffic.bodies(BATCH), bench.pick(2.5, 0.3)
 
     def sending(job: Callable[[], Job]) -> Callable[[], Sample]:
         return lambda: traffic.run(server, job(), seconds=seconds, connections=CALLERS, backend=behind)
@@ -70,7 +70,7 @@ def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None
     }
     if behind is not None:
         bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
-    samples = bench.interleave(calls, bench.size(5, 2))
+    samples = bench.interleave(calls, bench.size(5, 1))
     post = traffic.rates(samples["POST"])
     verdicts = [
         Verdict(f"{name} / POST", paired(traffic.rates(runs), post)) for name, runs in samples.items() if name != "POST"
@@ -106,8 +106,8 @@ def compared(
         calls[f"{what}, a key"] = partial(sent, bench, server, job, behind, key=True)
     if behind is not None:
         for job in plain.values():
-            traffic.run(server, with_keys(job), seconds=bench.pick(WARM_SECONDS, 1), connections=CONNECTIONS)
-    samples = bench.interleave(calls, bench.size(5, 2))
+            traffic.run(server, with_keys(job), seconds=bench.pick(WARM_SECONDS, 0.3), connections=CONNECTIONS)
+    samples = bench.interleave(calls, bench.size(5, 1))
     verdicts = []
     for what in plain:
         rates = [traffic.rates(samples[f"{what}, {which}"]) for which in ("a key", "no key")]
@@ -120,7 +120,7 @@ def compared(
 def sent(bench: Bench, server: processes.Process, job: Job, behind: Nodes | None, *, key: bool) -> Sample:
     """Sends posts for some seconds."""
     chosen = with_keys(job) if key else job
-    return traffic.run(server, chosen, seconds=bench.pick(2.5, 0.8), connections=CONNECTIONS, backend=behind)
+    return traffic.run(server, chosen, seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS, backend=behind)
 
 
 def with_keys(job: Job) -> Job:

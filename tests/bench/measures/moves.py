@@ -8,7 +8,7 @@ from queuey.client import Client
 from queuey.messages import QueueSpec
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
-from tests.bench.results import Report, Verdict
+from tests.bench.results import Report, Row, Verdict
 from tests.bench.started import service
 
 
@@ -20,7 +20,7 @@ def move(bench: Bench) -> Report:
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
         url = f"http://127.0.0.1:{server.port}"
         with Client(url, key=traffic.KEY, application=service.APPLICATION) as client:
-            for number in range(bench.size(5, 2)):
+            for number in range(bench.size(5, 1)):
                 names = [f"{side}-{number}" for side in ("from", "to")]
                 source, _ = (store.create_queue(service.APPLICATION, name, QueueSpec())[0] for name in names)
                 service.fill(store, source, texts, count)
@@ -30,4 +30,5 @@ def move(bench: Bench) -> Report:
                 rates.append(count / (ended.ended - ended.began))
                 store.purge_queue(store.queue(service.APPLICATION, names[1], fresh=True))
     notes = [f"{count:,} messages, {traffic.BODY_BYTES} B bodies, one partition, from the request to the end."]
-    return Report("move", "", [], [Verdict("messages a second", rates, unit="/s", goal=5_000)], notes)
+    rows = [Row("moved", rates, "messages/s")]
+    return Report("move", "", rows, [Verdict("messages a second", rates, unit="/s", goal=5_000)], notes)

@@ -55,7 +55,7 @@ def mq_rqms(bench: Bench) -> Report:
         }
         for side in ("native", "MQ", "RQMS"):
             calls[f"acknowledge, {side}"] = partial(_acknowledged, store, server, side, count)
-        samples = bench.interleave(calls, bench.size(7, 2))
+        samples = bench.interleave(calls, bench.size(7, 1))
     verdicts = []
     for what, theirs in (
         ("post", "MQ"),
@@ -77,7 +77,7 @@ def _native(limit: int, more: str = "") -> Callable[[str], tuple[str, str]]:
 
 
 def _sent(bench: Bench, server: processes.Process, job: Callable[[], Job]) -> Sample:
-    return traffic.run(server, job(), seconds=bench.pick(2.5, 0.8), connections=CONNECTIONS)
+    return traffic.run(server, job(), seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS)
 
 
 def _posts(path: str, texts: Sequence[str]) -> Job:

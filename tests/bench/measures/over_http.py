@@ -38,7 +38,7 @@ given; one thread is its best, and serves nothing else meanwhile."""
 def post1(bench: Bench) -> Report:
     """Compares with equal threads, as many as the service has by default and one a connection."""
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
-    seconds = bench.pick(2.5, 0.8)
+    seconds = bench.pick(2.5, 0.3)
     with contextlib.ExitStack() as stack:
         sides: dict[str, processes.Process] = {}
         for name, threads in (("queuey", service.THREADS), ("queuey, 64 threads", 64)):
@@ -56,7 +56,7 @@ def post1(bench: Bench) -> Report:
         calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
         if wrk.PATH is not None:
             calls |= {name + BY_WRK: partial(wrk.run, server, job, seconds=seconds) for name, server in sides.items()}
-        samples = bench.interleave(calls, bench.size(7, 2))
+        samples = bench.interleave(calls, bench.size(7, 1))
     verdicts = against_equals(samples, "")
     if wrk.PATH is not None:
         verdicts += against_equals(samples, BY_WRK)
@@ -85,7 +85,7 @@ def against_equals(samples: dict[str, list[Sample]], generator: str) -> list[Ver
 def post100(bench: Bench) -> Report:
     """The baseline has neither HTTP nor JSON to do; the faster of its variants counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
-    seconds = bench.pick(2, 0.6)
+    seconds = bench.pick(2, 0.3)
     ours = bench.fresh("queuey")
     service.prepare(ours).close()
     theirs = bench.fresh("rows")
@@ -99,7 +99,7 @@ def post100(bench: Bench) -> Report:
         }
         for variant in rows.INSERTS:
             calls[f"apsw, {variant}"] = partial(unserved, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     return compared(samples, "apsw", 0.4, 0.6, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
 
 
@@ -108,13 +108,13 @@ def get100(bench: Bench) -> Report:
     """Both read the very same rows: the baseline opens the service's file."""
     ours = bench.fresh("queuey")
     store = service.prepare(ours)
-    count = bench.size(200_000, 20_000)
+    count = bench.size(200_000, 5_000)
     service.fill(store, store.queue(service.APPLICATION, "bench"), traffic.bodies(1000), count)
     places = service.places(store, store.queue(service.APPLICATION, "bench"), BATCH)
     store.close()
     bench.rng.shuffle(places)
     job = traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)
-    seconds = bench.pick(2, 0.6)
+    seconds = bench.pick(2, 0.3)
     with service.serve(ours) as server:
         check_slice(server, job.requests[0])
         traffic.run(server, job, seconds=0.5)
@@ -126,7 +126,7 @@ def get100(bench: Bench) -> Report:
         }
         for variant in rows.READS:
             calls[f"apsw, {variant}"] = partial(unserved, "read", variant, ours / service.FILE, seconds)
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     size = samples["queuey, 64 connections"][0].size
     return compared(samples, "apsw", 0.25, 0.5, [f"Slices of {BATCH} from random places; an answer has {size:,.0f} B."])
 
@@ -147,7 +147,7 @@ def original(bench: Bench) -> Report:
             run = partial(traffic.run, server, job, seconds=60, connections=10, count=count)
             calls[f"queuey, sync={sync}"] = partial(run, warm=0)
             run(warm=0)
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     return Report("original", "", [traffic.row(name, runs, "requests/s") for name, runs in samples.items()])
 
 

@@ -40,9 +40,9 @@ def peer(bench: Bench) -> Report:
 def beside(bench: Bench, other: Process, ours: Process, asked: Asked) -> Report:
     """Compares a service that is up and warm with ElasticMQ."""
     texts = traffic.bodies(1600)
-    warm(other, bench.pick(WARM_SECONDS, 2), texts)
+    warm(other, bench.pick(WARM_SECONDS, 0.3), texts)
     traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
-    seconds, rounds = bench.pick(2, 0.6), bench.size(5, 2)
+    seconds, rounds = bench.pick(2, 0.3), bench.size(5, 1)
     one = bench.interleave(ones(ours, other, texts[:64], seconds), rounds)
     many = {
         connections: bench.interleave(batches(ours, other, texts, seconds, connections), rounds)

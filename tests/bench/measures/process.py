@@ -21,7 +21,7 @@ from tests.bench.started.processes import Process
 @measure("memory", "Memory of the service at rest, and its growth when very many queues are touched")
 def memory(bench: Bench) -> Report:
     """Reads every queue once and posts to every tenth; the queues are there before the service starts."""
-    count = bench.size(1_000_000, 20_000)
+    count = bench.size(1_000_000, 5_000)
     directory = bench.fresh("memory")
     service.prepare(directory).close()
     service.fill_queues(directory, count)
@@ -70,7 +70,7 @@ def imports(bench: Bench) -> Report:
     for command in COMMANDS.values():
         wall(command)
     calls = {name: partial(wall, command) for name, command in COMMANDS.items()}
-    samples = bench.interleave(calls, bench.size(21, 5))
+    samples = bench.interleave(calls, bench.size(21, 1))
     verdicts = [
         Verdict(f"{ours} / {theirs}", paired(samples[ours], samples[theirs]), goal=goal, better="lower")
         for ours, theirs, goal in (("import queuey.client", "import httpx2", 2), ("queuey --help", "import typer", 3))

@@ -26,7 +26,7 @@ FLAT = 2.0
 @measure("queues", "Creating, listing and reading idle queues when there are few and when there are many")
 def queues(bench: Bench) -> Report:
     """One connection, so that a figure is a latency; every request names another queue or page."""
-    sizes = [1_000, 10_000, 50_000] if bench.quick else [1_000, 100_000, 1_000_000]
+    sizes = [500, 2_000] if bench.quick else [1_000, 100_000, 1_000_000]
     with contextlib.ExitStack() as stack:
         servers: dict[int, Process] = {}
         for size in sizes:
@@ -46,7 +46,7 @@ def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
         for action, make in ACTIONS.items():
             calls[action, size] = partial(one_by_one, server, make, size, bench.rng, seconds)
             calls[action, size]()
-    samples = bench.interleave(calls_by_name(calls), bench.size(5, 2))
+    samples = bench.interleave(calls_by_name(calls), bench.size(5, 1))
     fewest, *_, most = servers
     rows, verdicts = [], []
     for action in ACTIONS:
@@ -60,8 +60,8 @@ def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
 @measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
 def scattered(bench: Bench) -> Report:
     """64 connections; every request of the second side names another queue, far more of them than the cache holds."""
-    size = bench.size(200_000, 50_000)
-    seconds = bench.pick(2.5, 0.8)
+    size = bench.size(200_000, 5_000)
+    seconds = bench.pick(2.5, 0.3)
     directory = bench.fresh("queuey")
     service.prepare(directory).close()
     service.fill_queues(directory, size)
@@ -74,7 +74,7 @@ def scattered(bench: Bench) -> Report:
             "one queue": partial(traffic.run, server, together, seconds=seconds),
             f"any of {size:,}": partial(traffic.run, server, scattered_posts, seconds=seconds),
         }
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     one, many = samples
     ratio = paired(traffic.rates(samples[many]), traffic.rates(samples[one]))
     return Report(
@@ -126,7 +126,7 @@ ACTIONS: dict[str, Callable[[int, random.Random], Job]] = {
 @measure("deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue")
 def deep(bench: Bench) -> Report:
     """Slices from the first, the middle and the last hundredth, and from the end backwards."""
-    count = bench.size(5_000_000, 200_000)
+    count = bench.size(5_000_000, 20_000)
     directory = bench.fresh("deep")
     store = service.prepare(directory)
     queue = store.queue(service.APPLICATION, "bench")
@@ -153,8 +153,8 @@ def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Re
             bench.rng.shuffle(starts)
             paths = [f"{QUEUE}?limit=100&order={order}&since={start}" for start in starts]
             run = partial(traffic.run, server, traffic.gets(paths, 100), connections=1)
-            calls[f"{name}, {order}"] = partial(run, seconds=bench.pick(1, 0.5), warm=0.2)
-    samples = bench.interleave(calls, bench.size(5, 2))
+            calls[f"{name}, {order}"] = partial(run, seconds=bench.pick(1, 0.3), warm=0.2)
+    samples = bench.interleave(calls, bench.size(5, 1))
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     rows = [Row(name, values, "ms") for name, values in costs.items()]
     ratios = [max(values) / min(values) for values in zip(*costs.values(), strict=True)]
@@ -165,7 +165,7 @@ def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Re
 @measure("expiry", "Writers and readers while many messages expire and are swept, against the same without expiry")
 def expiry(bench: Bench) -> Report:
     """Fills a queue with messages that expire soon or not at all, then writes to it and reads from it meanwhile."""
-    count = bench.size(1_000_000, 100_000)
+    count = bench.size(1_000_000, 20_000)
     texts = traffic.bodies(1000)
     rounds = bench.size(3, 1)
     samples = bench.interleave(

@@ -25,7 +25,7 @@ NEWS = traffic.posts_of_one(f"{service.BASE}/waits", ["news"])
 
 def posting(bench: Bench, server: Process) -> traffic.Sample:
     """Posts to a queue on which nobody waits."""
-    return traffic.run(server, POSTS, seconds=bench.pick(5, 2), connections=CALLERS)
+    return traffic.run(server, POSTS, seconds=bench.pick(5, 0.5), connections=CALLERS)
 
 
 def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
@@ -41,7 +41,7 @@ def kilobytes(bench: Bench, directory: Path, requests: Sequence[str]) -> float:
 @measure("waiting", "5,000 long polls on one worker: memory, the latency of posts beside them, and one message for all")
 def on_sqlite(bench: Bench) -> Report:
     """They wait on one partition; then, for their memory, on as many queues."""
-    count = bench.size(5000, 1000)
+    count = bench.size(5000, 200)
     directory = bench.fresh("waiting")
     service.prepare(directory, ["bench", "waits", "claimed"]).close()
     service.fill_queues(directory, count)
@@ -87,8 +87,8 @@ def on_sqlite(bench: Bench) -> Report:
 @measure("waiting-cassandra", "What long polls on one partition ask of Cassandra while nothing comes")
 def on_cassandra_nodes(bench: Bench) -> Report:
     """Requests to Cassandra, by the service's own count."""
-    count = bench.size(5000, 500)
-    seconds = bench.pick(10, 5)
+    count = bench.size(5000, 100)
+    seconds = bench.pick(10, 1)
     sides = {
         "nobody waits": [],
         "1 read waits": ONE,
@@ -103,7 +103,7 @@ def on_cassandra_nodes(bench: Bench) -> Report:
         directory = bench.fresh("waiting")
         store = {"--store": cassandra.url(on_cassandra.KEYSPACE)}
         with service.run(directory, store, threads=service.THREADS, workers=1, environment=SETTINGS) as server:
-            traffic.run(server, POSTS, seconds=bench.pick(10, 3), connections=CALLERS)
+            traffic.run(server, POSTS, seconds=bench.pick(10, 0.5), connections=CALLERS)
             for _ in range(bench.size(3, 1)):
                 for side in bench.rng.sample(list(sides), len(sides)):
                     with waiting(server, sides[side]) if sides[side] else contextlib.nullcontext():

@@ -90,6 +90,18 @@ class Process:
             self.child.wait(timeout)
 
 
+def commit(tree: Path = ROOT) -> str:
+    """Returns the commit of a tree of the project, marked if there are changes beside it."""
+    asked = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=, with changes"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "no commit"
+
+
+def inherited() -> dict[str, str]:
+    """Returns the variables that processes get from this one: none of them changes what is measured."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
+
+
 @contextlib.contextmanager
 def start(
     name: str,
@@ -115,7 +127,7 @@ def start(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree), **own, **(environment or {})},
+            env={**inherited(), "PYTHONPATH": str(tree), **own, **(environment or {})},
         )
     process = Process(name, child, port, log)
     try:

@@ -39,7 +39,7 @@ def claim1(bench: Bench) -> Report:
             on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
         ):
             queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
-            baseline = partial(transactions, cassandra, bench.pick(4, 2))
+            baseline = partial(transactions, cassandra, bench.pick(4, 0.5))
             supply = Supply(partial(fill, store, queue))
             calls: dict[str, Callable[[], Sample]] = {
                 f"queuey{way}": partial(supply.claimed_by, cycles, count)
@@ -48,7 +48,7 @@ def claim1(bench: Bench) -> Report:
             calls["read, claimed and deleted each"] = partial(baseline, "jobs")
             calls["a transaction each"] = partial(baseline, "claims")
             bench.interleave(calls, bench.size(WARM, 1))
-            samples = bench.interleave(calls, bench.size(5, 2))
+            samples = bench.interleave(calls, bench.size(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {wide_rows.PARTITIONS} partitions; messages a second."]
     *ours, whole, each = samples.items()
@@ -65,7 +65,7 @@ def claim100(bench: Bench) -> Report:
 
     Messages that are claimed before the read delay is over are read a second time. Those of a backlog are not.
     """
-    count = bench.size(40_000, 4_000)
+    count = bench.size(40_000, 1_000)
     texts = traffic.bodies(1000) * (count // 1000)
     with (
         nodes.cassandra(bench) as cassandra,
@@ -90,7 +90,7 @@ def claim100(bench: Bench) -> Report:
             "elasticmq, json, 10": receives,
         }
         bench.interleave(calls, bench.size(WARM, 1))
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {wide_rows.PARTITIONS} partitions; messages a second."]
     return Report("cassandra-claim100", "", rows, against_last(samples, goal=1, aim=2), notes)
@@ -99,7 +99,7 @@ def claim100(bench: Bench) -> Report:
 @measure("cassandra-hot", "Claims of one message from one partition: four processes of the service against one")
 def hot(bench: Bench) -> Report:
     """The processes share the queue's log, and know nothing of each other."""
-    count = bench.size(4_000, 500)
+    count = bench.size(4_000, 200)
     with contextlib.ExitStack() as stack:
         cassandra = stack.enter_context(nodes.cassandra(bench))
         store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
@@ -111,7 +111,7 @@ def hot(bench: Bench) -> Report:
             cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=name)
             calls[f"{workers} process(es)"] = partial(filled, store, queue, cycles, count)
         bench.interleave(calls, 1)
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     one, four = (traffic.rates(samples[name]) for name in calls)
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     verdict = Verdict("four processes / one", paired(four, one), goal=0.5, aim=1)
@@ -122,7 +122,7 @@ def hot(bench: Bench) -> Report:
 @measure("cassandra-dedup100", "Claims of 100 messages of a dedup queue on Cassandra, against a plain queue")
 def dedup100(bench: Bench) -> Report:
     """All bodies differ, and all messages wait before the first is claimed, so covers are written and asked for."""
-    count, numbers = bench.size(40_000, 4_000), itertools.count()
+    count, numbers = bench.size(40_000, 1_000), itertools.count()
     with (
         nodes.cassandra(bench) as cassandra,
         contextlib.closing(on_cassandra.prepare(cassandra)) as store,
@@ -138,7 +138,7 @@ def dedup100(bench: Bench) -> Report:
 
         calls = {kind: partial(of_new_queue, kind) for kind in ("dedup", "plain")}
         bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]

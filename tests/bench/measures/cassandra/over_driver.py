@@ -24,7 +24,7 @@ BATCHES = (50, 100)
 @measure("spark-raw", "A partition of Cassandra into Arrow: scan_arrow, scan, and the driver with its NumPy decoder")
 def read(bench: Bench) -> Report:
     """Every side is a process of its own that has read everything once before."""
-    count = bench.size(300_000, 20_000)
+    count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
         wide_rows.prepare(cassandra.address)
         slices.fill(cassandra.address, count)
@@ -44,7 +44,7 @@ def read(bench: Bench) -> Report:
 @measure("spark-raw-write", "Messages with given ids into Cassandra: load, and the driver's batches of one partition")
 def write(bench: Bench) -> Report:
     """The driver's rows have neither ends nor metadata, and nothing is looked up for them."""
-    count = bench.size(300_000, 20_000)
+    count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra:
         wide_rows.prepare(cassandra.address)
         on_cassandra.prepare(cassandra).close()

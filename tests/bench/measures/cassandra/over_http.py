@@ -45,7 +45,7 @@ EQUAL_MEANS = (Means(1, service.THREADS), Means(1, CONNECTIONS), Means(2, CONNEC
 
 def warm(bench: Bench, server: processes.Process, job: Job, connections: int = CONNECTIONS) -> None:
     """Lets a side run before it is measured."""
-    traffic.run(server, job, seconds=bench.pick(WARM_SECONDS, 2), connections=connections)
+    traffic.run(server, job, seconds=bench.pick(WARM_SECONDS, 0.3), connections=connections)
 
 
 @measure("cassandra-post1", "POST of one message on Cassandra, against a plain view that calls session.execute")
@@ -69,7 +69,7 @@ def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> 
     wide_rows.prepare(cassandra.address)
     on_cassandra.prepare(cassandra).close()
     environment = {"BENCH_CASSANDRA": cassandra.address.text}
-    seconds = bench.pick(2.5, 0.8)
+    seconds = bench.pick(2.5, 0.3)
     with contextlib.ExitStack() as stack:
         sides: dict[str, tuple[processes.Process, Job]] = {}
         for means in EQUAL_MEANS:
@@ -88,7 +88,7 @@ def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> 
         calls = {name: partial(run, server, job) for name, (server, job) in sides.items()}
         if wrk.PATH is not None:
             calls |= {name + BY_WRK: partial(wrk.run, *side, seconds=seconds) for name, side in sides.items()}
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     verdicts = equals(samples, "", goal, aim)
     if wrk.PATH is not None:
         verdicts += equals(samples, BY_WRK, goal, aim)
@@ -115,24 +115,24 @@ def equals(samples: dict[str, list[Sample]], generator: str, goal: float, aim: f
 def post100(bench: Bench) -> Report:
     """The baseline has neither HTTP nor JSON to do; its best number of callers counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
-    seconds = bench.pick(2, 0.8)
+    seconds = bench.pick(2, 0.3)
     with nodes.cassandra(bench) as cassandra:
         wide_rows.prepare(cassandra.address)
         on_cassandra.prepare(cassandra).close()
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
             warm(bench, server, job)
-            raw(cassandra, "insert", 2, bench.pick(WARM_SECONDS, 2))
+            raw(cassandra, "insert", 2, bench.pick(WARM_SECONDS, 0.3))
             calls = over_http(cassandra, server, job, seconds, (1, 4, CONNECTIONS))
             calls |= {raw_name(n): partial(raw, cassandra, "insert", n, seconds) for n in CALLERS}
-            samples = bench.interleave(calls, bench.size(5, 2))
+            samples = bench.interleave(calls, bench.size(5, 1))
     return compared(samples, 1, 1.5, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
 
 
 @measure("cassandra-get100", "GET of 100 messages on Cassandra, against one process that reads slices of 100 rows")
 def get100(bench: Bench) -> Report:
     """Slices from random places; the baseline makes nothing of its rows."""
-    count = bench.size(200_000, 20_000)
-    seconds = bench.pick(2, 0.8)
+    count = bench.size(200_000, 5_000)
+    seconds = bench.pick(2, 0.3)
     with nodes.cassandra(bench) as cassandra:
         wide_rows.prepare(cassandra.address)
         slices.fill(cassandra.address, count)
@@ -140,10 +140,10 @@ def get100(bench: Bench) -> Report:
         with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
             check_slice(server, job.requests[0])
             warm(bench, server, job)
-            raw(cassandra, "read", 2, bench.pick(WARM_SECONDS, 2))
+            raw(cassandra, "read", 2, bench.pick(WARM_SECONDS, 0.3))
             calls = over_http(cassandra, server, job, seconds, (1, 4, CONNECTIONS))
             calls |= {raw_name(n): partial(raw, cassandra, "read", n, seconds) for n in CALLERS}
-            samples = bench.interleave(calls, bench.size(5, 2))
+            samples = bench.interleave(calls, bench.size(5, 1))
     size = samples[http_name(CONNECTIONS)][0].size
     note = f"Slices of {BATCH} of {count:,} messages, from random places; an answer has {size:,.0f} B."
     return compared(samples, 1, 2, [note])
@@ -238,13 +238,13 @@ def peer(bench: Bench) -> Report:
 def three(bench: Bench) -> Report:
     """All nodes run all the time; those that are not asked are idle."""
     texts = traffic.bodies(1600)
-    seconds = bench.pick(2, 0.8)
+    seconds = bench.pick(2, 0.3)
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Sample]] = {}
         for count in (1, 3):
             cassandra = stack.enter_context(nodes.cassandra(bench, count))
             jobs = {
-                "GET of 100": reads(bench, cassandra, bench.size(50_000, 10_000)),
+                "GET of 100": reads(bench, cassandra, bench.size(50_000, 5_000)),
                 "POST of one": traffic.posts_of_one(QUEUE, texts[:64]),
                 "POST of 100": traffic.posts_of_many(QUEUE, texts, BATCH),
             }
@@ -254,7 +254,7 @@ def three(bench: Bench) -> Report:
                 calls[f"{what}, {count} node(s)"] = partial(
                     traffic.run, server, job, seconds=seconds, backend=cassandra
                 )
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
     verdicts = [
         Verdict(f"{what}: 3 nodes / 1 node", paired(rates[f"{what}, 3 node(s)"], rates[f"{what}, 1 node(s)"]))

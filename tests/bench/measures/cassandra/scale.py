@@ -39,7 +39,7 @@ LOOKED_UP = 2.0
 @measure("cassandra-queues", "Creating, listing and reading idle queues on Cassandra, when there are few and when many")
 def queues(bench: Bench) -> Report:
     """Two keyspaces on one node, both filled over HTTP: the first thousand creations against the last as well."""
-    few, many = bench.size(THOUSAND, 300), bench.size(100_000, 3000)
+    few, many = bench.size(THOUSAND, 150), bench.size(100_000, 400)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         servers: dict[int, Process] = {}
         rates: dict[str, Sample] = {}
@@ -94,7 +94,7 @@ def creations(numbers: range) -> Job:
 )
 def deep(bench: Bench) -> Report:
     """The messages' ids are three days old at most, so they lie in many buckets."""
-    count = bench.size(5_000_000, 100_000)
+    count = bench.size(5_000_000, 10_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra)
         queue = store.queue(service.APPLICATION, "bench")
@@ -130,7 +130,7 @@ def spread(store: Store, queue: Queue, count: int) -> list[Position]:
 def deletes(bench: Bench) -> Report:
     """Each queue has the same few live messages; all but one had many more before them."""
     gone = bench.size(100_000, 5000)
-    seconds = bench.pick(1, 0.4)
+    seconds = bench.pick(1, 0.3)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=PASTS)
         firsts = {name: past(store, name, gone) for name, past in PASTS.items()}
@@ -146,7 +146,7 @@ def deletes(bench: Bench) -> Report:
                     run = partial(traffic.run, server, traffic.gets([job], BATCH), connections=1, seconds=seconds)
                     calls[f"{name}, {what}"] = run
                     run()
-            samples = bench.interleave(calls, bench.size(5, 2))
+            samples = bench.interleave(calls, bench.size(5, 1))
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     verdicts = [
         Verdict(f"{name}, {what} / untouched", ratios, goal=BEHIND, better="lower")

@@ -61,7 +61,7 @@ def assignment(bench: Bench) -> Report:
             for side, way in (("ours", ours), ("round", dealt_round)):
                 change = Change(f"{kind}, {what}", after, way(members, {}))
                 sides[f"{change.name}, {side}"] = partial(carry_out, way, change)
-    samples = bench.interleave(sides, bench.size(11, 3))
+    samples = bench.interleave(sides, bench.size(11, 1))
     return Report("assignment", "", rows(samples), verdicts(samples), [f"{count:,} members; moves as details."])
 
 

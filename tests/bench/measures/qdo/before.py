@@ -26,7 +26,7 @@ MEMBERS = 4
 def before(bench: Bench) -> Report:
     """Both handle the same messages of one service, which is of this tree, in turns."""
     both = trees()
-    count = bench.size(300_000, 100_000)
+    count = bench.size(300_000, 40_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
@@ -36,7 +36,7 @@ def before(bench: Bench) -> Report:
                 for which, tree in both.items():
                     side = f"{name(handler, partitions)}, {which}"
                     calls[side] = partial(_handled, bench, server, count, handler, tree)
-        samples = bench.interleave(calls, bench.size(7, 2))
+        samples = bench.interleave(calls, bench.size(7, 1))
     for partitions in NUMBERS:
         for handler in workers.HANDLERS:
             side = name(handler, partitions)
@@ -66,7 +66,7 @@ class Turn(NamedTuple):
 @measure("qdo-rebalance-before", f"{PARTITIONS:,} partitions over {MEMBERS} members, one joins and leaves")
 def rebalance(bench: Bench) -> Report:
     """A group of each tree, one after the other, on one ZooKeeper server and one service."""
-    rounds = bench.size(4, 2)
+    rounds = bench.size(4, 1)
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, 1)).connect_string
         url = stack.enter_context(served(bench, 4 * rounds))

@@ -52,7 +52,7 @@ def curator(bench: Bench) -> Report:
         }
         for run in runs.values():
             run()
-        samples = bench.interleave(runs, bench.size(7, 2))
+        samples = bench.interleave(runs, bench.size(7, 1))
     return _report(samples, count)
 
 

@@ -106,7 +106,7 @@ def rebalance_three(bench: Bench) -> Report:
 
 def measured(bench: Bench, servers: int) -> Report:
     """Lets one come and go, each time beside a bare loop that creates as many nodes as have moved."""
-    rounds = bench.size(7, 2)
+    rounds = bench.size(7, 1)
     joins, leaves, quiet, bare = [], [], [], []
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, servers)).connect_string

@@ -47,7 +47,7 @@ def filled(bench: Bench, partitions: int, count: int, sync: str = "full") -> Ite
 @measure("qdo-worker", "One worker with an empty handler, against a bare loop over the client's batch reads")
 def one_worker(bench: Bench) -> Report:
     """The faster of the two clients counts; both sides read everything from the beginning in each run."""
-    count = bench.size(1_000_000, 200_000)
+    count = bench.size(1_000_000, 40_000)
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
         for partitions in PARTITIONS:
@@ -56,7 +56,7 @@ def one_worker(bench: Bench) -> Report:
                 calls[name(f"loop, {variant}", partitions)] = partial(bare, server, variant, count)
             for handler in workers.HANDLERS:
                 calls[name(f"worker, {handler}", partitions)] = partial(at_work, bench, server, count, handler)
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     verdicts = []
     for partitions in PARTITIONS:
         loops = {side: samples[side] for side in (name(f"loop, {v}", partitions) for v in batch_reads.VARIANTS)}
@@ -77,13 +77,13 @@ def one_worker(bench: Bench) -> Report:
 )
 def against_original(bench: Bench) -> Report:
     """One partition; the loop has one connection and waits for every answer, as the original did."""
-    count = bench.size(1_000_000, 200_000)
-    seconds = bench.pick(5, 1)
+    count = bench.size(1_000_000, 40_000)
+    seconds = bench.pick(5, 0.5)
     with filled(bench, 1, count, sync="normal") as server:
         calls: dict[str, Callable[[], Pace]] = {"three calls a message": partial(three, server, seconds)}
         for handler in workers.HANDLERS:
             calls[f"worker, {handler}"] = partial(at_work, bench, server, count, handler)
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(5, 1))
     under = rates(samples["three calls a message"])
     verdicts = [
         Verdict(f"worker, {h} / three calls", paired(rates(samples[f"worker, {h}"]), under), goal=10, aim=50)
@@ -98,7 +98,7 @@ def against_original(bench: Bench) -> Report:
 @measure("qdo-four", "Four workers against one, eight partitions, on SQLite")
 def four(bench: Bench) -> Report:
     """All on one machine, with the service."""
-    count = bench.size(1_000_000, 240_000)
+    count = bench.size(1_000_000, 48_000)
     with filled(bench, 8, count) as server:
         return several(bench, server, count)
 
@@ -106,7 +106,7 @@ def four(bench: Bench) -> Report:
 @measure("qdo-four-cassandra", "Four workers against one, eight partitions, on Cassandra")
 def four_on_cassandra(bench: Bench) -> Report:
     """One node, on the same processors."""
-    count = bench.size(320_000, 120_000)
+    count = bench.size(320_000, 24_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=())
         fill(store, 8, count)
@@ -121,7 +121,7 @@ def four_on_cassandra(bench: Bench) -> Report:
 def several(bench: Bench, server: Process, messages: int) -> Report:
     """Compares groups of different sizes."""
     calls = {f"{count} worker(s)": partial(at_work, bench, server, messages, "plain", count=count) for count in WORKERS}
-    samples = bench.interleave(calls, bench.size(5, 2))
+    samples = bench.interleave(calls, bench.size(5, 1))
     one, more = (rates(samples[side]) for side in calls)
     verdict = Verdict(f"{WORKERS[1]} workers / {WORKERS[0]} worker", paired(more, one))
     note = f"{messages:,} messages of {traffic.BODY_BYTES} B; workers and service share the processors."

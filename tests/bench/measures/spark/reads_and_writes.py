@@ -36,7 +36,7 @@ BEST_WALL, BEST_WRITES = 1.1, 2.5
 @measure("spark-scan", "Scanning a queue on Cassandra into Spark: queuey, the JVM connector, rows as tuples")
 def scan(bench: Bench) -> Report:
     """Three sessions on one node; each scans all rows into Spark's sink that does nothing."""
-    count = bench.size(300_000, 20_000)
+    count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)
         stack.callback(store.close)
@@ -75,7 +75,7 @@ def scan(bench: Bench) -> Report:
 )
 def write(bench: Bench) -> Report:
     """Both sides read the same Parquet file; the connector is given ids, queuey reserves them."""
-    count = bench.size(300_000, 20_000)
+    count = bench.size(300_000, 5_000)
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)
         stack.callback(store.close)
