@@ -160,7 +160,6 @@ class Gateway:
         self._contention: Contention
         self._scheduler: LoopScheduler
         self._begun: dict[asyncio.Future[Response], tuple[float, Callable[[], Outcome], Deferred, str]] = {}
-        self._ended_here: list[tuple[Any, Exception | None]] = []
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called before the first request, in the loop's thread."""
@@ -327,8 +326,15 @@ class Gateway:
     async def _work(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
         if _reads(environ["REQUEST_METHOD"], environ, hot) or self._is_short_read(environ, hot):
             return await self._read(environ, hot, tenant)
-        reads = environ["REQUEST_METHOD"] in {"GET", "HEAD"}
-        return await self._threads.run(tenant, partial(self._run, environ), computes=reads)
+        size = len(environ.get(BODY, b""))
+        # A long batch is under way like a short post: what comes behind it waits for its commit.
+        weight = await self._scheduler.enter(tenant, size) if size > SHORT_BODY and self._contention.several else 0
+        try:
+            reads = environ["REQUEST_METHOD"] in {"GET", "HEAD"}
+            return await self._threads.run(tenant, partial(self._run, environ), computes=reads)
+        finally:
+            if weight:
+                self._scheduler.leave(tenant, weight)
 
     async def _read(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
         """Answers a read, whose answer may have a page of bodies."""
@@ -390,13 +396,13 @@ class Gateway:
             if not isinstance(result, Deferred):
                 return result
             future: asyncio.Future[Response] = self._loop.create_future()
-            self._ended_here.clear()
+            ended: list[tuple[Any, Exception | None]] = []
             try:
-                withdraw = result.begin(partial(self._ended, future))
+                withdraw = result.begin(partial(self._ended, future, ended))
             except QueueyError as error:
                 return result.finish(None, error)
-            if self._ended_here:
-                return result.finish(*self._ended_here.pop())
+            if ended:
+                return result.finish(*ended[0])
             self._begun[future] = (began + self._deadline, withdraw, result, tenant)
             if client is not None:
                 client.left = partial(self._give_up, future, left=True)
@@ -409,10 +415,16 @@ class Gateway:
             if weight:
                 self._scheduler.leave(tenant, weight, used or time.monotonic() - began)
 
-    def _ended(self, future: asyncio.Future[Response], value: object, error: Exception | None) -> None:
+    def _ended(
+        self,
+        future: asyncio.Future[Response],
+        ended: list[tuple[Any, Exception | None]],
+        value: object,
+        error: Exception | None,
+    ) -> None:
         """Takes the end of work: from a thread of the store, or in this one before what begins it returns."""
-        if get_ident() == self._thread:
-            self._ended_here.append((value, error))
+        if get_ident() == self._thread and future not in self._begun:
+            ended.append((value, error))
         else:
             self._tell(self._finish, future, value, error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,8 @@ from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import ALWAYS, Request, running, until
 
 INFO = "/v1/queuey/q/info"
+MISSING = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
+"""A message that does not exist."""
 
 
 def asked(key: str | None, method: str = "GET", path: str = INFO, body: bytes = b"", query: str = "") -> Request:
@@ -96,8 +99,7 @@ def test_long_reads_of_one_run_one_by_one_while_another_waits(
     async def work(gateway: Gateway) -> None:
         greedy = [asyncio.create_task(asked(key).to(gateway)) for _ in range(20)]
         await until(lambda: held.begun == 3)
-        path = "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15
-        mine = asyncio.create_task(asked(GUEST_KEY, path=path).to(gateway))
+        mine = asyncio.create_task(asked(GUEST_KEY, path=MISSING).to(gateway))
         await until(lambda: slow.begun == 1)
         await asyncio.sleep(0.05)
         held.let(3)
@@ -109,6 +111,32 @@ def test_long_reads_of_one_run_one_by_one_while_another_waits(
         slow.let(1)
         assert (await mine).status == 200
         assert {reply.status for reply in await asyncio.gather(*greedy)} == {200}
+
+    running(app, threads=8, patience=0.001)(work)
+
+
+@pytest.mark.usefixtures("queue")
+def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(app: Any, between: InterposedStore) -> None:  # noqa: ANN401
+    """While another tenant has a request under way, one long body of a tenant is on its way into the store."""
+    slow = Held(between, Store.fetch)
+    held = Held(between, Store.append)
+
+    async def work(gateway: Gateway) -> None:
+        mine = asyncio.create_task(asked(GUEST_KEY, path=MISSING).to(gateway))
+        await until(lambda: slow.begun == 1)
+        batch = json.dumps({"messages": [{"body": "x" * 200_000}] * 4}).encode()
+        greedy = [asked(KEY, "POST", "/v1/queuey/q", batch) for _ in range(5)]
+        for request in greedy:
+            request.headers.append(("content-type", "application/json"))
+        tasks = [asyncio.create_task(request.to(gateway)) for request in greedy]
+        for number in range(1, 6):
+            await until(lambda number=number: held.begun == number)  # type: ignore[misc]
+            await answered(gateway, 3)
+            assert held.begun == number
+            held.let(1)
+        assert {reply.status for reply in await asyncio.gather(*tasks)} == {201}
+        slow.let(1)
+        assert (await mine).status == 200
 
     running(app, threads=8, patience=0.001)(work)
 

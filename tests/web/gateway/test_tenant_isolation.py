@@ -478,6 +478,35 @@ def test_polls_with_something_to_read_need_no_place(run: Run, owner: Caller) -> 
     assert [reply.bodies for reply in run(work)] == [["x"]] * 5
 
 
+def test_the_end_of_one_request_answers_no_other() -> None:
+    """Work that ends in the loop's thread, while another request begins, answers the request that it belongs to."""
+
+    class Ending(Stub):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ends: list[Done] = []
+
+        def begin(self, *_: object) -> Deferred:
+            mine = len(self.ends)
+
+            def begin(done: Done) -> Callable[[], Outcome]:
+                self.ends.append(done)
+                if mine:
+                    self.ends[0]("first", None)
+                    done("second", None)
+                return lambda: "none"
+
+            return Deferred(begin, lambda value, _error: text_response(value))
+
+    async def work(gateway: Gateway) -> list[bytes]:
+        first = asyncio.create_task(Request("POST", "/v1/a/q", b"x").to(gateway))
+        await until(lambda: bool(gateway._begun))
+        second = await Request("POST", "/v1/a/q", b"x").to(gateway)
+        return [reply.body for reply in (await first, second)]
+
+    assert running(Ending())(work) == [b"first", b"second"]
+
+
 def test_making_an_answer_counts_as_use_of_the_loop() -> None:
     """What the answer to a long batch takes, after its commit, is charged to its application."""
 
