@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ LEAST_ROOM = 2 << 20
 """Bytes that must be free on the disk for the store to call itself well."""
 LOG_BYTES = 2 << 20
 """Bytes of bodies after which the log is worth copying: an eighth of those at which a commit would do it."""
+
+
+_COMES_DUE = "SELECT 1 FROM messages WHERE queue_partition = ? AND ticks > ? AND ticks <= ? LIMIT 1"
 
 
 class SqliteQueueCache:
@@ -117,19 +120,26 @@ class Database:
         if queue.version != self.read_catalogue(connection):
             row_codec.verify(connection, queue)
 
-    def read_clock(self, connection: Connection, *, wait: bool = True) -> tuple[int, int]:
+    def read_clock(
+        self, connection: Connection, partitions: Iterable[int] | None = None, *, wait: bool = True
+    ) -> tuple[int, int]:
         """Returns the highest tick that is certainly readable, and the version of the catalogue.
 
         Sampled before the rows that it bounds are read. If a delayed message has come due, the clock is moved on in a
         write transaction first, so that no id is made below it afterwards; where that fails, the clock as it stands
         is exact all the same, and the message shows later.
 
+        Args:
+            connection: Where to read.
+            partitions: Those that are read (``qp``): messages that come due elsewhere move nothing. None: all.
+            wait: Move the clock on if that is necessary.
+
         Raises:
             StoreBusy: The clock has to be moved on, and ``wait`` is false.
         """
         row: Any = connection.execute(row_codec.CLOCK).fetchone()
         last, catalogue, due, _ = row
-        if due is not None and last < due <= self.clock():
+        if due is not None and last < due <= (now := self.clock()) and _comes_due(connection, partitions, last, now):
             if not wait:
                 message = "a delayed message has come due"
                 raise StoreBusy(message)
@@ -181,6 +191,11 @@ class Database:
         self.writer.close(timeout)
         self.queues.clear()
         self.readers.close(min(timeout, 2.0))
+
+
+def _comes_due(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:
+    """Returns whether any of the partitions has a message above ``last`` that is due."""
+    return partitions is None or any(connection.execute(_COMES_DUE, (qp, last, now)).fetchall() for qp in partitions)
 
 
 def _nobody(_transaction: Transaction) -> None:

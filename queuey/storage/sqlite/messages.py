@@ -118,7 +118,7 @@ class SqliteMessages(Scanning):
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """See the contract."""
         with self._db.readers.reading() as connection:
-            safe = self._sample(connection, queue)
+            safe = self._sample(connection, queue, [piece.partition for piece in slices])
             return self._pages(connection, queue, slices, safe)
 
     def _pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
@@ -149,7 +149,7 @@ class SqliteMessages(Scanning):
         error: QueueyError | None = None
         try:
             with self._db.readers.reading(wait=False) as connection, hastily(connection):
-                safe = self._sample(connection, queue, wait=False)
+                safe = self._sample(connection, queue, [part.partition], wait=False)
                 [page] = self._pages(connection, queue, [part], safe)
         except TooLong:
             if len(self._long) >= _LONG:
@@ -167,14 +167,23 @@ class SqliteMessages(Scanning):
         done(page, error)
         return True
 
-    def _sample(self, connection: Connection, queue: Queue, *, wait: bool = True) -> int:
+    def _sample(
+        self, connection: Connection, queue: Queue, numbers: Iterable[int] | None = None, *, wait: bool = True
+    ) -> int:
         """Returns the horizon without the read delay, having made sure that the queue's row is current.
+
+        Args:
+            connection: Where to read.
+            queue: The row.
+            numbers: Of the partitions that are read; None: all.
+            wait: See ``Database.read_clock``.
 
         Raises:
             QueueChanged: It is not.
             StoreBusy: It would have to wait, and may not.
         """
-        last, catalogue = self._db.read_clock(connection, wait=wait)
+        partitions = (queue.qid << 8 | n for n in numbers or range(1, queue.partitions + 1))
+        last, catalogue = self._db.read_clock(connection, partitions, wait=wait)
         if queue.version != catalogue:
             row_codec.verify(connection, queue)
         return last + 1

@@ -250,6 +250,24 @@ class TestReadsBegun:
         assert shown_bodies(store, queue) == ["later"]
         assert self.bodies(store, queue) == ["later"]
 
+    def test_delayed_messages_elsewhere_take_no_write(self, store: SqliteStore, clock: Clock) -> None:
+        """Reads of a partition write nothing for messages that come due in another, which shows them all the same."""
+        queue, other = make_queue(store, partitions=2), make_queue(store)
+        say(store, queue, "mine")
+        store.append(other, [new(str(n), delay=n) for n in range(1, 6)])
+        store.append(queue, [new("later", partition=2, delay=3)])
+        assert shown_bodies(store, queue) == ["mine"]
+        commits = store._db.writer.commits
+        for _ in range(5):
+            clock.advance(1.1)
+            assert shown_bodies(store, queue) == ["mine"]
+            assert self.bodies(store, queue) == ["mine"]
+        assert store._db.writer.commits == commits
+        assert self.bodies(store, queue, partition=2) is None
+        assert shown_bodies(store, other) == list("12345")
+        assert self.bodies(store, queue, partition=2) == ["later"]
+        assert store._db.writer.commits == commits + 1
+
     def test_very_many_rows_are_left_to_threads(self, store: SqliteStore, clock: Clock) -> None:
         """A read that would walk over very many expired messages is broken off; other partitions are read as ever."""
         queue = make_queue(store, partitions=2)
