@@ -329,7 +329,7 @@ class LongPolls:
         """Lets those try again whose turn it is."""
         self._dispatching = False
         begun = 0
-        while begun < STEP and (poll := self._turns.take(self._fits)) is not None:
+        while begun < STEP and self.trying.free > 0 and (poll := self._turns.take(self._fits)) is not None:
             poll.queued = False
             if poll.future is not None and not poll.future.done():
                 self.trying.change(poll.tenant, 1)

@@ -121,6 +121,30 @@ def test_idling_saves_nothing_up() -> None:
     assert len(turns) == 10
 
 
+def test_a_job_is_found_at_once_among_thousands_of_tenants() -> None:
+    """However many tenants wait, to take a job looks at one of them, and at those whose jobs do not fit."""
+    turns: FairQueue[int] = FairQueue()
+    for number in range(4000):
+        turns.put(str(number), number)
+        turns.put(str(number), number)
+    looked: list[str] = []
+
+    def fits(tenant: str, job: int) -> bool:
+        looked.append(tenant)
+        return job >= 3
+
+    taken = []
+    for _ in range(8000 - 6):
+        found = turns.take_with_tenant(fits)
+        assert found is not None
+        taken.append(found[1])
+        turns.charge(found[0], 1.0)
+    assert Counter(taken) == dict.fromkeys(range(3, 4000), 2)
+    assert taken[:3997] == list(range(3, 4000))
+    assert len(looked) == 8000 - 6 + 3 * (8000 - 6)
+    assert turns.take_with_tenant(fits) is None
+
+
 def test_jobs_that_do_not_fit_hold_up_nobody_else() -> None:
     """A tenant whose next job has no room waits; the others go on. What nobody wants any more is taken out."""
     turns: FairQueue[str] = FairQueue()
@@ -130,3 +154,6 @@ def test_jobs_that_do_not_fit_hold_up_nobody_else() -> None:
     assert turns.take(lambda _, job: job == "small") is None
     assert turns.drop(lambda job: job == "large") == [("a", "large")]
     assert not turns
+    turns.put("a", "again")
+    assert turns.take(lambda *_: True) == "again"
+    assert turns.take(lambda *_: True) is None
