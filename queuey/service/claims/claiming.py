@@ -248,8 +248,8 @@ def begin_each(
 def begin_after(
     first: Callable[[Done], Callable[[], Outcome]], then: Callable[[], Callable[[], Outcome]], done: Done
 ) -> Callable[[], Outcome]:
-    """Begins something when something else has succeeded; reports the error if that fails."""
-    lock = threading.Lock()
+    """Begins something when something else has succeeded, perhaps at once; reports the error if that fails."""
+    lock = threading.RLock()
     given_up: list[Callable[[], Outcome]] = []
     gone = False
 
@@ -262,7 +262,7 @@ def begin_after(
                 given_up.append(then())
 
     with lock:
-        given_up.append(first(told))
+        given_up.insert(0, first(told))
 
     def give_up() -> Outcome:
         nonlocal gone

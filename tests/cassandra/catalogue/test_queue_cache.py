@@ -131,6 +131,23 @@ def test_a_refresh_that_fails(driver: ScriptedDriver) -> None:
         rows.current(QUEUE)
 
 
+def test_a_refresh_that_cannot_begin(driver: ScriptedDriver) -> None:
+    """An unforeseen error of the driver changes nothing either, and the next use tries again."""
+    rows = rows_of(driver)
+    rows.current(QUEUE)
+    driver.boottime += C * 0.6
+    real = driver.begin
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no thread")
+
+    driver.begin = fail  # type: ignore[method-assign]
+    assert rows.get("app", "queue") is not None
+    driver.begin = real  # type: ignore[method-assign]
+    assert rows.get("app", "queue") is not None
+    assert len(driver.begun) == 1
+
+
 def test_a_refresh_that_finds_nothing(driver: ScriptedDriver) -> None:
     """A row that is gone when it is read again is dropped."""
     rows = rows_of(driver)

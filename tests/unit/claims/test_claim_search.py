@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -10,12 +11,30 @@ import pytest
 from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue
-from queuey.service.claims.claiming import ClaimSearch, JoinedAck
+from queuey.service.claims.claiming import ClaimSearch, JoinedAck, begin_after
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.turns import Turns
 
 QUEUE = Queue(application="a", name="q", uid=1, qid=7, partitions=3)
+
+
+def test_what_succeeds_at_once_begins_the_next() -> None:
+    """A check that answers before it returns holds up nothing, and giving up afterwards gives up what it began."""
+    ended: list[object] = []
+
+    def check(told: Callable[[object, Exception | None], None]) -> Callable[[], Outcome]:
+        told(None, None)
+        return lambda: "none"
+
+    def begin() -> None:
+        give_up = begin_after(check, lambda: lambda: "unknown", lambda *end: ended.append(end))
+        ended.append(give_up())
+
+    thread = threading.Thread(target=begin, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert ended == ["unknown"]
 
 
 class Scene:

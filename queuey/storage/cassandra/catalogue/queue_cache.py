@@ -334,4 +334,7 @@ class QueueCache:
             else:
                 self._drop(key, began)
 
-        self._driver.begin(FIND, key, consistency=self._options.catalogue_read, done=done)
+        try:
+            self._driver.begin(FIND, key, consistency=self._options.catalogue_read, done=done)
+        except Exception as error:  # noqa: BLE001 - the row is still good; the next refresh tries again
+            done(None, error)
