@@ -136,7 +136,8 @@ class Rule:
 class Log:
     """Which statements were sent, in order; how many side by side each time that some were; rows at which levels.
 
-    Also the rows and bytes of the answers that messages were read by, and the bytes of each round that was waited for.
+    Also the rows and bytes of the answers that messages were read by, the bytes of the longest of them, and those of
+    each round that was waited for.
     """
 
     statements: list[Statement] = field(default_factory=list)
@@ -144,13 +145,14 @@ class Log:
     levels: dict[Statement, set[str]] = field(default_factory=dict)
     bytes: int = 0
     rows: int = 0
+    longest: int = 0
     round_bytes: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
         """Forgets all of it."""
         for what in (self.statements, self.rounds, self.levels, self.round_bytes):
             what.clear()
-        self.bytes = self.rows = 0
+        self.bytes = self.rows = self.longest = 0
 
     def count(self, wanted: Iterable[Statement]) -> int:
         """Returns how many of these were sent."""
@@ -324,6 +326,7 @@ class _Interposed(Driver):
         def weighed(body: bytes) -> Rows:
             found = decode(body)
             self._wire.log.bytes += len(body)
+            self._wire.log.longest = max(self._wire.log.longest, len(body))
             self._wire.log.rows += len(found)
             return found
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LOADED_AT_ONCE = 5000
 """Messages that are divided among buckets together."""
+MOST_BYTES = 64 << 20
+"""A page of a bucket has no more, however short the rows before it were."""
 LOOKS = 64
 """Partitions of one queue whose buckets are looked up together to be measured."""
 SAMPLE = 100
@@ -149,7 +151,8 @@ class CassandraBulk(CassandraMessages):
             return
         key = (row.queue.qid, part.partition)
         note = self._noting(queue, now)
-        reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, part.limit, part.max_bytes, note)
+        most = min(part.limit, max(1, MOST_BYTES // self._longest(row))) if bodies else part.limit
+        reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, most, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)
         at = part.lower
         while at < upper:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -107,6 +108,7 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
     span = _Span()
     while at < extent.upper:
         stop = _before_what_is_ahead(sources, at, min(extent.upper, _window_end(time_buckets, at[0], narrow)))
+        _, stop = filling.near(sources, at, stop)
         probes = filling.probes(sources, at, stop)
         if probes and span.ticks:
             stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
@@ -125,6 +127,7 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
             merged.pop()
         if filling.take(merged):
             return Gathered(filling.messages, ids.following(filling.messages[-1].position), more=True)
+        filling.learn(probes, found, cut)
         at = cut
         narrow = min(MOST_NARROW, narrow * 2)
     return Gathered(filling.messages, extent.upper, more=False)
@@ -137,7 +140,7 @@ def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: floa
     filling, narrow, at = _Filling(wanted, first, most), 1, extent.upper
     span = _Span()
     while at > extent.lower:
-        stop = max(extent.lower, _window_start(time_buckets, at, narrow))
+        stop, _ = filling.near(sources, max(extent.lower, _window_start(time_buckets, at, narrow)), at)
         probes = filling.probes(sources, stop, at)
         if probes and span.ticks:
             stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
@@ -157,6 +160,7 @@ def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: floa
             merged.pop()
         if filling.take(merged):
             return Gathered(filling.messages, ids.preceding(filling.messages[-1].position), more=True)
+        filling.learn(probes, found, cut)
         at = cut
         narrow = min(MOST_NARROW, narrow * 2)
     return Gathered(filling.messages, ids.preceding(extent.lower), more=False)
@@ -170,25 +174,59 @@ class _Filling:
         first, most: As for :func:`ascend`.
     """
 
-    __slots__ = ("_first", "_most", "_size", "_wanted", "messages")
+    __slots__ = ("_first", "_most", "_rest", "_size", "_wanted", "messages")
 
     def __init__(self, wanted: Slice, first: float, most: float) -> None:
         self._wanted = wanted
         self._first = first
         self._most = most
         self._size = 0
+        self._rest: dict[Bucket, Position] = {}
+        """Of the buckets that were asked: up to where they are known to hold nothing more."""
         self.messages: list[Message] = []
 
     def probes(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> list[Probe]:
         """Returns what to ask each source for between two positions."""
-        spans = [
-            (time_bucket, low, high)
-            for time_bucket, lowest in sources
-            if (low := max(start, lowest)) < (high := min(stop, (time_bucket.end, LOW_MIN)))
-        ]
+        spans = self._spans(sources, start, stop)
         limit = self._limit(len(spans))
         kind = self._wanted.descending, self._wanted.bodies
         return [Probe(time_bucket, low, high, limit, *kind) for time_bucket, low, high in spans]
+
+    def _spans(
+        self, sources: Sequence[BucketSource], start: Position, stop: Position
+    ) -> list[tuple[Bucket, Position, Position]]:
+        """Returns the buckets that may hold something between two positions, and where."""
+        found = []
+        for time_bucket, lowest in sources:
+            low, high = max(start, lowest), min(stop, (time_bucket.end, LOW_MIN))
+            if (rest := self._rest.get(time_bucket)) is not None:
+                low, high = (low, min(high, rest)) if self._wanted.descending else (max(low, rest), high)
+            if low < high:
+                found.append((time_bucket, low, high))
+        return found
+
+    def near(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> tuple[Position, Position]:
+        """Lets a window end where a bucket goes on that has been asked, if others may hold something before.
+
+        Its next rows, which have come once already, are not asked for again until the page reaches them.
+        """
+        known = [rest for rest in self._rest.values() if start < rest < stop]
+        if known:
+            nearer = (max(known), stop) if self._wanted.descending else (start, min(known))
+            if self._spans(sources, *nearer):
+                return nearer
+        return start, stop
+
+    def learn(self, probes: Sequence[Probe], answers: Sequence[Rows], cut: Position) -> None:
+        """Notes what a round has shown of its buckets beyond the position up to which the page has everything."""
+        down = self._wanted.descending
+        for probe, answer in zip(probes, answers, strict=True):
+            place = bisect_left(answer, x=True, key=lambda row: (message_codec.position_of(row[0]) < cut) == down)
+            if place < len(answer):
+                rest = message_codec.position_of(answer[place][0])
+                self._rest[probe.time_bucket] = ids.following(rest) if down else rest
+            elif len(answer) < probe.limit:
+                self._rest[probe.time_bucket] = probe.lower if down else probe.upper
 
     def _limit(self, time_buckets: int) -> int:
         """Returns how many rows to ask each bucket for: what is lacking, but no more than the page's bytes allow.
