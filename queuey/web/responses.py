@@ -38,6 +38,8 @@ JSON: Header = ("Content-Type", "application/json; charset=utf-8")
 PROBLEM: Header = ("Content-Type", "application/problem+json")
 NO_CONTENT = 204
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
+NO_STORE: Header = ("Cache-Control", "no-store")
+"""Is added to every response without a Cache-Control: caches may otherwise keep messages, which a key protects."""
 
 PIECE = 64 * 1024
 """Bytes of a long body that are made, and sent, together."""
@@ -62,10 +64,15 @@ class Response:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answers the server, as WSGI wants it."""
-        start_response(STATUS_LINES[self.status], [*self.headers, ("Content-Length", str(self.size))])
+        headers = [*_with_cache_control(self.headers), ("Content-Length", str(self.size))]
+        start_response(STATUS_LINES[self.status], headers)
         if environ["REQUEST_METHOD"] == "HEAD":
             return ()
         return self.body if isinstance(self.body, list) else (self.body,)
+
+
+def _with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
+    return headers if any(name == NO_STORE[0] for name, _ in headers) else (*headers, NO_STORE)
 
 
 def body_of(pieces: list[bytes]) -> Body:
@@ -96,11 +103,11 @@ def _raw(header: Header) -> tuple[bytes, bytes]:
     return header[0].encode("latin-1"), header[1].encode("latin-1")
 
 
-_USUAL: dict[tuple[Header, ...], list[tuple[bytes, bytes]]] = {(header,): [_raw(header)] for header in (JSON, TEXT)}
+_USUAL = {headers: [_raw(kind), _raw(NO_STORE)] for kind in (JSON, TEXT) for headers in ((kind,), (kind, NO_STORE))}
 
 
 def _raw_headers(response: Response) -> list[tuple[bytes, bytes]]:
-    return _USUAL.get(response.headers) or [_raw(header) for header in response.headers]
+    return _USUAL.get(response.headers) or [_raw(header) for header in _with_cache_control(response.headers)]
 
 
 def _content_length(size: int) -> tuple[bytes, bytes]:

@@ -59,6 +59,7 @@ def test_mq_in_process(mq: Call) -> None:
     posted = mq("POST", "/mq/q/messages", b"\xff")
     fetched = mq("GET", "/mq/q/messages", b"")
     assert (fetched.status, fetched.body) == (200, b"\xff")
+    assert fetched.headers["Cache-Control"] == "no-store"
     assert fetched.headers["X-Message-Id"] == posted.headers["X-Message-Id"]
     assert mq("DELETE", f"/mq/q/messages/{posted.headers['X-Message-Id']}", b"").status == 202
     assert mq("GET", "/mq/q/unknown", b"").status == 404

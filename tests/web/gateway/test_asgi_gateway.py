@@ -50,6 +50,39 @@ class Held:
         return lambda: self.outcome
 
 
+def test_no_cache_keeps_an_answer(run: Run, owner: Caller) -> None:
+    """No cache may keep an answer: at once or from a thread, short or long, to HEAD, raw, or of an error."""
+    owner.create("q", type="public")
+    owner.post("q", "x" * 200_000)
+    [message] = owner.get("q").messages
+    at = "/v1/queuey/q"
+    public = Request("GET", at)
+    public.headers = []
+    requests = [
+        public,
+        Request("GET", at),
+        Request("HEAD", at),
+        Request("GET", f"{at}/{message['message_id']}", query="raw=1"),
+        Request("GET", f"{at}/info"),
+        Request("GET", f"{at}/peek"),
+        Request("GET", at, query="strict=1&unknown=1"),
+        Request("GET", "/v1/queuey/none"),
+        Request("GET", "/nowhere"),
+        Request("GET", "/metrics"),
+        Request("POST", at, b"y"),
+        Request("POST", f"{at}/claims"),
+    ]
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        return [await request.to(gateway) for request in requests]
+
+    replies = run(work)
+    assert {reply.status for reply in replies} >= {200, 201, 400, 404}
+    for request, reply in zip(requests, replies, strict=True):
+        kept = [value for name, value in request.answer_headers if name.lower() == "cache-control"]
+        assert kept == ["no-store"], (request.method, request.path, reply.status)
+
+
 # Bodies
 
 

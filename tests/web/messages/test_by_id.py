@@ -123,6 +123,7 @@ def test_raw_is_safe_to_serve(owner: Caller, queue: str) -> None:
         "X-Message-Id": ID,
         "X-Timestamp": owner.get(f"{queue}/2:{ID}").messages[0]["timestamp"],
         "X-Partition": "2",
+        "Cache-Control": "no-store",
         "Content-Length": "8",
     }
 
