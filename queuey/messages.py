@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -83,8 +85,11 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
 
-FREE_HEADERS = 256
-"""Bytes of headers that a message may have without their counting into a page's bytes."""
+FRAME = 256
+"""Bytes at most that an answer has around the body of a message: its id, time, partition and receipt."""
+MOST_ESCAPED = 6
+"""Bytes at most that JSON takes for a character of text, or for a byte."""
+_encode = msgspec.json.Encoder().encode
 
 
 class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -197,20 +202,55 @@ class Message(msgspec.Struct, gc=False):
         return ids.timestamp_text(self.ticks)
 
 
+def body_bytes(body: str | bytes) -> int:
+    """Returns the bytes of a body, of text as UTF-8."""
+    return len(body) if isinstance(body, bytes) or body.isascii() else len(body.encode())
+
+
+def rendered_bytes(body: str | bytes, meta: Meta | None) -> int:
+    """Returns how many bytes a message takes in an answer, at most: all limits on bytes count these."""
+    size = FRAME if meta is None else FRAME + _bytes_beside(meta)
+    if isinstance(body, bytes):
+        return size + 4 * (len(body) + 2) // 3
+    return size + (body_bytes(body) if meta is not None and meta.json else len(_encode(body)))
+
+
+@lru_cache(maxsize=1024)
+def _bytes_beside(meta: Meta) -> int:
+    """Returns how many bytes the content type and the headers take."""
+    return len(_encode({"content_type": meta.content_type or "", "headers": dict(meta.headers)}))
+
+
+def bytes_of(messages: Iterable[Message]) -> int:
+    """Returns the sum of what messages take in an answer."""
+    return sum([rendered_bytes(message.body, message.meta) for message in messages])
+
+
+def bytes_at_most(messages: Iterable[Message]) -> int:
+    """Returns a bound of :func:`bytes_of` that is quickly found."""
+    return sum(
+        [
+            FRAME + MOST_ESCAPED * len(message.body)
+            if message.meta is None
+            else rendered_bytes(message.body, message.meta)
+            for message in messages
+        ]
+    )
+
+
 class Slice(msgspec.Struct, frozen=True, gc=False):
     """A range of one partition: positions in ``[lower, upper)``.
 
     Attributes:
         limit: At most so many messages.
-        max_bytes: The page ends with the message whose body brings the sum of body lengths to this or above. What is
-            kept with a body counts as well where it is longer than ``FREE_HEADERS`` bytes.
+        max_bytes: The page ends with the message that brings the sum of :func:`rendered_bytes` to this or above.
         descending: Newest first.
         delayed: Keep below the queue's read delay. False reads up to what is certainly committed; on a store with
             eventual consistency a cursor taken from such a page may miss messages.
         ahead: With ``delayed``: show also what lies between the horizon and now. The horizon is that of the store then,
             whatever the queue's own read delay is, and ``Page.next`` may lie above it.
-        bodies: With ``ahead``. False: only positions and ends are of interest; a store may leave everything else of
-            the messages out, which counts as nothing into ``max_bytes`` then.
+        bodies: False: only positions and ends are of interest; a store leaves the bodies out, and all that is left
+            counts as nothing into ``max_bytes``.
     """
 
     partition: int
@@ -222,6 +262,10 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     delayed: bool = True
     ahead: bool = False
     bodies: bool = True
+
+    def put_off(self, horizon: int) -> Page:
+        """Returns the page of a slice that is not read now: it goes on where the slice begins."""
+        return Page([], horizon, ids.preceding(self.upper) if self.descending else self.lower, more=True)
 
 
 class Page(msgspec.Struct, gc=False):

@@ -12,14 +12,13 @@ from queuey import ids
 from queuey.claims import digest_of, partition_of
 from queuey.errors import InvalidRequest, Outcome, TooLarge
 from queuey.ids import Position
-from queuey.messages import Location, Message, NewMessage, PostKey, PostResult, Queue
+from queuey.messages import Location, Message, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
 from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
 from queuey.service.post_keys import key_of
 from queuey.service.queue_access import QueueAccess
-from queuey.service.ranges import body_bytes
 from queuey.storage import Store
 
 Begun = Callable[[Any, Exception | None], None]
@@ -159,7 +158,7 @@ class MessageUseCases:
         """
         locations = list(dict.fromkeys(locations))
         most = self._limits.max_batch_bytes
-        size = len(draft.body.encode() if isinstance(draft.body, str) else draft.body)
+        size = body_bytes(draft.body)
         if len(locations) > 1 and size * len(locations) > most:
             text = f"{len(locations)} copies of {size} bytes are more than {most} bytes together"
             raise TooLarge({"body": text})
@@ -190,9 +189,9 @@ class MessageUseCases:
         for at in range(0, len(locations), step):
             some = locations[at : at + step]
             found = access.use(lambda queue, some=some: self._store.fetch(queue, _within(queue, some)))  # type: ignore[misc]
-            weight += body_bytes(found)
+            weight += bytes_of(found)
             if weight > self._limits.page_bytes and len(locations) > 1:
-                text = f"Bodies are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
+                text = f"The messages are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
                 raise TooLarge({"InvalidMessageID": text})
             messages += found
         self._metrics.delivered(len(messages))

@@ -10,8 +10,8 @@ from queuey import ids
 from queuey.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice
 
-MERGE_MINIMUM = 16
-"""Messages to ask of each partition at least when merging many of them."""
+FRAME, FRAME_OF_PARTITION = 512, 128
+"""Bytes that an answer has at most beside the messages of a queue, and for each partition that is read."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -156,11 +156,6 @@ def nothing() -> Slice:
     return Slice(1, FIRST, FIRST, limit=1)
 
 
-def put_off(asked: Sequence[Slice]) -> list[Page]:
-    """Returns the pages of slices that are not read now: empty, to be gone on from where they begin."""
-    return [Page([], 0, ids.preceding(piece.upper) if piece.descending else piece.lower, more=True) for piece in asked]
-
-
 def furthest_behind(asked: Sequence[Slice]) -> list[Slice]:
     """Returns slices in the order of reading if a page cannot hold all: those put off last time come first."""
     return sorted(
@@ -177,67 +172,6 @@ def one_after_another(asked: Sequence[Slice], pages: Sequence[Page], reading: Re
         reading.more = reading.more or page.more
 
 
-def merge(asked: Sequence[Slice], pages: Sequence[Page], limit: int, max_bytes: int, reading: Reading) -> None:
-    """Adds pages to a reading in time order over all partitions, until it holds ``limit`` messages or ``max_bytes``.
-
-    A page that ended early says nothing of what follows it. So the merged list ends where the first such page ends:
-    beyond that, its partition may hold a message that belongs in between. What is left over is read again next time.
-    Messages with the same id in several partitions are ordered by partition.
-    """
-    descending = asked[0].descending
-    ends = []
-    for piece, page in zip(asked, pages, strict=True):
-        reading.next[piece.partition] = page.next
-        reading.horizon = page.horizon
-        if page.more and page.next is not None:
-            ends.append((*page.next, piece.partition))
-    fence = (max(ends) if descending else min(ends)) if ends else None
-    messages = [message for page in pages for message in page.messages]
-    messages.sort(key=_order, reverse=descending)
-    room = limit - len(reading.messages)
-    weight = body_bytes(reading.messages)
-    taken = 0
-    for message in messages[:room]:
-        if weight >= max_bytes:
-            break
-        if fence is not None and (_order(message) <= fence if descending else _order(message) >= fence):
-            break
-        weight += len(message.body)
-        taken += 1
-    reading.messages += messages[:taken]
-    reading.more = fence is not None or taken < len(messages)
-    left: set[int] = set()
-    for message in messages[taken:]:
-        if message.partition not in left:
-            left.add(message.partition)
-            reading.next[message.partition] = message.position
-
-
-def resume(asked: Sequence[Slice], reading: Reading, *, limit: int, max_bytes: int) -> list[Slice]:
-    """Returns the slices that go on where a reading stands."""
-    found = []
-    for piece in asked:
-        at = reading.next[piece.partition]
-        if at is None:
-            continue
-        bounds = {"upper": ids.following(at)} if piece.descending else {"lower": at}
-        found.append(msgspec.structs.replace(piece, limit=limit, max_bytes=max_bytes, **bounds))
-    return found
-
-
-def share(total: int, parts: int, minimum: int = 1) -> int:
-    """Returns what each of ``parts`` may take of ``total``."""
-    return max(minimum, total // max(1, parts))
-
-
-def body_bytes(messages: Sequence[Message]) -> int:
-    """Returns how much the bodies weigh, with the headers that are kept with them (text counts its characters)."""
-    return sum(len(message.body) + _header_bytes(message) for message in messages)
-
-
-def _header_bytes(message: Message) -> int:
-    return 0 if message.meta is None else sum(len(name) + len(value) for name, value in message.meta.headers)
-
-
-def _order(message: Message) -> tuple[int, int, int]:
-    return message.ticks, message.low, message.partition
+def share(total: int, parts: int) -> int:
+    """Returns what each of ``parts`` may take of ``total``, at least 1."""
+    return max(1, total // max(1, parts))

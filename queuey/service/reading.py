@@ -10,11 +10,12 @@ from functools import partial
 import msgspec
 
 from queuey.errors import NotAllowed, NotFound, QueueyError, StoreBusy
-from queuey.messages import Page, Queue, Slice
+from queuey.messages import Page, Queue, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
 from queuey.service.limits import Limits
+from queuey.service.merging import Merge
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Range, Reading
 from queuey.service.watching import Trigger, Waiter, WaitingThread, Watchers
@@ -23,7 +24,9 @@ from queuey.storage import Store
 SHORT = 256
 """Messages of a short read, at most."""
 SHORT_BYTES = 256 * 1024
-"""Bytes of bodies of a short read, but for its last message."""
+"""Bytes of the answer to a short read."""
+_LAST = 16 * 1024
+"""Bytes of them that are left for the last message, which mostly needs no more, and for what is beside messages."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -62,7 +65,8 @@ class Reader:
             if isinstance(response, QueueyError):
                 raise response
             return response
-        reading = self._read(access, wanted, self._limits.page_bytes, self._limits.page_bytes)
+        room = self._room([Source(access, wanted)])
+        reading = self._store.together(lambda: self._read(access, wanted, room))
         self._metrics.delivered(len(reading.messages))
         return reading
 
@@ -91,14 +95,14 @@ class Reader:
         if len(numbers) != 1 or wanted.limit > SHORT or (wait and waiter is None):
             return False
         max_bytes = min(SHORT_BYTES, self._limits.page_bytes)
-        asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max_bytes)
+        asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max(1, max_bytes - _LAST))
         if not asked:
             return False
         if wait and waiter is not None:
             waiter.expect([(queue, numbers, self._triggers[wanted.delayed])])
 
         def ended(page: Page | None, error: Exception | None) -> None:
-            if page is None or (page.more and len(page.messages) < wanted.limit and max_bytes == SHORT_BYTES):
+            if page is None or (page.more and not _fits(page, wanted.limit, max_bytes)):
                 done(None, error)
                 return
             reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
@@ -124,7 +128,7 @@ class Reader:
             Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
         """
         if wait <= 0:
-            responses = self._read_each(sources)
+            responses = self._store.together(lambda: self._read_each(sources))
         elif waiter is not None:
             responses = self._read_expecting(sources, wait, waiter)
         else:
@@ -149,7 +153,7 @@ class Reader:
                 (queue, _numbers(queue, source.range), self._triggers[source.range.delayed])
                 for queue, source in zip(queues, sources, strict=True)
             )
-            responses = self._read_each(sources)
+            responses = self._store.together(lambda: self._read_each(sources))
             if not _fruitless(responses):
                 return responses
             if queues == [source.access.queue for source in sources]:
@@ -158,64 +162,49 @@ class Reader:
         raise StoreBusy("A queue is being changed all the time.")
 
     def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
-        left = self._limits.page_bytes
+        left = self._room(sources)
         responses: list[Reading | QueueyError] = []
         for index, source in enumerate(sources):
+            share = ranges.share(left, len(sources) - index) if left > 0 else 0
             try:
-                reading = self._read(source.access, source.range, ranges.share(left, len(sources) - index), left)
+                reading = self._read(source.access, source.range, share)
             except (NotFound, NotAllowed) as error:
                 responses.append(error)
             else:
-                left -= ranges.body_bytes(reading.messages)
+                left -= bytes_of(reading.messages)
                 responses.append(reading)
         return responses
 
-    def _read(self, access: QueueAccess, wanted: Range, max_bytes: int, most: int) -> Reading:
-        return access.use(lambda queue: self._read_queue(queue, wanted, max_bytes, most))
+    def _room(self, sources: Sequence[Source]) -> int:
+        """Returns how many bytes all messages of an answer may have: at least 1, which lets one of any length in."""
+        parts = [len(_numbers(source.access.queue, source.range)) for source in sources]
+        beside = ranges.FRAME * len(parts) + ranges.FRAME_OF_PARTITION * sum(parts)
+        return max(1, self._limits.page_bytes - beside)
 
-    def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int, most: int) -> Reading:
-        """Reads about ``max_bytes`` of bodies, and never more than ``most`` plus one message."""
+    def _read(self, access: QueueAccess, wanted: Range, max_bytes: int) -> Reading:
+        return access.use(lambda queue: self._read_queue(queue, wanted, max_bytes))
+
+    def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
+        """Reads messages of so many bytes, and what the last one has more."""
         numbers = _numbers(queue, wanted)
-        parts = len(numbers)
-        limit = wanted.limit
-        if wanted.merge:
-            limit = min(limit, ranges.share(2 * limit, parts, ranges.MERGE_MINIMUM))
-        asked = ranges.slices(wanted, numbers, limit=limit, max_bytes=ranges.share(max_bytes, parts))
+        asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=ranges.share(max_bytes, len(numbers)))
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
-        if not asked or most <= 0:
-            reading.horizon = self._store.read(queue, [ranges.nothing()])[0].horizon
-            ranges.one_after_another(asked, ranges.put_off(asked), reading)
-            return reading
-        if not wanted.merge:
-            ranges.one_after_another(asked, self._pages(queue, asked, most), reading)
-            return reading
-        max_bytes = min(max_bytes, most)
-        ranges.merge(asked, self._store.read(queue, asked), wanted.limit, max_bytes, reading)
-        while reading.more and len(reading.messages) < wanted.limit:
-            weight = ranges.body_bytes(reading.messages)
-            if weight >= max_bytes:
-                break
-            asked = ranges.resume(asked, reading, limit=limit, max_bytes=ranges.share(max_bytes - weight, parts))
-            ranges.merge(asked, self._store.read(queue, asked), wanted.limit, max_bytes, reading)
+        if not asked or max_bytes <= 0:
+            horizon = self._store.read(queue, [ranges.nothing()])[0].horizon
+            ranges.one_after_another(asked, [piece.put_off(horizon) for piece in asked], reading)
+            reading.horizon = horizon
+        elif wanted.merge and len(asked) > 1:
+            merge = Merge(asked, wanted.limit, max_bytes, certain=queue.consistency != "weak")
+            some = merge.first()
+            while some:
+                merge.take(some, self._store.read(queue, some))
+                some = merge.further()
+            merge.finish(reading)
+        else:
+            order = ranges.furthest_behind(asked)
+            pages = {piece.partition: page for piece, page in zip(order, self._store.read(queue, order), strict=True)}
+            ranges.one_after_another(asked, [pages[piece.partition] for piece in asked], reading)
         return reading
-
-    def _pages(self, queue: Queue, asked: Sequence[Slice], most: int) -> list[Page]:
-        """Reads slices, only as many at a time as fit in memory if each returns one message of the greatest size.
-
-        The slices that do not fit are put off: their pages are empty.
-        """
-        if most >= self._limits.longest * len(asked):
-            return self._store.read(queue, asked)
-        pages: dict[int, Page] = {}
-        waiting = ranges.furthest_behind(asked)
-        while waiting and most > 0:
-            now = max(1, most // self._limits.longest)
-            some, waiting = waiting[:now], waiting[now:]
-            for piece, page in zip(some, self._store.read(queue, some), strict=True):
-                pages[piece.partition] = page
-                most -= ranges.body_bytes(page.messages)
-        pages.update(zip((piece.partition for piece in waiting), ranges.put_off(waiting), strict=True))
-        return [pages[piece.partition] for piece in asked]
 
 
 def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
@@ -225,6 +214,14 @@ def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
     if len(wanted.partitions) == 1 and 1 <= wanted.partitions[0] <= MAX_PARTITIONS:
         return wanted.partitions
     return [number for number in dict.fromkeys(wanted.partitions) if 1 <= number <= MAX_PARTITIONS]
+
+
+def _fits(page: Page, limit: int, max_bytes: int) -> bool:
+    """Returns whether a page that was to have ``_LAST`` bytes less than these ended by its limit, and fits."""
+    beside = ranges.FRAME + ranges.FRAME_OF_PARTITION
+    return len(page.messages) == limit and (
+        bytes_of(page.messages[-1:]) + beside <= _LAST or bytes_of(page.messages) + beside <= max_bytes
+    )
 
 
 def _fruitless(responses: Sequence[Reading | QueueyError]) -> bool:

@@ -149,7 +149,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="Largest request with several messages in bytes.", ge=1, le=1 << 30)
     ] = 8_388_608
     page_bytes: Annotated[
-        int, Meta(description="Bytes of message bodies after which an answer ends.", ge=1, le=1 << 30)
+        int, Meta(description="Bytes after which an answer with messages ends.", ge=1, le=1 << 30)
     ] = 8_388_608
     max_wait: Annotated[
         float,

@@ -174,7 +174,7 @@ def bounded(store: S) -> S:
 
     Those of the bulk contract may take as long as there is something to be done; each call that they make ends in time.
     """
-    for name in Store.__abstractmethods__ - Bulk.__abstractmethods__ - _PROMPT - {"close"}:
+    for name in (Store.__abstractmethods__ | {"together"}) - Bulk.__abstractmethods__ - _PROMPT - {"close"}:
         call = _bounded(getattr(store, name))
         # It is the store's own now, and says so.
         call.__module__, call.__qualname__ = store.__module__, f"{store.__qualname__}.{name}"

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from queuey import ids
 from queuey.errors import OffsetConflict, QueueChanged, QueueNotFound
 from queuey.ids import Position
-from queuey.messages import Meta, OffsetChange, Queue, QueueSpec, Slice
+from queuey.messages import Meta, OffsetChange, Queue, QueueSpec, Slice, bytes_of
 from queuey.storage import Store
 from tests import strategies
 from tests.backends import APP, Clock, Site
@@ -240,8 +240,10 @@ class Histories(RuleBasedStateMachine):
         ]
         found = self._store(at).read(row, slices)
         assert len({page.horizon for page in found}) == 1
+        weights = [bytes_of(page.messages) for page in found]
         for wanted, page in zip(slices, found, strict=True):
-            self._model.judge_page(queue, wanted, page)
+            if sum(weights) < len(slices) * size or page != wanted.put_off(page.horizon):
+                self._model.judge_page(queue, wanted, page)
 
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)

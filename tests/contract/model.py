@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Meta, Page, Slice
+from queuey.messages import Meta, Page, Slice, bytes_of
 from tests.backends import Clock
 
 SLACK = ids.TICKS_PER_SECOND // 1000
@@ -180,10 +180,10 @@ class Model:
 
     def _judge_end(self, wanted: Slice, page: Page, alive: list[Position], upper: Position) -> None:
         shown = [message.position for message in page.messages]
-        size = sum(len(message.body) for message in page.messages)
+        size = bytes_of(page.messages)
         full = len(shown) == wanted.limit or size >= wanted.max_bytes
         assert len(shown) <= wanted.limit
-        assert size - (len(page.messages[-1].body) if shown else 0) < wanted.max_bytes
+        assert bytes_of(page.messages[:-1]) < wanted.max_bytes
         if full and shown:
             missing = [place for place in alive if (place < shown[-1]) != wanted.descending and place not in shown]
             missing = [place for place in missing if place != shown[-1]]

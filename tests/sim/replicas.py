@@ -20,7 +20,18 @@ from queuey import ids
 from queuey.deadletters import PREFIX
 from queuey.errors import InvalidRequest, QueueNotFound, StoreUnavailable
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import Location, LogEntry, LogPage, Message, NewMessage, Page, Queue, QueueSpec, Slice
+from queuey.messages import (
+    Location,
+    LogEntry,
+    LogPage,
+    Message,
+    NewMessage,
+    Page,
+    Queue,
+    QueueSpec,
+    Slice,
+    rendered_bytes,
+)
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import PAGE, Appended
 from tests.sim.world import Process, World
@@ -271,7 +282,7 @@ class ModelStore:
             found = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position < upper]
             if not part.bodies:
                 found = [msgspec.structs.replace(one, body="") for one in found]
-            weights = itertools.accumulate(len(one.body) for one in found)
+            weights = itertools.accumulate(rendered_bytes(one.body, one.meta) if part.bodies else 0 for one in found)
             enough = next((n for n, weight in enumerate(weights, 1) if weight >= part.max_bytes), part.limit)
             limit = min(part.limit, enough)
             more = len(found) >= limit

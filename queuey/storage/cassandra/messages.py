@@ -11,7 +11,7 @@ from typing import Any
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
-from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
@@ -224,11 +224,19 @@ class CassandraMessages(Scanning):
         room = reading.room_for(slices, self._longest(row))
         readers = [self._reader(row, slices[number], extents[number], now, room) for number in there]
         keys = [(row.queue.qid, slices[number].partition) for number in there]
-        found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room)
-        gathered = dict(zip(there, found, strict=True))
-        for number, known in zip(there, lookups, strict=True):
-            self._note_low_watermark(row, known, slices[number], gathered[number], now)
-        checked = [number for number in there if not slices[number].ahead]
+        left = sum([part.max_bytes for part in slices]) if len(slices) > 1 and slices[0].bodies else math.inf
+        found = reading.run(
+            self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room, enough=left
+        )
+        gathered: dict[int, reading.Gathered] = {}
+        for number, known, result in zip(there, lookups, found, strict=True):
+            if result is reading.GIVEN_UP or left <= 0:
+                continue
+            gathered[number] = result
+            self._note_low_watermark(row, known, slices[number], result, now)
+            if left < math.inf:
+                left -= bytes_of(result.messages)
+        checked = [number for number in gathered if not slices[number].ahead]
         found_there = chain.from_iterable(gathered[number].messages for number in checked)
         if marked := named_values.marked(found_there):
             values = self._named_values.look(row.queue, marked)
@@ -239,6 +247,8 @@ class CassandraMessages(Scanning):
         for number, part in enumerate(slices):
             if number in gathered:
                 pages.append(reading.page_of(part, extents[number], gathered[number], horizons[number]))
+            elif number in extents:
+                pages.append(part.put_off(horizons[number]))
             else:
                 last = None if part.descending else max(part.lower, uppers[number])
                 pages.append(Page([], horizons[number], last, more=False))

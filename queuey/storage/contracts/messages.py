@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from queuey.errors import Outcome
     from queuey.ids import Position
     from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+
+T = TypeVar("T")
 
 
 class Messages(ABC):
@@ -85,10 +87,17 @@ class Messages(ABC):
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """Reads slices, one page each, all under one horizon sampled before the first of them.
 
+        All pages together have no more bytes than the sum of the slices' ``max_bytes``, but for the last message. When
+        some have as many, others are put off (:meth:`~queuey.messages.Slice.put_off`); never the first slice.
+
         **G1**: for any cursor taken from a page with ``delayed=True``, an acknowledged message below it (of a POST, not
         put) was shown by that page or an earlier one of the chain. The bound is part of the query, never applied
         after the limit. Partitions beyond the queue's give empty pages.
         """
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Runs work that calls this store several times: all calls together have the time of one."""
+        return work()
 
     exact_horizon = False
     """Whether all that was acknowledged before a read lies below that read's horizon, without a read delay."""

@@ -9,7 +9,7 @@ from typing import Any
 from queuey import ids
 from queuey.errors import Outcome, QueueyError, StoreBusy
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice, body_bytes, bytes_of
 from queuey.storage import items as items_of
 from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import row_codec
@@ -88,7 +88,7 @@ class SqliteMessages(Scanning):
             for partition, position in locations:
                 transaction.put(base | partition, position, lifetime, item.body, meta)
 
-        self._db.writer.perform(work, weight=len(locations) * len(item.body))
+        self._db.writer.perform(work, weight=len(locations) * body_bytes(item.body))
 
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
         """See the contract."""
@@ -126,10 +126,16 @@ class SqliteMessages(Scanning):
         base = queue.qid << 8
         now = self._db.clock()
         pages: list[Page] = []
+        left = sum([wanted.max_bytes for wanted in slices])
         for wanted in slices:
             horizon = behind(queue, safe, now) if wanted.delayed and not wanted.ahead else safe
+            if left <= 0:
+                pages.append(wanted.put_off(horizon))
+                continue
             qp = base | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
-            pages.append(read_slice(connection, qp, wanted, horizon, now))
+            pages.append(page := read_slice(connection, qp, wanted, horizon, now))
+            if wanted.bodies and len(slices) > 1:
+                left -= bytes_of(page.messages)
         return pages
 
     _begins_again = 0.0

@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.errors import NameChanged
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import Location, Named, NewMessage, Queue
+from queuey.messages import Location, Named, NewMessage, Queue, body_bytes
 from queuey.storage import items as items_of
 from queuey.storage.contracts.names import Names
 from queuey.storage.sqlite.connection import Connection
@@ -48,7 +48,7 @@ class SqliteNames(Names):
         if item is not None:
             items_of.checked(queue, [item])
         work = partial(_write, queue, name, item, content, seen)
-        return self._db.writer.perform(work, weight=0 if item is None else len(item.body))
+        return self._db.writer.perform(work, weight=0 if item is None else body_bytes(item.body))
 
     def settle_named(self, queue: Queue, name: str, seen: Named) -> None:
         """See the contract."""

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import FREE_HEADERS, Message, Meta, Queue, Slice
+from queuey.messages import Message, Meta, Queue, Slice, bytes_of, rendered_bytes
 from queuey.storage import Store
 from tests import strategies
 from tests.contract.samples import bodies, make_queue, new, pages, positions, read_one, say, shown, whole
@@ -86,25 +86,69 @@ def test_limit(store: Store, five: tuple[Queue, list[Position]]) -> None:
 
 
 def test_page_ends_with_the_message_that_fills_it(store: Store) -> None:
-    """Bodies are summed up to ``max_bytes``: the message that reaches it is the last, however large it is."""
+    """What messages take in an answer is summed up to ``max_bytes``: the one that reaches it is the last."""
     queue = make_queue(store)
     say(store, queue, *["x" * 100] * 200)
-    for most, expected in [(1, 1), (99, 1), (100, 1), (101, 2), (250, 3), (3300, 33), (6400, 64), (6401, 65)]:
+    each = rendered_bytes("x" * 100, None)
+    for most, expected in [(1, 1), (each - 1, 1), (each, 1), (each + 1, 2), (33 * each, 33), (64 * each + 1, 65)]:
         for descending in (False, True):
             page = read_one(store, queue, Slice(partition=1, limit=1000, max_bytes=most, descending=descending))
             assert (len(page.messages), page.more) == (expected, True)
-    page = read_one(store, queue, Slice(partition=1, limit=1000, max_bytes=20_001))
+    page = read_one(store, queue, Slice(partition=1, limit=1000, max_bytes=200 * each + 1))
     assert (len(page.messages), page.more) == (200, False)
 
 
-def test_long_headers_fill_a_page_as_well(store: Store) -> None:
-    """Headers that are longer than most count into ``max_bytes``: short bodies bring no more of them than that."""
+BODIES = ["x", "\x01" * 500, '"\\' * 300, "\U0001f409" * 200, "ü\n" * 250, b"\xff" * 700, "x" * 5000]
+"""Of every kind of character."""
+METAS = [None, Meta(headers=(("a", "x" * 8000),)), Meta("text/plain", (("b", '"' * 50),)), Meta(json=True)]
+
+
+@pytest.mark.parametrize("meta", METAS)
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_a_page_ends_by_what_its_messages_take_in_an_answer(store: Store, body: str | bytes, meta: Meta | None) -> None:
+    """Escapes, characters of several bytes, base64, headers and what stands around a body all count."""
     queue = make_queue(store)
-    long, short = (Meta(headers=(("a", "x" * size),)) for size in (8000, FREE_HEADERS // 2))
-    store.append(queue, [new("x", meta=meta) for meta in [long] * 20 + [short] * 20])
-    for descending, expected in ((False, 13), (True, 33)):
-        page = read_one(store, queue, Slice(partition=1, limit=1000, max_bytes=100_000, descending=descending))
-        assert (len(page.messages), page.more) == (expected, True)
+    store.append(queue, [new("short"), *[new(body, meta=meta)] * 20, new("short")])
+    weights = [rendered_bytes("short", None), rendered_bytes(body, meta)]
+    for count in (1, 2, 7):
+        for descending in (False, True):
+            most = weights[0] + count * weights[1]
+            page = read_one(store, queue, Slice(partition=1, max_bytes=most, descending=descending))
+            assert (len(page.messages), page.more) == (1 + count, True)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_slices_of_one_read_share_their_bytes(store: Store, descending: bool) -> None:  # noqa: FBT001
+    """Partitions whose messages do not fit into what all slices may have together are put off, and can be read next."""
+    queue = make_queue(store, partitions=12)
+    store.append(queue, [new("x" * 10_000, partition=partition) for partition in range(1, 13)])
+    left = [Slice(partition, max_bytes=3000, descending=descending) for partition in range(1, 13)]
+    found: list[int] = []
+    while left:
+        pages_ = store.read(queue, left)
+        messages = [message for page in pages_ for message in page.messages]
+        assert bytes_of(messages[:-1]) < 3000 * len(left)
+        assert messages
+        found += [message.partition for message in messages]
+        put_off = [part for part, page in zip(left, pages_, strict=True) if page == part.put_off(page.horizon)]
+        assert left[0] not in put_off
+        left = put_off
+    assert sorted(found) == list(range(1, 13))
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_ids_alone(store: Store, descending: bool) -> None:  # noqa: FBT001
+    """Without bodies a page has positions, as many as the limit lets it, and goes on behind them."""
+    queue = make_queue(store)
+    found = say(store, queue, *["x" * 1000] * 5)
+    expected = found[::-1] if descending else found
+    page = read_one(store, queue, Slice(1, limit=3, max_bytes=1, descending=descending, bodies=False))
+    assert [message.position for message in page.messages] == expected[:3]
+    assert not any(message.body for message in page.messages)
+    assert page.next is not None
+    lower, upper = (ids.FIRST, ids.following(page.next)) if descending else (page.next, ids.LAST)
+    page = read_one(store, queue, Slice(1, lower, upper, limit=3, max_bytes=1, descending=descending, bodies=False))
+    assert ([message.position for message in page.messages], page.more) == (expected[3:], False)
 
 
 def test_body_larger_than_a_page(store: Store) -> None:

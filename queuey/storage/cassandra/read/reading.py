@@ -18,12 +18,13 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import FREE_HEADERS, Message, Page, Slice
+from queuey.messages import Message, Page, Slice, bytes_at_most, bytes_of, rendered_bytes
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
@@ -90,6 +91,9 @@ class Gathered(NamedTuple):
     messages: list[Message]
     end: Position
     more: bool
+
+
+GIVEN_UP = Gathered([], ids.FIRST, more=True)
 
 
 def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
@@ -246,23 +250,15 @@ class _Filling:
         """Adds messages until the page is full; returns whether it is."""
         wanted = self._wanted
         del merged[wanted.limit - len(self.messages) :]
-        added = sum([len(message.body) if message.meta is None else _weight(message) for message in merged])
-        if self._size + added >= wanted.max_bytes:
-            added = 0
+        complete = len(self.messages) + len(merged) == wanted.limit
+        if wanted.bodies and not (complete and self._size + bytes_at_most(merged) < wanted.max_bytes):
             for number, message in enumerate(merged, 1):
-                added += _weight(message)
-                if self._size + added >= wanted.max_bytes:
+                self._size += rendered_bytes(message.body, message.meta)
+                if self._size >= wanted.max_bytes:
                     del merged[number:]
                     break
         self.messages += merged
-        self._size += added
         return len(self.messages) >= wanted.limit or self._size >= wanted.max_bytes
-
-
-def _weight(message: Message) -> int:
-    """Returns how much a message counts into the bytes of a page."""
-    headers = 0 if message.meta is None else sum(len(name) + len(value) for name, value in message.meta.headers)
-    return len(message.body) + (headers if headers > FREE_HEADERS else 0)
 
 
 class _Span:
@@ -370,6 +366,7 @@ def run(
     *,
     note: Callable[[tuple[int, int], Probe], None] | None = None,
     room: float = math.inf,
+    enough: float = math.inf,
 ) -> list[Gathered]:
     """Runs readers side by side, the probes of a round together as far as memory allows.
 
@@ -380,11 +377,15 @@ def run(
         consistency: The queue's read level.
         note: Called with each probe that found no row at all, and its reader's key.
         room: Rows that may be asked for at a time, unless one reader alone asks for more.
+        enough: When results have as many bytes, readers that have none yet are given up, but for the first of them.
+
+    Returns:
+        Their results, ``GIVEN_UP`` for those that were given up.
 
     Raises:
         StoreUnavailable: As the driver.
     """
-    results: list[Gathered | None] = [None] * len(readers)
+    results = [GIVEN_UP] * len(readers)
     waiting = {number: _advance(results, number, reader) for number, reader in enumerate(readers)}
     while pending := _fitting(waiting, room):
         answers = _answers(driver, keys, pending, consistency)
@@ -395,7 +396,12 @@ def run(
                     if not answer:
                         note(keys[number], probe)
             waiting[number] = _advance(results, number, readers[number], found, sent=True)
-    return [result for result in results if result is not None]
+            if enough < math.inf:
+                enough -= bytes_of(results[number].messages)
+        waiting = {number: probes for number, probes in waiting.items() if probes is not None}
+        if enough <= 0:
+            waiting = dict(islice(waiting.items(), 1))
+    return results
 
 
 def room_for(slices: Sequence[Slice], longest: int, *, first: bool = False) -> float:
@@ -533,7 +539,7 @@ def _answers(
 
 
 def _advance(
-    results: list[Gathered | None],
+    results: list[Gathered],
     number: int,
     reader: Rounds,
     answers: list[Rows] | None = None,

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import FREE_HEADERS, Message, Page, Slice
+from queuey.messages import FRAME, MOST_ESCAPED, Message, Page, Slice, rendered_bytes
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.read.expiry_windows import lowest_live
 from queuey.storage.sqlite.row_codec import decode_meta
 
 RANGE = "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
 """Of a partition, from and up to a position, what has not expired."""
-_ROWS = f"SELECT ticks, low, expires, body, meta {RANGE} "
-ASCENDING = _ROWS + "ORDER BY ticks, low LIMIT ?"
-DESCENDING = _ROWS + "ORDER BY ticks DESC, low DESC LIMIT ?"
+_ROWS = {
+    (bodies, descending): f"SELECT ticks, low, expires, {columns} {RANGE} ORDER BY ticks {order}, low {order} LIMIT ?"
+    for bodies, columns in ((True, "body, meta"), (False, "'', NULL"))
+    for descending, order in ((False, "ASC"), (True, "DESC"))
+}
+_BESIDE = 64
+"""Bytes that JSON takes beside the texts of metadata, more than the column has beside them."""
 
 _RECENT = 2 * TICKS_PER_SECOND
 """Reads that begin this near to now do not ask where live messages begin."""
@@ -36,10 +41,9 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
     rows: list[Any] = []
     more = False
     if lower < upper and wanted.limit > 0:
-        cursor = connection.execute(
-            DESCENDING if wanted.descending else ASCENDING, (qp, *lower, *upper, now, wanted.limit)
-        )
-        rows, more = _bounded(cursor, wanted.limit, wanted.max_bytes)
+        query = _ROWS[wanted.bodies, wanted.descending]
+        cursor = connection.execute(query, (qp, *lower, *upper, now, wanted.limit))
+        rows, more = _bounded(cursor, wanted.limit, wanted.max_bytes if wanted.bodies else sys.maxsize)
     messages = to_messages(rows, wanted.partition)
     return Page(messages, horizon, _next(wanted, messages, upper, more=more), more)
 
@@ -64,15 +68,23 @@ def to_messages(rows: list[Any], partition: int) -> list[Message]:
 def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
     """Takes rows (body and metadata last) until one of the two bounds; returns them and whether a bound was met."""
     rows: list[Any] = []
-    size = 0
+    most = exact = measured = 0
     for row in cursor:
         rows.append(row)
-        size += len(row[3])
-        if row[4] is not None and len(row[4]) > FREE_HEADERS:
-            size += len(row[4])
-        if size >= max_bytes:
-            return rows, True
+        most += FRAME + MOST_ESCAPED * len(row[3])
+        if row[4] is not None:
+            most += _BESIDE + MOST_ESCAPED * len(row[4])
+        if most >= max_bytes:
+            # Each row is measured once, and only if what it takes at most could be too much.
+            exact += sum([_rendered_bytes(row) for row in rows[measured:]])
+            most, measured = exact, len(rows)
+            if exact >= max_bytes:
+                return rows, True
     return rows, len(rows) >= limit
+
+
+def _rendered_bytes(row: Any) -> int:  # noqa: ANN401 - as SQLite has it
+    return rendered_bytes(row[3], None if row[4] is None else decode_meta(row[4]))
 
 
 def _next(wanted: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:

@@ -29,7 +29,7 @@ import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import PostResult
+from queuey.messages import PostResult, body_bytes
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError
@@ -312,9 +312,8 @@ class SqliteWriter:
 
 
 def _weight(append: Append) -> int:
-    """Returns the bytes of the bodies, a character counted as one."""
-    items = append.items
-    return len(items[0].body) if len(items) == 1 else sum(len(item.body) for item in items)
+    """Returns the bytes of the bodies."""
+    return sum([body_bytes(item.body) for item in append.items])
 
 
 def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:

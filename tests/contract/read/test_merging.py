@@ -1,0 +1,192 @@
+"""A page of many partitions in time order costs about what a page of one partition costs, and holds no more."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+import tracemalloc
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import Message, Page, Queue, Slice, bytes_of
+from queuey.service import Limits, QueueAccess, Range, Reading, Service
+from queuey.service.ranges import mark_of
+from queuey.storage import Store
+from queuey.storage.sqlite import SqliteOptions, open_store
+from tests.backends import APP
+from tests.contract.samples import make_queue, new
+from tests.interposed_store import InterposedStore
+
+LIMITS = Limits(page_bytes=1 << 20, max_body=1 << 15)
+"""An eighth of the usual, as are the lengths of the bodies."""
+LENGTHS = [60, 7_500, 32_000]
+PARTITIONS = [8, 200]
+
+
+class Counted(InterposedStore):
+    """Counts what is read of a store."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.pages: list[list[Message]] = []
+        self.asked: list[Sequence[Slice]] = []
+        self.instead(Store.read, self._read)
+
+    def _read(self, queue: Queue, parts: Sequence[Slice]) -> list[Page]:
+        pages = self._store.read(queue, parts)
+        self.asked.append(parts)
+        self.pages.append([message for page in pages for message in page.messages if message.body])
+        return pages
+
+    @property
+    def bytes(self) -> int:
+        """What has been read."""
+        return sum(bytes_of(messages) for messages in self.pages)
+
+
+def fill(store: Store, partitions: int, bodies: Sequence[str], seed: int = 1, name: str = "q") -> Queue:
+    """Makes a queue whose messages lie anywhere, at ids of their order."""
+    queue = make_queue(store, name, partitions=partitions)
+    chance = random.Random(seed)
+    for at in range(0, len(bodies), 200):
+        items = [new(body, partition=chance.randint(1, partitions)) for body in bodies[at : at + 200]]
+        store.append(queue, items)
+    return queue
+
+
+def read(store: Store, queue: Queue, **wanted: object) -> Reading:
+    """Reads a merged page up to now."""
+    service = Service(store, limits=LIMITS)
+    reach = Range(**{"partitions": None, "limit": 1000, "delayed": False, "merge": True, **wanted})  # type: ignore[arg-type]
+    return service.reader.read(QueueAccess(store, queue, lambda _: None), reach)
+
+
+def merged(queue: Queue, store: Store, *, descending: bool) -> list[Message]:
+    """Returns all messages in time order."""
+    pages = store.read(
+        queue, [Slice(n, limit=10_000, max_bytes=1 << 30, delayed=False) for n in range(1, queue.partitions + 1)]
+    )
+    found = [message for page in pages for message in page.messages]
+    return sorted(found, key=lambda one: (one.position, one.partition), reverse=descending)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("partitions", PARTITIONS)
+def test_a_merged_page_reads_what_a_plain_one_reads(
+    store: Store,
+    partitions: int,
+    length: int,
+    descending: bool,  # noqa: FBT001
+) -> None:
+    """It reads at most half as many bytes more, whatever the number of partitions and the length of bodies."""
+    bodies = ["x" * length] * min(2000, 3 * (1 << 20) // length)
+    plain, queue = fill(store, 1, bodies, name="plain"), fill(store, partitions, bodies)
+    expected = merged(queue, store, descending=descending)
+    counted = [Counted(store), Counted(store)]
+    before = read(counted[0].store, plain, descending=descending)
+    page = read(counted[1].store, queue, descending=descending)
+    assert page.messages == expected[: len(page.messages)]
+    assert bytes_of(page.messages) >= 0.7 * bytes_of(before.messages)
+    assert counted[1].bytes <= 1.5 * counted[0].bytes
+    assert len(counted[1].asked) <= 8
+    assert sum(map(len, counted[1].asked)) <= 4 * partitions + 40
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("partitions", PARTITIONS)
+def test_pages_of_any_lengths_follow_each_other(store: Store, partitions: int, descending: bool) -> None:  # noqa: FBT001
+    """A chain of pages gives each message once, in order; none reads much more than a page may have."""
+    chance = random.Random(partitions)
+    bodies = ["x" * chance.choice([1, 1, 1, 100, 5000, 32_000]) for _ in range(400)]
+    bodies += ["y"] * 300 + ["z" * 32_000] * 60
+    queue = fill(store, partitions, bodies)
+    found: list[Message] = []
+    cursor: dict[int, object] | None = None
+    for _ in range(60):
+        counted = Counted(store)
+        since = {} if cursor is None else {"since": cursor}
+        page = read(counted.store, queue, descending=descending, **since)
+        assert counted.bytes <= 1.75 * LIMITS.page_bytes
+        assert bytes_of(page.messages[:-1]) < LIMITS.page_bytes
+        assert page.messages
+        found += page.messages
+        cursor = {number: mark_of(at) for number, at in page.next.items() if at is not None}
+        if not page.more:
+            break
+    assert found == merged(queue, store, descending=descending)
+
+
+@pytest.mark.parametrize("partitions", PARTITIONS)
+def test_a_merged_page_is_held_within_its_bytes(store: Store, partitions: int) -> None:
+    """However many partitions have one of the longest bodies, a page and one body are in memory."""
+    if store.waits_for_network:
+        pytest.skip("what is on its way over the network has bounds of its own")
+    queue = fill(store, partitions, ["x" * 32_000] * 300)
+    read(store, queue)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        page = read(store, queue)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(page.messages) >= 25
+    assert most <= LIMITS.page_bytes + 2 * LIMITS.max_body + 200_000
+
+
+def test_a_message_that_goes_meanwhile_ends_nothing(store: Store) -> None:
+    """What is deleted between the read of ids and that of bodies is left out, and the page goes on."""
+    queue = fill(store, 30, ["x" * 7_500] * 60)
+    expected = merged(queue, store, descending=False)
+    gone = expected[3]
+    between = Counted(store)
+    first: list[bool] = []
+
+    def delete(queue: Queue, parts: Sequence[Slice]) -> list[Page]:
+        if first and parts[0].bodies:
+            store.delete(queue, [(gone.partition, gone.position)])
+        first.append(True)
+        return store.read(queue, parts)
+
+    between.instead(Store.read, delete)
+    page = read(between.store, queue, limit=40)
+    assert page.messages == [one for one in expected if one is not gone][: len(page.messages)]
+    assert len(page.messages) >= 39
+
+
+def test_a_message_that_a_second_replica_does_not_have_yet_is_not_passed(store: Store) -> None:
+    """At the level weak a body that is missing ends the page before it, and the cursor does not pass it."""
+    queue = make_queue(store, partitions=30, consistency="weak")
+    store.append(queue, [new("x", partition=1 + number % 30) for number in range(60)])
+    expected = merged(queue, store, descending=False)
+    behind = Counted(store)
+
+    def stale(queue: Queue, parts: Sequence[Slice]) -> list[Page]:
+        pages = store.read(queue, parts)
+        for part, page in zip(parts, pages, strict=True):
+            if part.bodies:
+                page.messages = [one for one in page.messages if one.position != expected[3].position]
+        return pages
+
+    behind.instead(Store.read, stale)
+    page = read(behind.store, queue, limit=40)
+    assert page.messages == expected[:3]
+    assert page.more
+    assert page.next[expected[3].partition] == expected[3].position
+
+
+def test_a_merged_read_has_the_time_of_one_call(tmp_path: Path) -> None:
+    """However many reads it takes, they end together when one call would have to."""
+    with closing(open_store(tmp_path / "data", options=SqliteOptions(deadline=0.5))) as store:
+        store.create_application(APP)
+        queue = fill(store, 30, ["x"] * 60)
+        slow = Counted(store)
+        slow.before(Store.read, lambda: time.sleep(0.3))
+        with pytest.raises(StoreUnavailable, match="longer than"):
+            read(slow.store, queue, limit=40)
