@@ -1,7 +1,9 @@
 """Dead letters: messages that could not be handled, kept with the reason. Their format, and what they have in common.
 
 A dead letter lies in the queue ``<queue>.dead``, in the partition and under the id of the message that it was, so that
-publishing it twice is the same as once. Its body and content type are the message's, its headers too, and beside them:
+publishing it twice is the same as once. Where that could overwrite another message, as in a queue of another name, it
+is posted under an idempotency key instead. Its body and content type are the message's, its headers too, and beside
+them:
 
 ========================  ===========================================================================
 ``queuey-dead-queue``     the queue that it came from
@@ -45,6 +47,9 @@ Way = Literal["as they are", "packed", "left out"]
 WAYS: tuple[Way, ...] = ("as they are", "packed", "left out")
 """What becomes of the message's own headers, until the server takes them: it keeps only so many, of so many bytes."""
 
+Place = tuple[str, int, str]
+"""Where a message lies: queue, partition and id."""
+
 SAMPLES = 20
 """Dead letters that are named among those that stay."""
 
@@ -75,9 +80,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         lies_in: The queue of dead letters.
-        queue: Where it came from.
-        partition: Where it came from, and the partition in which it lies.
-        id: Its id, there and here.
+        stored_partition: Where it lies there.
+        stored_id: Its id there.
+        queue: Where it says that it came from, as do the following.
+        partition: Where it came from.
+        id: Its id there.
         body: As it was: text, or bytes if it is none.
         json: The body is the text of what was a JSON value.
         content_type: As it was.
@@ -87,6 +94,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     lies_in: str
+    stored_partition: int
+    stored_id: str
     queue: str
     partition: int
     id: str
@@ -198,13 +207,17 @@ class Redriven(msgspec.Struct, frozen=True):
 
 
 def by_origin(
-    found: Sequence[DeadLetter], partitions: Mapping[str, int | None]
+    found: Sequence[DeadLetter], queues: Mapping[str, tuple[int, str] | None], dead_queue: str | None = None
 ) -> tuple[dict[str, list[int]], Redriven]:
     """Divides dead letters by the queue that they go back to.
 
+    Whoever may send to a queue can store a message that says it is a dead letter of any queue. So one goes back only
+    from where letters of that queue are kept.
+
     Args:
         found: The dead letters.
-        partitions: How many each of their queues has now; None: it is gone.
+        queues: How many partitions each of their queues has now, and its option ``dead_letter``; None: it is gone.
+        dead_queue: The operator has named it; what lies there is believed.
 
     Returns:
         The indexes of those that go to each queue, and those that stay.
@@ -212,12 +225,17 @@ def by_origin(
     going: dict[str, list[int]] = defaultdict(list)
     staying = []
     for index, one in enumerate(found):
-        there = partitions[one.queue]
-        if there is not None and 0 < one.partition <= there:
-            going[one.queue].append(index)
+        there = queues[one.queue]
+        if there is None:
+            reason = f"queue {one.queue} is gone"
+        elif one.lies_in not in {dead_queue, *queues_for(one.queue, there[1])}:
+            reason = f"dead letters of {one.queue} do not go to {one.lies_in}: check them, then name --dead-queue"
+        elif not 0 < one.partition <= there[0]:
+            reason = f"queue {one.queue} has only {there[0]} partitions"
         else:
-            reason = f"queue {one.queue} " + ("is gone" if there is None else f"has only {there} partitions")
-            staying.append(UnsentDeadLetter(one.lies_in, one.partition, one.id, reason))
+            going[one.queue].append(index)
+            continue
+        staying.append(UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason))
     left = dict(Counter(one.reason for one in staying))
     return going, Redriven(left=left, samples=tuple(sorted(staying)[:SAMPLES]))
 
@@ -240,6 +258,12 @@ def queues_for(queue: str, dead_letter: str = "") -> set[str]:
 def holds_dead(queue: str, dead_queue: str | None = None) -> bool:
     """Returns whether a queue is one of dead letters."""
     return queue == dead_queue or queue.endswith(SUFFIX)
+
+
+def origin_of(meta: Meta | None) -> list[str | None]:
+    """Returns what the headers of a stored message say of where it came from; blanks: it is no dead letter."""
+    said = dict(meta.headers) if meta else {}
+    return [said.get(PREFIX + name) for name in ("queue", "partition", "id")]
 
 
 def headers_of(origin: Origin, cause: Cause, way: Way = "as they are") -> dict[str, str]:
@@ -308,14 +332,14 @@ def dead_letter_of(
 
 
 def dead_letter_from(
-    headers: Mapping[str, str], body: str | bytes, *, lies_in: str, content_type: str | None, json: bool = False
+    headers: Mapping[str, str], body: str | bytes, *, lies: Place, content_type: str | None, json: bool = False
 ) -> DeadLetter | None:
     """Reads a message of a queue of dead letters; None: it is none.
 
     Args:
         headers: Of the message.
         body: Of the message; a JSON value as its text.
-        lies_in: The queue.
+        lies: The queue, and its partition and id there.
         content_type: Of the message.
         json: It lies there as a JSON value, whatever its headers say.
     """
@@ -323,7 +347,9 @@ def dead_letter_from(
     try:
         packed = msgspec.json.decode(said.get("headers", "{}"), type=dict[str, str])
         return DeadLetter(
-            lies_in=lies_in,
+            lies_in=lies[0],
+            stored_partition=lies[1],
+            stored_id=lies[2],
             queue=unquote(said["queue"]),
             partition=int(said["partition"]),
             id=said["id"],

@@ -69,15 +69,15 @@ def _explain_message(client: Client, queue: str, identifier: str, *, json: bool)
 def _dead_letter(client: Client, queue: str, identifier: str, found: Explanation) -> DeadLetter | None:
     """Looks for the message among the dead letters, where it has the same id, as far as the caller may read them."""
     from queuey.client import NotAllowed, NotFound
-    from queuey.client.deadletters import read_dead_letter
+    from queuey.client.deadletters import queue_for, read_dead_letter
 
-    info = client.info(queue)
+    info, dead = client.info(queue), queue_for(queue)
     given, colon, _ = identifier.rpartition(":")
     numbers = [int(given)] if colon else range(1, info.partitions + 1)
     places = [(number, found.id) for number in numbers]
     with suppress(NotAllowed, NotFound):
-        for message in client.get(info.dead_letter, places):
-            letter = read_dead_letter(message, info.dead_letter)
+        for message in client.get(dead, places):
+            letter = read_dead_letter(message, dead)
             if letter is not None and letter.queue == queue:
                 return letter
     return None

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterable
 from fnmatch import fnmatchcase
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -74,9 +75,10 @@ _SPECIAL = re.compile(r"[*?\[]")
 async def bury(
     client: AsyncClient, queue: str, message: Message, cause: Cause, *, dead_queue: str | None = None, ttl: int = TTL
 ) -> str:
-    """Stores a message as a dead letter; doing so again overwrites it. The message itself stays where it is.
+    """Stores a message as a dead letter, once if this is repeated. The message itself stays where it is.
 
-    The queue of dead letters is created, with as many partitions as the queue has, if it is not there.
+    The queue of dead letters is created, with as many partitions as the queue has, if it is not there. In a queue of
+    another name than ``<queue>.dead``, a dead letter overwrites nothing and gets an id of its own.
 
     Returns:
         The queue in which it lies.
@@ -88,9 +90,10 @@ async def bury(
     body = message.body if isinstance(message.body, str | bytes) else await _json_text(client, queue, message)
     kind = message.content_type if is_carried(message.content_type) else None
     for way in WAYS:
-        outgoing = Outgoing(body, headers=headers_for(queue, message, cause, way), content_type=kind, ttl=ttl)
+        headers = headers_for(queue, message, cause, way)
+        outgoing = Outgoing(body, headers=headers, content_type=kind, ttl=ttl, partition=message.partition)
         try:
-            await _put(client, queue, target, message, outgoing)
+            await _store(client, queue, target, message, outgoing)
         except ApiError as error:
             if error.status not in _REFUSED_HEADERS or way == WAYS[-1]:
                 raise
@@ -121,28 +124,51 @@ async def _json_text(client: AsyncClient, queue: str, message: Message) -> str:
     return raw.body.decode()
 
 
-async def _put(client: AsyncClient, queue: str, target: str, message: Message, outgoing: Outgoing) -> None:
-    """Stores the dead letter; if its queue is missing or too small, fixes that once."""
-    for last in (False, True):
+async def _store(client: AsyncClient, queue: str, target: str, message: Message, outgoing: Outgoing) -> None:
+    """Stores the dead letter; if its queue is missing or too small, fixes that once.
+
+    In ``<queue>.dead`` it lies where the message was. Elsewhere, and without the right to overwrite, it is posted.
+    """
+    own = target == queue_for(queue)
+    for last in (False, False, True):
         try:
-            await client.put(
-                target,
-                message,
-                outgoing.body,
-                headers=outgoing.headers,
-                content_type=outgoing.content_type,
-                ttl=outgoing.ttl,
-            )
+            await (_put(client, target, message, outgoing) if own else _post(client, target, outgoing))
         except QueueNotFound:
             if last:
                 raise
             await _create(client, queue, target, message.partition)
+        except NotAllowed:
+            if not own:
+                raise
+            own = False
         except InvalidRequest as error:
-            if last or "partition" not in error.fields:
+            if last or not own or "partition" not in error.fields:
                 raise
             await client.update_queue(target, partitions=max(message.partition, (await _shape(client, queue))[0]))
         else:
             return
+
+
+async def _put(client: AsyncClient, target: str, message: Message, outgoing: Outgoing) -> None:
+    await client.put(
+        target,
+        message,
+        outgoing.body,
+        headers=outgoing.headers,
+        content_type=outgoing.content_type,
+        ttl=outgoing.ttl,
+    )
+
+
+async def _post(client: AsyncClient, target: str, outgoing: Outgoing) -> None:
+    """Posts a dead letter under a key of its own; if its partition is not there, into any."""
+    key = f"dead-{blake2b(msgspec.msgpack.encode(outgoing), digest_size=16).hexdigest()}"
+    try:
+        await client.send_many(target, [outgoing], idempotency_key=key)
+    except InvalidRequest as error:
+        if outgoing.partition is None or "0.partition" not in error.fields:
+            raise
+        await _post(client, target, msgspec.structs.replace(outgoing, partition=None))
 
 
 async def _create(client: AsyncClient, queue: str, target: str, partition: int) -> None:
@@ -166,7 +192,8 @@ def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
     """Reads a message of a queue of dead letters; None: it is none."""
     plain = isinstance(message.body, str | bytes)
     body = message.body if plain else json.dumps(message.body)
-    return dead_letter_from(message.headers, body, lies_in=lies_in, content_type=message.content_type, json=not plain)
+    lies = lies_in, message.partition, message.id
+    return dead_letter_from(message.headers, body, lies=lies, content_type=message.content_type, json=not plain)
 
 
 async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str]:
@@ -245,13 +272,13 @@ async def redrive(
         Redriven(sent={'reports': 2}, moved=0, kept=0, left={}, samples=())
     """
     done = Redriven()
-    partitions: dict[str, int | None] = {}
+    queues: dict[str, tuple[int, str] | None] = {}
     try:
         async for page in _pages(client, wanted):
-            for name in {one.queue for one in page} - partitions.keys():
+            for name in {one.queue for one in page} - queues.keys():
                 info = await _info(client, name)
-                partitions[name] = info.partitions if info else None
-            going, staying = by_origin(page, partitions)
+                queues[name] = (info.partitions, info.dead_letter) if info else None
+            going, staying = by_origin(page, queues, wanted.dead_queue)
             done += staying
             for name, indexes in going.items():
                 mine = [page[index] for index in indexes]
@@ -273,7 +300,7 @@ async def _send_back(client: AsyncClient, queue: str, chosen: list[DeadLetter], 
     finally:
         gone = chosen[:stored]
         if gone:
-            await client.delete(gone[0].lies_in, [(each.partition, each.id) for each in gone])
+            await client.delete(gone[0].lies_in, [(each.stored_partition, each.stored_id) for each in gone])
     return stored
 
 

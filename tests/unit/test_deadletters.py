@@ -82,7 +82,9 @@ STORED = Message(140_000_000_000_000_000, 7, 2, 1, "é", Meta("text/plain", (("a
 
 def _read(one: Message) -> DeadLetter | None:
     meta = one.meta or Meta()
-    return dead_letter_from(dict(meta.headers), one.body, lies_in="orders.dead", content_type=meta.content_type)
+    return dead_letter_from(
+        dict(meta.headers), one.body, lies=("orders.dead", one.partition, one.id), content_type=meta.content_type
+    )
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,10 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(floor: Floor, bro
             raise httpx2.ConnectError("away")
         return None
 
-    door.answer = {"503": refused("PUT"), "connection": lost, "forbidden": refused("PUT", 403)}[broken]
+    def forbidden(request: httpx2.Request) -> httpx2.Response | None:
+        return refused("PUT", 403)(request) or (refused("POST", 403)(request) if ".dead" in str(request.url) else None)
+
+    door.answer = {"503": refused("PUT"), "connection": lost, "forbidden": forbidden}[broken]
     profile, once = floor.site.profile, RetryPolicy(rounds=1)
     async with AsyncClient(profile.url, key=profile.key, transport=door, retry=once) as client:
         worker = await floor.worker(Picky(floor, "1:1"), queue, client=client)

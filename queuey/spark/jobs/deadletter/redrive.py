@@ -201,8 +201,8 @@ class Redrive:
             The queues; which of the dead letters go to each; and those that stay.
         """
         queues = {name: self._looked_up(name) for name in {dead_letter.queue for dead_letter in found}}
-        partitions = {name: None if queue is None else queue.partitions for name, queue in queues.items()}
-        going, staying = by_origin(found, partitions)
+        shapes = {name: (row.partitions, row.dead_letter) if row else None for name, row in queues.items()}
+        going, staying = by_origin(found, shapes, self._order.wanted.dead_queue)
         return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
 
     def _looked_up(self, name: str) -> Queue | None:

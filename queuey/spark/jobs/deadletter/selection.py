@@ -195,4 +195,5 @@ def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
     meta = message.meta or Meta()
     headers = dict(meta.headers)
     kind = meta.content_type
-    return deadletters.dead_letter_from(headers, message.body, lies_in=lies_in, content_type=kind, json=meta.json)
+    lies = lies_in, message.partition, message.id
+    return deadletters.dead_letter_from(headers, message.body, lies=lies, content_type=kind, json=meta.json)

@@ -230,3 +230,21 @@ def test_on_cassandra(clustered: Kept) -> None:
     assert sent(store, orders, lead=3.0).sent == {"orders": 6}
     assert told(arrived(clustered, orders.queue)) == told(dead_letters)
     assert everything(store, orders.dead) == []
+
+
+def test_a_letter_is_believed_only_where_those_of_its_queue_lie(store: Store, orders: Grave, clock: Clock) -> None:
+    """Who may send to a queue of dead letters cannot have a message sent elsewhere, unless the operator names it."""
+    payroll = grave(store, "payroll")
+    bury(store, orders.dead, "payroll", [CAUSE])
+    wanted = DeadLetterFilter(patterns=("*",))
+    reason = "dead letters of payroll do not go to orders.dead: check them, then name --dead-queue"
+    for dry_run in (True, False):
+        done = sent(store, orders, run="all", wanted=wanted, dry_run=dry_run)
+        assert (done.sent, done.left) == ({}, {reason: 1})
+    assert len(everything(store, orders.dead)) == 1
+    store.update_queue(payroll.queue, QueueSpec(dead_letter="orders.dead"))
+    assert sent(store, orders, run="again", wanted=wanted).sent == {"payroll": 1}
+    store.update_queue(store.queue(APP, "payroll", fresh=True), QueueSpec(), clear=["dead_letter"])
+    bury(store, orders.dead, "payroll", [CAUSE])
+    named = DeadLetterFilter(queues=("payroll",), dead_queue="orders.dead")
+    assert sent(store, orders, run="named", wanted=named).sent == {"payroll": 1}

@@ -1,0 +1,137 @@
+"""Dead letters that programs write and send back: by the rights of their keys, and nothing of others is harmed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from queuey.access import parse_scope
+from queuey.client import AsyncClient, Message, NotAllowed
+from queuey.client.deadletters import Cause, DeadLetterFilter, Redriven, bury, dead_letters, headers_for, redrive
+from queuey.storage.sqlite import open_store
+from queuey.web import make_app
+from tests.client.live import LOCAL, Bridge
+
+CAUSE = Cause(attempts=3, error="acme.errors.Late", text="too late", at=1_795_145_194.25)
+ID = "0123456789ab11e88000000000000001"
+Connect = Callable[..., AsyncClient]
+
+
+@pytest.fixture
+async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
+    """Makes clients that may do what their keys allow, all with one service."""
+    store = open_store(tmp_path / "data")
+    store.create_application("acme")
+    app = make_app(store)
+    async with AsyncExitStack() as opened:
+
+        def make(allow: str = "", queues: str = "") -> AsyncClient:
+            key = sha256(f"{allow} {queues}".encode()).hexdigest()
+            store.add_key("acme", sha256(key.encode()).digest(), scope=parse_scope(allow.split(","), queues.split(",")))
+            client = AsyncClient(LOCAL, key=key, transport=Bridge(app))
+            opened.push_async_callback(client.close)
+            return client
+
+        yield make
+    store.close()
+
+
+@pytest.fixture
+async def owner(connect: Connect) -> AsyncClient:
+    """May do everything."""
+    return connect()
+
+
+async def stored(client: AsyncClient, queue: str) -> list[Message]:
+    """All messages of a queue."""
+    return [message async for message in client.read_all(queue, partitions="*", delay=False)]
+
+
+async def bodies(client: AsyncClient, queue: str) -> list[str]:
+    """Their bodies, sorted."""
+    return sorted(str(message.body) for message in await stored(client, queue))
+
+
+async def test_nothing_is_overwritten(owner: AsyncClient) -> None:
+    """In a queue of another name letters of one id stay beside each other and what is there; it does not grow."""
+    await owner.create_queue("orders", partitions=2)
+    await owner.create_queue("payroll")
+    await owner.put("payroll", f"1:{ID}", "wages")
+    jobs = [Message(ID, "0", partition, f"job {partition}") for partition in (1, 2)]
+    for job in (*jobs, *jobs):
+        assert await bury(owner, "orders", job, CAUSE, dead_queue="payroll") == "payroll"
+    assert await bodies(owner, "payroll") == ["job 1", "job 2", "wages"]
+    assert (await owner.info("payroll")).partitions == 1
+    wanted = DeadLetterFilter(queues=("orders",), dead_queue="payroll")
+    assert {one.id for one in [one async for one in dead_letters(owner, wanted)]} == {ID}
+    assert await redrive(owner, wanted) == Redriven({"orders": 2})
+    assert await redrive(owner, wanted) == Redriven()
+    assert await bodies(owner, "payroll") == ["wages"]
+    assert await bodies(owner, "orders") == ["job 1", "job 2"]
+
+
+@pytest.mark.parametrize("dead_queue", [None, "failed"])
+async def test_the_right_to_send_is_enough(connect: Connect, owner: AsyncClient, dead_queue: str | None) -> None:
+    """A worker that may only send to the queue of dead letters stores them there, once if it repeats that."""
+    await owner.create_queue("orders", partitions=2)
+    target = dead_queue or "orders.dead"
+    await owner.create_queue(target)
+    worker = connect("read,claim,send", f"orders,{target}")
+    await owner.send("orders", "job", partition=2)
+    (job,) = await stored(worker, "orders")
+    for _ in range(2):
+        await bury(worker, "orders", job, CAUSE, dead_queue=dead_queue)
+    assert await bodies(owner, target) == ["job"]
+    assert (await owner.info(target)).partitions == 1
+
+
+@pytest.mark.parametrize("dead_queue", [None, "payroll", "invented"])
+async def test_no_right_no_letter(connect: Connect, owner: AsyncClient, dead_queue: str | None) -> None:
+    """A worker stores no letter where its key does not reach, and nothing is created or changed for it."""
+    for name in ("orders", "payroll"):
+        await owner.create_queue(name)
+    before = [queue.name async for queue in owner.queues()]
+    worker = connect("admin,send,read,claim,delete", "orders")
+    job = Message(ID, "0", 1, "job")
+    with pytest.raises(NotAllowed):
+        await bury(worker, "orders", job, CAUSE, dead_queue=dead_queue)
+    assert [queue.name async for queue in owner.queues()] == before
+    assert await stored(owner, "payroll") == []
+
+
+async def test_a_forged_letter_goes_nowhere(connect: Connect, owner: AsyncClient) -> None:
+    """A letter is believed only where letters of the queue that it names lie, or where the operator looks by name."""
+    for name in ("orders-a", "orders-a.dead", "orders-b", "payroll", "payroll.dead"):
+        await owner.create_queue(name)
+    attacker = connect("send", "orders-a.dead")
+    forged = headers_for("payroll", Message(ID, "0", 1, "forged"), CAUSE)
+    await attacker.send("orders-a.dead", "forged", headers=forged)
+    everything = DeadLetterFilter(patterns=("*",))
+    for dry_run in (True, False):
+        done = await redrive(owner, everything, dry_run=dry_run)
+        reason = "dead letters of payroll do not go to orders-a.dead: check them, then name --dead-queue"
+        assert (done.sent, done.left) == ({}, {reason: 1})
+    (there,) = await stored(owner, "orders-a.dead")
+    assert [(one.partition, one.id) for one in done.samples] == [(there.partition, there.id)]
+    # Nor does it where another queue keeps its letters by option.
+    await owner.update_queue("orders-b", dead_letter="orders-a.dead")
+    assert (await redrive(owner, everything)).sent == {}
+    assert await stored(owner, "payroll") == []
+    named = DeadLetterFilter(queues=("payroll",), dead_queue="orders-a.dead")
+    assert await redrive(owner, named) == Redriven({"payroll": 1})
+    assert await bodies(owner, "payroll") == ["forged"]
+
+
+async def test_a_letter_of_another_is_not_removed(owner: AsyncClient) -> None:
+    """Sending a letter back removes that one, whatever id and partition it says that it had."""
+    for name in ("orders", "orders.dead"):
+        await owner.create_queue(name)
+    await owner.put("orders.dead", f"1:{ID}", "kept")
+    lies = headers_for("orders", Message(ID, "0", 1, "lies"), CAUSE)
+    await owner.send("orders.dead", "lies", headers=lies)
+    assert await redrive(owner, DeadLetterFilter(queues=("orders",))) == Redriven({"orders": 1})
+    assert await bodies(owner, "orders.dead") == ["kept"]
