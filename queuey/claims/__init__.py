@@ -5,7 +5,7 @@ a :class:`State` is what all entries up to one say; an :class:`EntryDraft` decid
 ``docs/architecture-claims.md`` has the whole picture.
 """
 
-from queuey.claims.covers import MOST_UNCONFIRMED, Copies, CoverDraft, digest_of, partition_of, sift
+from queuey.claims.covers import MOST_UNCONFIRMED, Copies, CoverDraft, digest_of, partition_of, place_in, sift
 from queuey.claims.drafts import EntryDraft, Poll, ReceiptStatus, Settlement
 from queuey.claims.entries import FORMAT, Entry, UnknownFormat, decode_entry, encode_entry
 from queuey.claims.receipts import ClaimReceipt, parse_receipt
@@ -35,5 +35,6 @@ __all__ = [
     "encode_entry",
     "parse_receipt",
     "partition_of",
+    "place_in",
     "sift",
 ]

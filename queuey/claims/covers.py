@@ -22,7 +22,7 @@ import msgspec
 from queuey import ids
 from queuey.claims.entries import CoverChanges, CoverMade
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import Message, Meta
+from queuey.messages import Message, Meta, NewMessage, Queue
 
 MOST_UNCONFIRMED = 20_000
 """Covers whose representatives lie above the cursor, before polls read more slowly."""
@@ -48,6 +48,13 @@ def digest_of(body: str | bytes, meta: Meta | None) -> bytes:
 def partition_of(digest: bytes, partitions: int) -> int:
     """Returns the partition of all messages of a dedup queue whose bodies have this digest."""
     return int.from_bytes(digest[:8], "big") % partitions + 1
+
+
+def place_in(message: Message | NewMessage, partition: int, target: Queue) -> int:
+    """Returns the partition of another queue into which a message of a partition comes."""
+    if target.kind == "dedup":
+        return partition_of(digest_of(message.body, message.meta), target.partitions)
+    return (partition - 1) % target.partitions + 1
 
 
 class Cover(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from contextlib import suppress
 from hashlib import sha256
 
 from queuey.access import ANYBODY, Action, Caller, allowed, concerns, lacking
+from queuey.deadletters import queue_for
 from queuey.errors import NotAllowed, NotAuthenticated, QueueNotFound, QueueyError
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
@@ -257,8 +258,14 @@ class Authorization:
             check(Queue(application=application, name=name, uid=0, qid=0))
             raise
 
-    def enter(self, environ: Environ, queue: Queue, action: Action) -> QueueAccess:
+    def enter(self, environ: Environ, queue: Queue, action: Action, *, dead_letter: str | None = None) -> QueueAccess:
         """Checks that the caller may use a queue that was found. A request that takes long is checked again and again.
+
+        Args:
+            environ: Of the request.
+            queue: The queue.
+            action: What it does.
+            dead_letter: Where it has the queue's dead letters go from now on; see :meth:`require_dead_letter`.
 
         Raises:
             NotAuthenticated: A credential is not valid.
@@ -270,8 +277,33 @@ class Authorization:
             if not allowed(row, caller, action):
                 text = lacking(caller, row.application, action, row.name)
                 raise NotAllowed(text, anonymous=caller.anonymous)
+            if dead_letter != row.dead_letter:
+                self.require_dead_letter(environ, row.application, row.name, dead_letter)
 
         return self._service.enter(queue, check)
+
+    def require_dead_letter(
+        self, environ: Environ, application: str, name: str | None, dead_letter: str | None
+    ) -> None:
+        """Checks that the caller may have dead letters stored in a queue, whether that exists or not.
+
+        Args:
+            environ: Of the request.
+            application: The owner of both queues.
+            name: The queue that they come from; its own dead letters are always allowed. None: not known yet.
+            dead_letter: The queue that gets them; nothing: there is nothing to check.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+            NotAllowed: The caller may neither send to that queue nor create and change it.
+        """
+        if not dead_letter or (name and dead_letter == queue_for(name)):
+            return
+        caller = self.caller(environ)
+        row = Queue(application=application, name=dead_letter, uid=0, qid=0)
+        if not allowed(row, caller, "send") and not allowed(row, caller, "admin"):
+            text = f"dead_letter names another queue. {lacking(caller, application, 'send', dead_letter)}"
+            raise NotAllowed(text, anonymous=caller.anonymous)
 
     def enter_at_once(self, environ: Environ, match: dict[str, str], action: Action) -> Queue:
         """Finds the queue and checks the caller by what is in memory. The row is good for one call.

@@ -296,7 +296,9 @@ class ModelStore:
         return True
 
     def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
-        """See the contract. Messages that were acknowledged are seen by every quorum."""
+        """See the contract. Messages that were acknowledged are seen by every quorum; dead letters are not kept."""
+        if queue.name.endswith(".dead"):
+            return []
         seen = {
             (message.partition, message.position): message
             for one in {p for p, _ in locations}

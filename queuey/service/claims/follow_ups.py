@@ -7,15 +7,18 @@ Doing it twice has the same effect as once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 from math import inf
 
+import msgspec
+
 from queuey import deadletters
-from queuey.claims import State
+from queuey.claims import State, place_in
 from queuey.deadletters import Cause
 from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
-from queuey.messages import Location, Message, NewMessage, Queue, QueueSpec
+from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
 from queuey.storage import Store
 
 OVERDUE = 10.0
@@ -24,6 +27,8 @@ MOST_LETTERS = 50
 """Dead letters that are published between two entries. Other requests to the log wait meanwhile."""
 ERROR = "TooManyDeliveries"
 """The class of error of dead letters that claims make."""
+KEPT = 7 * 86_400
+"""Seconds for which the key of a dead letter is remembered: one that is published again later may lie there twice."""
 _ATTEMPTS = 3
 
 Letters = Mapping[Position, tuple[str, int]]
@@ -148,20 +153,37 @@ def publish(
     return done, False
 
 
-def _put(store: Store, queue: Queue, name: str, location: Location, item: NewMessage) -> None:
-    """Puts a dead letter of a queue at its place in the queue ``name``."""
+def _put(store: Store, queue: Queue, name: str, location: Location, letter: NewMessage) -> None:
+    """Stores a dead letter: where its message was, or under a key where that could overwrite another message."""
     partition, position = location
+    # No caller can choose a key with such a character.
+    text = f"\x01dead {queue.qid:x} {partition} {position[0]:x} {position[1]}"
     for attempt in range(_ATTEMPTS):
         target = _target(store, queue, name, fresh=attempt > 0)
-        # A dedup queue never gets more partitions.
-        place = (partition - 1) % target.partitions + 1, position
         try:
-            store.put(target, [place], item)
+            if _has_place(store, queue, target, location, letter):
+                store.put(target, [location], letter)
+            else:
+                item = msgspec.structs.replace(letter, partition=place_in(letter, partition, target))
+                store.append_once(target, [item], PostKey(text, text.encode(), KEPT))
         except QueueChanged:
             if attempt == _ATTEMPTS - 1:
                 raise
         else:
             return
+
+
+def _has_place(store: Store, queue: Queue, target: Queue, location: Location, letter: NewMessage) -> bool:
+    """Returns whether a letter may lie where its message was: in a queue for its letters alone, and the place is free.
+
+    Messages of several queues, and of partitions that share one, may have the same id.
+    """
+    if target.kind == "dedup" or target.name != deadletters.queue_for(queue.name):
+        return False
+    told = deadletters.origin_of(letter.meta)
+    return all(
+        one.body == letter.body and deadletters.origin_of(one.meta) == told for one in store.fetch(target, [location])
+    )
 
 
 def letter_of(queue: Queue, message: Message, deliveries: int, now: float) -> NewMessage:
@@ -173,15 +195,22 @@ def letter_of(queue: Queue, message: Message, deliveries: int, now: float) -> Ne
 
 
 def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
-    """Returns the row of a queue of dead letters, which is made if it is not there: readable by those of the source."""
+    """Returns the row of the queue that gets a dead letter: the named one, if it is there, or ``<queue>.dead``.
+
+    Only ``<queue>.dead`` is created, readable by those of the source, and gets more partitions.
+    """
+    own = deadletters.queue_for(queue.name)
+    if name != own:
+        with suppress(QueueNotFound):
+            return store.queue(queue.application, name, fresh=fresh)
     try:
-        target = store.queue(queue.application, name, fresh=fresh)
+        target = store.queue(queue.application, own, fresh=fresh)
     except QueueNotFound:
         spec = QueueSpec(
             partitions=queue.partitions, type=queue.type, consistency=queue.consistency, principals=queue.principals
         )
         try:
-            target, _ = store.create_queue(queue.application, name, spec)
+            target, _ = store.create_queue(queue.application, own, spec)
         except QueueExists as error:
             target = error.queue
     if target.partitions < queue.partitions and target.kind != "dedup":

@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import ClaimTiming, digest_of, partition_of
+from queuey.claims import ClaimTiming, place_in
 from queuey.errors import (
     ClaimsRefused,
     QueueChanged,
@@ -244,7 +244,7 @@ class ActiveMove:
         now = self._store.now()
         to = self._target()
         items = [
-            NewMessage(one.body, _place(one, partition, to), -(-(one.expires - now) // TICKS_PER_SECOND), one.meta)
+            NewMessage(one.body, place_in(one, partition, to), -(-(one.expires - now) // TICKS_PER_SECOND), one.meta)
             for one in step.messages
             if one.expires > now
         ]
@@ -294,10 +294,3 @@ class ActiveMove:
             except QueueChanged:
                 queue = self._source(fresh=True)
         return call(queue)
-
-
-def _place(message: Message, partition: int, target: Queue) -> int:
-    """Returns the partition of the target into which a message of a partition comes."""
-    if target.kind == "dedup":
-        return partition_of(digest_of(message.body, message.meta), target.partitions)
-    return (partition - 1) % target.partitions + 1

@@ -110,6 +110,7 @@ class QueueViews:
         errors.check()
         if not any(matches(pattern, name or "*") for pattern in patterns):
             raise NotAllowed(f"The credential creates only queues that match {', '.join(patterns)}.")
+        self._authorization.require_dead_letter(environ, match["app"], name, spec.dead_letter)
         queue, created = self._queues.create(match["app"], name, spec)
         response = schemas.CreatedQueue(
             queue_name=queue.name,
@@ -163,6 +164,7 @@ class QueueViews:
         errors = Errors()
         spec = _spec(given, errors, self._limits.max_principals)
         errors.check()
+        access = self._authorization.enter(environ, access.queue, "admin", dead_letter=spec.dead_letter)
         queue = self._queues.update(access, spec, _resets(given))
         return json_response(
             schemas.UpdatedQueue(

@@ -109,6 +109,7 @@ def test_patterns_choose_among_queues(run: Run, client: Client, queue: str, dead
 def test_dead_letters_of_claims(run: Run, client: Client, option: str, queue: str) -> None:
     """What claims gave up is found where the queue's ``dead_letter`` says, and goes back from there."""
     dead_queue = f"{queue}-failed"
+    client.create_queue(dead_queue)
     client.update_queue(queue, max_deliveries=1, dead_letter=dead_queue)
     client.send(queue, "x")
     jobs = client.job_queue(queue)

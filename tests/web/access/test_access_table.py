@@ -46,13 +46,13 @@ QUERIES = {"GET /v1/{app}/{queue}": {"delay": 0}, "POST /v1/{app}/{queue}/claims
 Row = dict[str, str]
 
 
-def rows() -> list[Row]:
-    """Reads the table: by route, what stands in each column."""
-    lines = [line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    header = next(number for number, line in enumerate(lines) if line[0] == "route")
-    table = lines[header + 2 :]
-    assert {len(line) for line in table} == {len(lines[header])}
-    return [dict(zip(lines[header], (cell.strip("`") for cell in line), strict=True)) for line in table]
+def rows(first: str = "route") -> list[Row]:
+    """Reads a table, of which the first column has this name: by row, what stands in each column."""
+    lines = [line.strip("| \n").split(" | ") for line in PAGE.read_text().split(f"\n| {first} | ")[1].splitlines()]
+    header = [first, *lines[0]]
+    table = lines[2 : lines.index([""])] if [""] in lines else lines[2:]
+    assert {len(line) for line in table} == {len(header)}
+    return [dict(zip(header, (cell.strip("`") for cell in line), strict=True)) for line in table]
 
 
 ROWS = rows()

@@ -1,0 +1,56 @@
+"""Dead letters of claims in queues that are not for them alone: none overwrites anything, and each is there once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from queuey.deadletters import PREFIX
+from queuey.errors import StoreUnavailable
+from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
+from queuey.metrics import Metrics
+from queuey.service import ClaimUseCases, Limits, QueueAccess, Service
+from queuey.service.claims.follow_ups import OVERDUE
+from queuey.service.claims.runtime import ThreadRuntime
+from queuey.storage import Store
+from tests.backends import APP, Clock
+from tests.contract.samples import eventually, fresh_name, new, say, shown
+from tests.interposed_store import InterposedStore
+from tests.replacing import replace
+
+
+def test_letters_that_share_a_partition_are_there_once(store: Store, other: Store, clock: Clock) -> None:
+    """Two of one id stay beside what had that id; what a process has posted and not noted, the next does not repeat."""
+    shared, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0))
+    spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1, dead_letter=shared.name)
+    queue, _ = store.create_queue(APP, fresh_name(), spec)
+    [place] = say(store, shared, "wages")
+    store.put(queue, [(1, place)], new("one"))
+    store.put(queue, [(2, place)], new("two"))
+    doubted = InterposedStore(store)
+
+    def append_once(target: Queue, items: list[NewMessage], key: PostKey, **named: Any) -> PostResult:  # noqa: ANN401 - as the store's
+        store.append_once(target, items, key, **named)
+        raise StoreUnavailable("no answer", outcome="unknown")
+
+    doubted.instead(Store.append_once, append_once)
+    service = Service(doubted.store)
+    access = service.enter(queue, lambda _queue: None)
+    claimed = [*service.claims.claim(access, limit=1, ttl=10), *service.claims.claim(access, limit=1, ttl=10)]
+    assert sorted(one.message.body for one in claimed) == ["one", "two"]
+    clock.advance(100)
+    assert service.claims.claim(access, limit=9, ttl=10) == []
+    assert eventually(lambda: len(shown(store, shared)) == 3)
+    runtime = ThreadRuntime(other)
+    late = ClaimUseCases(other, Limits(), Metrics(), threading.Event(), runtime=runtime)
+    there = QueueAccess(other, queue, lambda _queue: None)
+    began = runtime.boottime()
+    with replace(ThreadRuntime.boottime, lambda _self: began):
+        assert [each.dead for each in late.counts(there).values()] == [1, 1]
+    with replace(ThreadRuntime.boottime, lambda _self: began + OVERDUE):
+        assert late.claim(there, limit=9, ttl=10) == []
+        assert eventually(lambda: not any(each.dead for each in late.counts(there).values()))
+    assert shown(store, shared)[0].body == "wages"
+    said = [(one.body, dict(one.meta.headers)[f"{PREFIX}partition"]) for one in shown(store, shared)[1:] if one.meta]
+    assert sorted(said) == [("one", "1"), ("two", "2")]
+    assert store.queue(APP, shared.name, fresh=True).partitions == 1

@@ -1,0 +1,288 @@
+"""A queue that an option names is used by the caller's own rights there, and what goes there harms nothing."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import qdo.cli
+import queuey.cli
+from queuey.access import VERBS, Grant, Verb, parse_scope
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials import Identity
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.v1.spec import OPERATIONS, document
+from tests.contract.samples import eventually
+from tests.test_docs_links import options_of, part_of
+from tests.web.access.test_access_table import Row, Tokens, rows
+from tests.web.caller import Caller
+
+ID = "0123456789ab11e88000000000000001"
+NUMBERS = itertools.count()
+
+
+def limited(owner: Caller, store: Store, allow: str, queues: str) -> Caller:
+    """A caller with a limited key of the application, as ``queuey app key-add`` makes it."""
+    secret = f"limited{next(NUMBERS)}"
+    scope = parse_scope(allow.split(","), queues.split(","))
+    store.add_key("queuey", digest_of(secret), scope=scope)
+    return Caller(owner.app, f"Application {secret}")
+
+
+@pytest.fixture
+def tenant(owner: Caller, store: Store) -> Caller:
+    """A caller that may do everything, with the queues of its own name."""
+    owner.create("payroll")
+    owner.post("payroll", "wages")
+    return limited(owner, store, "admin,send,read,claim,delete", "orders-*")
+
+
+def names(owner: Caller) -> list[str]:
+    """All queues."""
+    return [queue["queue_name"] for queue in owner.get().json["queues"]]
+
+
+def fail(caller: Caller, queue: str) -> None:
+    """Has all messages of a queue delivered as often as they may be, and asks for more."""
+    while claims := caller("POST", f"{queue}/claims", b"", headers=None, limit=9).messages:
+        caller.send_json("POST", f"{queue}/claims/release", {"receipts": [claim["receipt"] for claim in claims]})
+
+
+def bodies(caller: Caller, queue: str) -> list[Any]:
+    """What a queue holds; nothing if it is not there."""
+    reply = caller.get(queue, partitions="*", delay=0)
+    return [] if reply.status == 404 else sorted(reply.bodies)
+
+
+def holds(caller: Caller, queue: str, partitions: int, *expected: str) -> bool:
+    """Returns whether a queue comes to hold just this, and how large it is then."""
+    eventually(lambda: len(bodies(caller, queue)) >= len(expected))
+    return bodies(caller, queue) == sorted(expected) and caller.get(f"{queue}/info").json["partitions"] == partitions
+
+
+@pytest.mark.parametrize("named", ["payroll", "payroll.dead", "invented", "orders", "orders.dead"])
+def test_a_limited_key_names_no_queue_of_others(owner: Caller, tenant: Caller, named: str) -> None:
+    """Neither when a queue is made nor later nor after it was deleted; and nothing comes of having tried."""
+    create = {"queue_name": "orders-w", "partitions": 200, "max_deliveries": 1, "dead_letter": named}
+    before = names(owner)
+    refused = tenant.send_form("POST", "", **create)
+    assert (refused.status, names(owner)) == (403, before)
+    assert "limited to other queues" in refused.text
+    assert named not in refused.text
+    for kind in ("plain", "dedup"):
+        tenant.create("orders-w", kind=kind, max_deliveries=1)
+        assert tenant.send_form("PUT", "orders-w", dead_letter=named).status == 403
+        assert tenant.send_json("PUT", "orders-w", {"dead_letter": named, "ttl": 60}).status == 403
+        assert tenant.get("orders-w/info").json["dead_letter"] == "orders-w.dead"
+        tenant("DELETE", "orders-w")
+        assert tenant.send_form("POST", "", **create, kind=kind).status == 403
+    tenant.create("orders-w.dead")
+    assert tenant.send_form("PUT", "orders-w.dead", dead_letter=named).status == 403
+    assert holds(owner, "payroll", 1, "wages")
+
+
+def test_letters_of_ones_own(tenant: Caller, owner: Caller) -> None:
+    """A limited key may name queues that it may send to, and its own dead letters, which grow with their source."""
+    tenant.create("orders-failed", partitions=2)
+    tenant.create("orders-w", partitions=3, max_deliveries=1, dead_letter="orders-failed")
+    tenant.post("orders-w", "job", X_Partition="3")
+    fail(tenant, "orders-w")
+    assert holds(owner, "orders-failed", 2, "job")
+    tenant.send_form("PUT", "orders-w", dead_letter="orders-w.dead")
+    tenant.post("orders-w", "another", X_Partition="2")
+    fail(tenant, "orders-w")
+    assert holds(owner, "orders-w.dead", 3, "another")
+    tenant.send_form("PUT", "orders-w", partitions=5)
+    tenant.post("orders-w", "third", X_Partition="5")
+    fail(tenant, "orders-w")
+    assert holds(owner, "orders-w.dead", 5, "another", "third")
+
+
+def test_the_default_is_always_allowed(owner: Caller, store: Store) -> None:
+    """A key for one queue alone may have dead letters, though it may not even look at them."""
+    alone = limited(owner, store, "admin,send,read,claim", "orders-w")
+    alone.create("orders-w", max_deliveries=1, dead_letter="orders-w.dead")
+    alone.post("orders-w", "job")
+    fail(alone, "orders-w")
+    assert holds(owner, "orders-w.dead", 1, "job")
+    assert alone.get("orders-w.dead").status == 403
+
+
+def test_what_was_set_before_stays(owner: Caller, tenant: Caller) -> None:
+    """What somebody with more rights has set holds and may be set again, and once it is reset no more."""
+    owner.create("orders-w", max_deliveries=1, dead_letter="payroll")
+    assert tenant.send_form("PUT", "orders-w", ttl=60, dead_letter="payroll").status == 200
+    tenant.post("orders-w", "job")
+    fail(tenant, "orders-w")
+    assert holds(owner, "payroll", 1, "wages", "job")
+    assert tenant.send_json("PUT", "orders-w", {"dead_letter": None}).status == 200
+    assert tenant.send_form("PUT", "orders-w", dead_letter="payroll").status == 403
+    tenant("DELETE", "orders-w")
+    assert tenant.send_form("POST", "", queue_name="orders-w", dead_letter="payroll").status == 403
+
+
+def test_a_user_names_no_other_queue(store: Store, owner: Caller) -> None:
+    """Who has a single queue by name may change it, and may not name another one, its own dead letters but for."""
+    tokens = Tokens()
+    verbs: frozenset[Verb] = frozenset(VERBS)
+    tokens.known["ann"] = Identity(frozenset({"user:ann"}), (Grant("queuey", verbs, "inbox-ann"),), "user:ann")
+    ann = Caller(make_app(store, readers=[tokens]), "Token ann")
+    owner.create("inbox-ann", principles="user:ann")
+    owner.create("inbox-bob", principles="user:bob")
+    statuses = [
+        ann.send_form("PUT", "inbox-ann", dead_letter=name).status for name in ("inbox-bob", "x", "inbox-ann.dead")
+    ]
+    assert statuses == [403, 403, 200]
+
+
+def test_the_right_to_send_is_enough(owner: Caller, store: Store) -> None:
+    """Who may only send to a queue may name it."""
+    keys = limited(owner, store, "admin", "orders-*"), limited(owner, store, "send", "failed")
+    sender = Caller(owner.app, "; ".join(str(each.authorization) for each in keys))
+    assert sender.send_form("POST", "", queue_name="orders-w", dead_letter="failed").status == 201
+    assert sender.send_form("PUT", "orders-w", dead_letter="failed.dead").status == 403
+
+
+def test_a_dead_letter_overwrites_nothing(owner: Caller) -> None:
+    """Letters of equal ids in a queue with fewer partitions all stay there, beside what had that id before."""
+    owner.create("failed")
+    owner("PUT", f"failed/{ID}", "wages")
+    for source in ("orders-v", "orders-w"):
+        owner.create(source, partitions=3, max_deliveries=1, dead_letter="failed")
+        for partition in (1, 2, 3):
+            owner("PUT", f"{source}/{partition}:{ID}", f"{source} {partition}")
+        fail(owner, source)
+    expected = ["wages", *(f"{source} {n}" for source in ("orders-v", "orders-w") for n in (1, 2, 3))]
+    assert holds(owner, "failed", 1, *expected)
+
+
+@pytest.mark.parametrize("kind", ["plain", "dedup"])
+def test_a_dead_letter_overwrites_nothing_among_its_own(owner: Caller, kind: str) -> None:
+    """Not even in its own queue of dead letters, be that a dedup queue, which never grows."""
+    owner.create("orders-w.dead", kind=kind)
+    if kind == "plain":
+        owner("PUT", f"orders-w.dead/{ID}", "kept")
+    owner.create("orders-w", partitions=2, max_deliveries=1)
+    for partition in (1, 2):
+        owner("PUT", f"orders-w/{partition}:{ID}", f"job {partition}")
+    fail(owner, "orders-w")
+    assert holds(owner, "orders-w.dead", *((2, "kept") if kind == "plain" else (1,)), "job 1", "job 2")
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_named_queue_that_is_not_there(owner: Caller, deleted: bool) -> None:  # noqa: FBT001 - a table
+    """Letters go to the source's own dead letters, whether it is gone or never was: nobody makes it."""
+    if deleted:
+        owner.create("failed")
+    owner.create("orders-w", max_deliveries=1, dead_letter="failed")
+    owner("DELETE", "failed")
+    owner.post("orders-w", "job")
+    fail(owner, "orders-w")
+    assert holds(owner, "orders-w.dead", 1, "job")
+    assert names(owner) == ["orders-w", "orders-w.dead"]
+    owner.create("failed")
+    owner.post("orders-w", "another")
+    fail(owner, "orders-w")
+    assert holds(owner, "failed", 1, "another")
+
+
+# The tables of docs/access.md
+
+
+ROWS = rows("option")
+PROGRAMS = rows("program")
+NO_QUEUES = {
+    *("acknowledge", "after", "before", "body", "consistency", "content_type", "delay", "encoding", "headers", "kind"),
+    *("limit", "max_deliveries", "merge", "message_key", "messages", "on_ack", "order", "partition", "partitions"),
+    *("principals", "principles", "read_delay", "receipts", "since", "ttl", "type", "until", "wait"),
+}
+"""Fields of requests that name no other queue."""
+
+
+def is_let_in(caller: Caller, row: Row, first: str, named: str) -> bool:
+    """Makes the request of a row and returns whether it was allowed."""
+    match row["option"], row["of"]:
+        case "dead_letter", "POST /v1/{app}":
+            reply = caller.send_form("POST", "", queue_name=f"{first}-new", dead_letter=named)
+        case "dead_letter", _:
+            reply = caller.send_form("PUT", first, dead_letter=named)
+        case "queues", _:
+            reply = caller.send_json("POST", "_read", {"queues": [{"queue_name": named}]})
+            return bool(reply.json["queues"][0]["status"] == "ok")
+        case option, _:
+            ends = {"from": first, "to": first, option: named}
+            reply = caller.send_json("POST", "_moves", ends)
+    assert reply.status in {200, 201, 202, 403}, (row, reply)
+    return reply.status != 403
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['option']} of {row['of']}")
+def test_the_table_of_options(owner: Caller, store: Store, row: Row) -> None:
+    """What an option needs in the queue that it names is what the page says, whatever the first allows."""
+    for number, column in enumerate(list(row)[2:]):
+        first, named = f"first{number}", f"named{number}"
+        owner.create(first)
+        owner.create(named)
+        allow = ",".join(VERBS) if column == "other queues" else column.replace(" ", "")
+        keys = [
+            limited(owner, store, ",".join(VERBS), f"{first}*"),
+            limited(owner, store, allow, "elsewhere" if column == "other queues" else named),
+        ]
+        both = Caller(owner.app, "; ".join(str(caller.authorization) for caller in keys))
+        assert is_let_in(both, row, first, named) == (row[column] == "yes"), (row["option"], column)
+
+
+def fields(schema: dict[str, Any], known: dict[str, Any]) -> Iterator[str]:
+    """Gives the names of all fields of a body."""
+    schema = known[schema["$ref"].rsplit("/", 1)[1]] if "$ref" in schema else schema
+    for part in [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]:
+        yield from fields(part, known)
+    for name, part in schema.get("properties", {}).items():
+        yield name
+        yield from fields(part, known)
+
+
+def test_the_table_has_every_option_of_the_api() -> None:
+    """Each field of each request is in the table of options, names the queue of the request, or names none."""
+    published: dict[str, Any] = document()
+    found = set()
+    for operation in OPERATIONS:
+        body = published["paths"][operation.path][operation.method.lower()].get("requestBody", {})
+        for content in body.get("content", {}).values():
+            for name in fields(content["schema"], published["components"]["schemas"]):
+                found.add((name, f"{operation.method} {operation.path}"))
+    naming = {(name, route) for name, route in found if name not in NO_QUEUES | {"queue_name"}}
+    assert naming == {(row["option"], row["of"]) for row in ROWS}
+
+
+def commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - of click
+    """Gives the single commands below one, by what one types."""
+    if not getattr(command, "commands", None):
+        yield path, command
+    else:
+        for name in command.commands:
+            yield from commands(f"{path} {name}", part_of(command, name))
+
+
+def test_the_table_has_every_option_of_the_commands() -> None:
+    """Each command with an option that names another queue is in the table of programs, with that option."""
+    found = set()
+    for name, program in (("queuey", queuey.cli), ("qdo", qdo.cli)):
+        for each in program.COMMANDS:
+            for path, command in commands(f"{name} {each}", program.load(each)):
+                words = {option for option in options_of(command) if re.search(r"-(queue|letter)\b", option)}
+                found |= {(path, option) for option in words - {"--queue", "--max-queue-name"}}
+    said = [(row["program"], row["names another queue"]) for row in PROGRAMS]
+    missing = {
+        (path, option)
+        for path, option in found
+        if not any(path in program and option in named for program, named in said)
+        and not path.startswith("queuey pipeline ")
+    }
+    assert {option for _, option in found} >= {"--dead-letter", "--dead-queue", "--queue-field"}
+    assert missing == set()
