@@ -103,7 +103,9 @@ def _raw(header: Header) -> tuple[bytes, bytes]:
     return header[0].encode("latin-1"), header[1].encode("latin-1")
 
 
-_USUAL = {headers: [_raw(kind), _raw(NO_STORE)] for kind in (JSON, TEXT) for headers in ((kind,), (kind, NO_STORE))}
+_USUAL: dict[tuple[Header, ...], list[tuple[bytes, bytes]]] = {
+    headers: [_raw(kind), _raw(NO_STORE)] for kind in (JSON, TEXT) for headers in ((kind,), (kind, NO_STORE))
+}
 
 
 def _raw_headers(response: Response) -> list[tuple[bytes, bytes]]:
