@@ -126,10 +126,6 @@ class NoCredential(NotAuthenticated):
 
     code = "NoCredential"
 
-    def __str__(self) -> str:
-        """Says what to send."""
-        return "This needs a credential. Send the header Authorization: Application KEY"
-
 
 class InvalidToken(NotAuthenticated):
     """A user's token is not accepted; the message has nothing of the token."""

@@ -18,6 +18,8 @@ DEFAULT_TTL = 259_200
 """Seconds (3 days)."""
 MAX_TTL = 33_554_432
 """Seconds (388 days)."""
+MAX_WAIT = 300
+"""Seconds of the longest long poll, whatever the setting ``max_wait`` says."""
 
 TYPES = ("user", "public")
 CONSISTENCIES = ("weak", "strong", "very_strong")

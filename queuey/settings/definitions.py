@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from queuey.messages import DEFAULT_TTL, MAX_TTL
+from queuey.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
 from queuey.settings.facades import Facades
 from queuey.settings.rates import Rates
 from queuey.settings.secret_names import SecretName
@@ -157,7 +157,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="Longest long poll in seconds; 0 turns long polls off. More is refused with 400: Qdo and the "
             "client's `tail` ask for 20, its loops that claim for a third of their `ttl`, at most 20 (by default 10).",
             ge=0,
-            le=300,
+            le=MAX_WAIT,
         ),
     ] = 20.0
 

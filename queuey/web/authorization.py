@@ -250,7 +250,7 @@ class Authorization:
 
         def check(row: Queue) -> None:
             if not concerns(row, caller):
-                raise NotAllowed(lacking(caller, application, "measure", name), anonymous=caller.anonymous)
+                raise _refusal(environ, caller, lacking(caller, application, "measure", name))
 
         try:
             return self._service.enter(self._service.find(application, name), check).queue
@@ -275,8 +275,7 @@ class Authorization:
         def check(row: Queue) -> None:
             caller = self.caller(environ)
             if not allowed(row, caller, action):
-                text = lacking(caller, row.application, action, row.name)
-                raise NotAllowed(text, anonymous=caller.anonymous)
+                raise _refusal(environ, caller, lacking(caller, row.application, action, row.name))
             if dead_letter != row.dead_letter:
                 self.require_dead_letter(environ, row.application, row.name, dead_letter)
 
@@ -303,7 +302,7 @@ class Authorization:
         row = Queue(application=application, name=dead_letter, uid=0, qid=0)
         if not allowed(row, caller, "send") and not allowed(row, caller, "admin"):
             text = f"dead_letter names another queue. {lacking(caller, application, 'send', dead_letter)}"
-            raise NotAllowed(text, anonymous=caller.anonymous)
+            raise _refusal(environ, caller, text)
 
     def enter_at_once(self, environ: Environ, match: dict[str, str], action: Action) -> Queue:
         """Finds the queue and checks the caller by what is in memory. The row is good for one call.
@@ -334,7 +333,7 @@ class Authorization:
         self._service.queues.require_application(application)
         caller = self.caller(environ)
         if not (found := caller.patterns(application, action)):
-            raise NotAllowed(lacking(caller, application, action), anonymous=caller.anonymous)
+            raise _refusal(environ, caller, lacking(caller, application, action))
         return found
 
     def oversee(self, environ: Environ) -> None:
@@ -346,4 +345,12 @@ class Authorization:
         """
         caller = self.caller(environ)
         if not any(grant.application is None for grant in caller.grants):
-            raise NotAllowed("Only operators' keys list applications.", anonymous=caller.anonymous)
+            raise _refusal(environ, caller, "Only operators' keys list applications.")
+
+
+def _refusal(environ: Environ, caller: Caller, lacks: str) -> NotAllowed:
+    """Returns the error of what a caller may not do. A caller without a credential learns how to send one."""
+    if caller.anonymous:
+        found = "The header Authorization has no scheme that is known here" if environ.get("HTTP_AUTHORIZATION") else ""
+        lacks = f"{found or 'This needs a credential'}. Send the header Authorization: Application KEY"
+    return NotAllowed(lacks, anonymous=caller.anonymous)

@@ -129,7 +129,7 @@ class Endpoint:
             response = self._handlers.get(environ["REQUEST_METHOD"], self._no_such_method)(environ, request.matchdict)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             if isinstance(error, NotAllowed) and error.anonymous and not self._original:
-                error = NoCredential()
+                error = NoCredential(*error.args)
             response = error_response(error, environ)
         if UNKNOWN in environ:
             response.headers += (warning_about(environ[UNKNOWN]),)

@@ -140,7 +140,7 @@ def test_applications(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "said"),
     [
-        ("POST", "", b'{"body": "x"}', 'It has no "messages"; one message alone goes by another Content-Type.'),
+        ("POST", "", b'{"body": "x"}', 'It has no "messages". A batch is {"messages": [{"body": ...}]}; send one'),
         ("POST", "", b"{oops", "JSON is malformed: "),
         ("GET", "/xyz", b"", '"xyz" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'),
         (

@@ -69,6 +69,12 @@ def test_page(anonymous: Caller, path: str) -> None:
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(len(answer.body)))
 
 
+def test_colours_of_the_whole_page_follow_the_reader(anonymous: Caller) -> None:
+    """The colours of text and background are the root's, so that a dark page has light text."""
+    [style] = re.findall(r"<style>(.*?)</style>", anonymous.get("/docs").text, re.DOTALL)
+    assert re.findall(r"^(.+?) \{[^}]*color-scheme: light dark", style, re.MULTILINE) == [":root:has(> .api-page)"]
+
+
 def test_policy(anonymous: Caller) -> None:
     """The policy allows the styles that are in the page, and the page has nothing that the policy forbids."""
     answer = anonymous.get("/docs")

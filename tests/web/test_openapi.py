@@ -9,6 +9,7 @@ from typing import Any
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pyramid.interfaces import IRoutesMapper
 
+from queuey import settings
 from queuey.web.v1.spec import OPERATIONS, document
 from tests.web.caller import Caller
 
@@ -39,6 +40,14 @@ def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa
                 served.add((method, path))
     operations = {(method, path) for method, path in served if not path.startswith(("/__", "/metrics"))}
     assert operations == {(operation.method, operation.path) for operation in OPERATIONS}
+
+
+def test_no_wait_that_a_service_allows_is_refused_by_the_document() -> None:
+    """Clients that are made from the document may wait for as long as the setting ``max_wait`` may say."""
+    longest = next(line for line in settings.table() if line.name == "max_wait").hint.__metadata__[0].le
+    queries = [parameter for each in OPERATIONS for parameter in each.parameters if parameter.name == "wait"]
+    body = document()["components"]["schemas"]["ManyRanges"]["properties"]["wait"]["anyOf"][0]
+    assert [schema["maximum"] for schema in (*(each.schema for each in queries), body)] == [longest] * 3
 
 
 def test_operations_are_told_apart() -> None:

@@ -144,7 +144,10 @@ class MessageViews:
             if not access.renew():
                 raise
             drafts, after = self._read(environ, body, access.queue, batch=batch)
-        return _posted(self._messages.post(access, drafts, after=after, key=key))
+        response = _posted(self._messages.post(access, drafts, after=after, key=key))
+        if not batch and _LIKE_A_BATCH.match(body) is not None:
+            response.headers += (_STORED_AS_ONE,)
+        return response
 
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
@@ -154,10 +157,11 @@ class MessageViews:
         batch = _is_batch(environ)
         try:
             key = read_key(environ)
-            drafts, after = self._read(environ, self._body(environ, batch=batch), queue, batch=batch)
+            body = self._body(environ, batch=batch)
+            drafts, after = self._read(environ, body, queue, batch=batch)
         except InvalidRequest:
             raise WouldBlock from None  # it may be the row that is wrong
-        if after is not None and ahead(after) > 0:
+        if (after is not None and ahead(after) > 0) or (not batch and _LIKE_A_BATCH.match(body) is not None):
             raise WouldBlock
         begin, stored = self._messages.begin_post(queue, drafts, after=after, key=key)
         return begin, lambda found: _posted(stored(found))
@@ -266,6 +270,11 @@ class _LooseBatch(msgspec.Struct):
 
 
 _JSON = "application/json"
+_LIKE_A_BATCH = re.compile(rb'\s*\{\s*"messages"\s*:\s*\[')
+_STORED_AS_ONE: Header = (
+    "Warning",
+    '299 - "Stored as one message. For a batch, send it with the header Content-Type: application/json"',
+)
 _LARGE, _BRACES = 1024 * 1024, 64
 """A batch of more bytes is decoded at once only if it has no more opening braces for each message that is allowed.
 
@@ -440,7 +449,10 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
     try:
         raw = _decode_loose_batch(body).messages
     except msgspec.ValidationError:
-        raise bad_json('It has no "messages"; one message alone goes by another Content-Type') from None
+        raise bad_json(
+            'It has no "messages". A batch is {"messages": [{"body": ...}]}; send one message alone with another '
+            "Content-Type, such as text/plain"
+        ) from None
     except JSON_ERRORS as error:
         raise bad_json(error) from None
     if memoryview(raw)[0] != ord("["):

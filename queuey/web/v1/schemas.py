@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from queuey.messages import MAX_DELIVERIES, MAX_TTL
+from queuey.messages import MAX_DELIVERIES, MAX_TTL, MAX_WAIT
 from queuey.service.explaining import Code
 
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="32 lower-case hex digits of a version 1 UUID")]
@@ -271,7 +271,7 @@ class ManyRanges(Struct):
     """Queues to read in one call."""
 
     queues: Annotated[list[QueueRange], Meta(max_length=100)]
-    wait: Annotated[float, Meta(ge=0, le=20)] | None = None
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT)] | None = None
 
 
 class ManyRead(Done, kw_only=True):

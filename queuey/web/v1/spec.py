@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from queuey import __version__
-from queuey.messages import LONGEST_NAME
+from queuey.messages import LONGEST_NAME, MAX_WAIT
 from queuey.service import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Content, Operation, Parameter, ResponseSpec
@@ -27,12 +27,13 @@ SECURITY = {
 }
 
 ABOUT = (
-    "What is no HTTP request is refused by the HTTP server itself, by a status of 400 to 431 without a body, and "
-    "its connection is closed. Every other answer is one of those named here. The resources that the original had "
+    "Malformed HTTP gets a status of 400 to 431 without a body from the HTTP server itself, and the connection is "
+    "closed. Every other answer is one of those named here. The resources that the original had "
     "(an application, a queue, messages by id) answer 404, with `Allow`, to other methods than those named here, "
     "and 403 to callers without a credential. All others have HEAD where they have GET, and OPTIONS; other "
     "methods are 405 with `Allow`, and requests without a credential get 401. The header `Warning` names "
-    "fields of a query that are not known; with `strict=1` they are refused by 400."
+    "fields of a query that are not known; with `strict=1` they are refused by 400. On a post it says that a body "
+    "which looks like a batch was stored as one message, because it was not sent as `application/json`."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 
@@ -124,7 +125,7 @@ RANGE_PARAMETERS = (
     _query(
         "wait",
         "Seconds to wait if there is nothing to answer; at most the setting `max_wait`",
-        _number(0, 20, 0, "number"),
+        _number(0, MAX_WAIT, 0, "number"),
     ),
     STRICT,
 )
@@ -142,7 +143,9 @@ CLAIM_PARAMETERS = (
         "Seconds for which no other caller gets them; 0: claim nothing, show what would be claimed",
         _number(0, MAX_CLAIM, DEFAULT_CLAIM, "number"),
     ),
-    _query("wait", "Seconds to wait if there are none; at most the setting `max_wait`", _number(0, 20, 0, "number")),
+    _query(
+        "wait", "Seconds to wait if there are none; at most the setting `max_wait`", _number(0, MAX_WAIT, 0, "number")
+    ),
     _query(
         "partitions", "Comma list of partitions, `*` for all", _pattern(r"(\*|([0-9]+(,[0-9]+)*)?)") | {"default": "*"}
     ),

@@ -97,6 +97,30 @@ def test_forbidden_is_plain_text(owner: Caller, guest: Caller) -> None:
     assert "Access was denied" in reply.text
 
 
+@pytest.mark.parametrize("header", [KEY, f"application {KEY}", f"Token {KEY}", f"{KEY};", "Basic cTp4"])
+def test_a_header_without_a_known_scheme_is_named(owner: Caller, header: str) -> None:
+    """On every resource the refusal says that the scheme is missing, and shows the form of the header, not the key."""
+    owner.create("q")
+    caller = Caller(owner.app, header)
+    replies = [
+        *(caller.get("q"), caller.get(), caller.get("q/info"), caller("POST", "q/claims"), caller.get("/v1/@all")),
+        caller.send_json("POST", "_read", {"queues": [{"queue_name": "q"}]}),
+    ]
+    assert [reply.status for reply in replies] == [403, 403, 401, 401, 401, 200]
+    for reply in replies:
+        assert "has no scheme that is known here" in reply.text
+        assert "Authorization: Application KEY" in reply.text
+        assert KEY not in reply.text
+
+
+def test_a_request_without_a_header_is_told_which_to_send(owner: Caller, anonymous: Caller, guest: Caller) -> None:
+    """Who sends no credential learns the form of the header; who sends a valid one of another application does not."""
+    owner.create("q")
+    for reply in (anonymous.get("q"), anonymous.get("q/info")):
+        assert "This needs a credential. Send the header Authorization: Application KEY" in reply.text
+    assert "Authorization" not in guest.get("q").text
+
+
 def test_applications_are_apart(owner: Caller, guest: Caller) -> None:
     """A queue of one application is not seen under another, whose own of that name is another queue."""
     owner.create("q")

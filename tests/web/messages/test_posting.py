@@ -6,6 +6,7 @@ import base64
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,8 +19,10 @@ from queuey.service import Limits
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
+from queuey.web.gateway.asgi import Gateway
 from tests.backends import Clock
-from tests.web.caller import Caller
+from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import Request, running
 
 FIRST_ID = "0" * 12 + "10008" + "0" * 15
 
@@ -289,3 +292,29 @@ def test_ttl_of_the_queue_is_the_default(owner: Caller, clock: Clock) -> None:
     assert owner.get("usual").bodies == ["x"]
     clock.advance(10)
     assert owner.get("usual").messages == []
+
+
+@pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain"])
+@pytest.mark.parametrize("body", ['{"messages": [{"body": "a"}]}', '\n{ "messages":[1]}', '{"messages":[]'])
+def test_what_looks_like_a_batch_is_one_message_and_the_answer_says_so(
+    app: Any,  # noqa: ANN401 - Pyramid's router
+    owner: Caller,
+    kind: str,
+    body: str,
+) -> None:
+    """Without its Content-Type a batch is a message like any other, byte for byte; the answer names the header."""
+    owner.create("q")
+    headers = {"Content-Type": kind} if kind else {}
+
+    async def post(gateway: Gateway) -> list[Reply]:
+        sent = Request("POST", "/v1/queuey/q", body.encode(), headers=[*headers.items()])
+        return [await sent.to(gateway), await Request("POST", "/v1/queuey/q", b'{"a": 1}').to(gateway)]
+
+    stored, other = running(app)(post)
+    for reply in (owner("POST", "q", body, headers=headers), stored):
+        assert (reply.status, len(reply.messages)) == (201, 1)
+        assert "one message" in reply.headers["Warning"]
+        assert "Content-Type: application/json" in reply.headers["Warning"]
+    assert sorted(owner.get("q").bodies) == sorted([body, body, '{"a": 1}'])
+    assert (other.status, "Warning" in other.headers) == (201, False)
+    assert "Warning" not in owner.batch("q", {"body": "a"}).headers
