@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from dataclasses import dataclass
@@ -27,11 +28,13 @@ class Kind:
         ask: The request.
         body: Bytes to send after it that the request has not.
         reads: Whether answers are read; otherwise the connection is kept until the other end closes it.
+        pause: Seconds before it is done again.
     """
 
     ask: str
     body: int = 0
     reads: bool = True
+    pause: float = 0.0
 
 
 def without_key(text: str) -> str:
@@ -44,12 +47,33 @@ def announced(text: str) -> str:
     return text.replace("Content-Length: 0", f"Content-Length: {LONG + 1}")
 
 
+def batch(path: str, messages: list[dict[str, object]]) -> str:
+    """Returns a post of many messages."""
+    return request("POST", path, json.dumps({"messages": messages}), {"Content-Type": "application/json"})
+
+
 PATH = "/v1/queuey/bench"
+BRIEF = "/v1/queuey/brief"
+"""For what would fill the disk: it lives for seconds."""
+WIDE = "/v1/queuey/wide"
+PARTITIONS = 200
+"""Of the queue ``wide``, which everybody may read."""
+LISTED = 200
+"""Queues that a list counts."""
+MERGED = f"{WIDE}?partitions=*&merge=true&limit=1000"
+DELAYED: list[dict[str, object]] = [{"body": "x", "ttl": 60, "delay": 1 + number / 32} for number in range(500)]
+"""Of all connections together 32,000 messages, of which 2,000 come due in a second."""
 KINDS: dict[str, Kind] = {
     "posts": Kind(request("POST", PATH, bodies(1)[0], {"Content-Type": "text/plain"})),
-    "long posts": Kind(request("POST", PATH, "x" * 60_000, {"Content-Type": "text/plain"})),
+    "long posts": Kind(request("POST", BRIEF, "x" * 60_000, {"Content-Type": "text/plain", "X-TTL": "2"})),
+    "batches of 8 MiB": Kind(batch(BRIEF, [{"body": "x" * 250_000, "ttl": 2}] * 33)),
+    "delayed messages": Kind(batch(PATH, DELAYED), pause=20),
     "reads of 100": Kind(request("GET", f"{PATH}?limit=100")),
     "pages of 8 MiB": Kind(request("GET", "/v1/queuey/pages?limit=1000")),
+    "merges": Kind(request("GET", MERGED)),
+    "merges without a key": Kind(without_key(request("GET", MERGED))),
+    "lists with counts": Kind(request("GET", "/v1/queuey?include_count=1&limit=1000")),
+    "info of 200 partitions": Kind(request("GET", f"{WIDE}/info")),
     "pages not read": Kind(request("GET", "/v1/queuey/pages?limit=1000"), reads=False),
     "bodies one byte short": Kind(announced(request("POST", PATH, "")), body=LONG, reads=False),
     "bodies without a key": Kind(announced(without_key(request("POST", PATH, ""))), body=LONG),
@@ -86,6 +110,7 @@ async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ki
         if kind.body:
             sending.cancel()
             return
+        await asyncio.sleep(kind.pause)
         if not head.startswith(b"HTTP/1.1 2"):
             await asyncio.sleep(0.1)  # even the greedy wait a little when they are told to
 

@@ -1,22 +1,23 @@
-"""One greedy application at full blast, and what another one notices of it."""
+"""One greedy application at full blast, and what another one with a single connection notices of it."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from pathlib import Path
 
 from queuey.messages import NewMessage, QueueSpec
-from tests.bench.harness import Bench, measure
+from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
-from tests.bench.load.greedy import CONNECTIONS, KINDS
-from tests.bench.load.traffic import Job, Sample
-from tests.bench.results import Report, Row, Verdict
+from tests.bench.load.greedy import CONNECTIONS, KINDS, LISTED, PARTITIONS
+from tests.bench.load.modest import ModestPlan, Times
+from tests.bench.results import Report, Row, Verdict, number, table
 from tests.bench.started import service
 from tests.bench.started.processes import Process
 
@@ -26,17 +27,17 @@ ALONE = "alone"
 BUSY = "two busy processes"
 """They only compute, at the low priority of a greedy caller: what sharing two processors costs by itself."""
 BURN = "import os; os.nice(15)\nwhile True: pass"
-MODEST = 2
-"""Connections of it, for posts and for reads each."""
+GOAL = 3
+"""Times the p99 beside ``BUSY``."""
+PATH = "/v1/modest/mine"
+CLAIM = traffic.request("POST", f"{PATH}/claims?limit=1&ttl=60", "", {"Content-Type": "application/json"})
+JOBS = {
+    "post": (traffic.request("POST", PATH, traffic.bodies(1)[0], {"Content-Type": "text/plain"}), 201),
+    "read": (traffic.request("GET", f"{PATH}?limit=1"), 200),
+    "claim": (CLAIM[: CLAIM.index("Content-Length")], 200),
+}
 
-
-def modest(job: Job) -> Job:
-    """Returns a job as the other application does it."""
-    return replace(job, requests=[text.replace(traffic.KEY, KEY) for text in job.requests])
-
-
-POSTS = modest(traffic.posts_of_one("/v1/modest/mine", traffic.bodies(16)))
-READS = modest(traffic.gets(["/v1/modest/mine?limit=10"], 10))
+Sample = dict[str, Times]
 
 
 @contextlib.contextmanager
@@ -55,11 +56,27 @@ def greedy(server: Process, kind: str) -> Iterator[None]:
             child.wait()
 
 
-@measure("fairness", "One greedy application with 64 connections, and the latency of another one beside it")
-def fairness(bench: Bench) -> Report:
-    """Any answer to the other application but success makes the run void."""
-    directory = bench.fresh("queuey")
-    with contextlib.closing(service.prepare(directory, ["bench", "pages", "empty"])) as store:
+def modest(server: Process, seconds: float) -> Sample:
+    """Lets the other application work for some seconds; returns the times of each of its jobs.
+
+    Raises:
+        Void: An answer was no success.
+    """
+    jobs = {name: (text.replace(traffic.KEY, KEY), status) for name, (text, status) in JOBS.items()}
+    plan: ModestPlan = {"port": server.port, "seconds": seconds, "jobs": jobs}
+    command = [sys.executable, "-m", "tests.bench.load.modest"]
+    done = subprocess.run(
+        command, input=json.dumps(plan), capture_output=True, text=True, timeout=seconds + 120, check=False
+    )
+    if done.returncode:
+        raise Void(f"{server.name}: {done.stderr}\n{server.log_tail()}")
+    times: Sample = json.loads(done.stdout)
+    return times
+
+
+def prepare(directory: Path) -> None:
+    """Makes the two applications and what the greedy one reads: long pages, many partitions, many queues."""
+    with contextlib.closing(service.prepare(directory, ["bench", "brief", "pages", "empty"])) as store:
         store.create_application("modest")
         store.add_key("modest", hashlib.sha256(KEY.encode()).digest())
         mine, _ = store.create_queue("modest", "mine", QueueSpec())
@@ -68,33 +85,61 @@ def fairness(bench: Bench) -> Report:
         pages = store.queue(service.APPLICATION, "pages")
         for _ in range(4):
             store.append(pages, [NewMessage("x" * 250_000, 1, service.THREE_DAYS) for _ in range(10)])
-    seconds = bench.pick(3, 1)
+        wide, _ = store.create_queue(service.APPLICATION, "wide", QueueSpec(partitions=PARTITIONS, type="public"))
+        for one in range(1, PARTITIONS + 1):
+            store.append(wide, [NewMessage("x" * 60_000, one, service.THREE_DAYS)])
+        for name in range(LISTED):
+            listed, _ = store.create_queue("queuey", f"listed{name:03}", QueueSpec(partitions=20))
+            store.append(listed, [NewMessage("x", part, service.THREE_DAYS) for part in range(1, 21)])
+
+
+@measure(
+    "fairness", "One greedy application with 64 connections, and the latency of another one with a single connection"
+)
+def fairness(bench: Bench) -> Report:
+    """Any answer to the other application but success makes the run void.
+
+    Five runs of 20 s beside each kind of greed take 35 minutes.
+    """
+    directory = bench.fresh("queuey")
+    prepare(directory)
     kinds = [ALONE, BUSY, *KINDS]
-    samples: dict[str, list[tuple[Sample, Sample]]] = {kind: [] for kind in kinds}
+    samples: dict[str, list[Sample]] = {kind: [] for kind in kinds}
+    rounds = bench.size(5, 1)
     with service.serve(directory) as server:
-        traffic.run(server, POSTS, seconds=1, connections=MODEST)
-        for turn in range(bench.size(5, 1)):
+        modest(server, 1)
+        for turn in range(rounds):
             for kind in bench.rng.sample(kinds, len(kinds)):
                 with greedy(server, kind):
-                    posts, reads = (
-                        traffic.run(server, job, seconds=seconds, connections=MODEST) for job in (POSTS, READS)
-                    )
-                samples[kind].append((posts, reads))
-                bench.say(f"{turn + 1}: {kind}: post p99 {posts.p99:.1f} ms, read p99 {reads.p99:.1f} ms")
+                    times = modest(server, bench.pick(20, 1))
+                samples[kind].append(times)
+                shown = ", ".join(f"{job} {times[job]['p99']:.1f}" for job in JOBS)
+                bench.say(f"{turn + 1} of {rounds}: {kind}: p99 in ms: {shown}")
+    return report(samples)
+
+
+def report(samples: dict[str, list[Sample]]) -> Report:
+    """Divides each p99 by the one beside processes that only compute."""
     rows, verdicts = [], []
-    for at, what in enumerate(("post", "read")):
-        alone, busy = (statistics.median(pair[at].p99 for pair in samples[kind]) for kind in (ALONE, BUSY))
-        for kind, pairs in samples.items():
-            runs = [pair[at] for pair in pairs]
-            rows.append(Row(f"{what}, {kind}", [run.p99 for run in runs], "ms", {"p50 ms": runs[0].p50}))
-            if kind != ALONE:
-                ratios = [run.p99 / alone for run in runs]
-                verdicts.append(Verdict(f"p99 of a {what} beside {kind} / alone", ratios, goal=3, better="lower"))
-            if kind not in {ALONE, BUSY}:
-                ratios = [run.p99 / busy for run in runs]
-                verdicts.append(Verdict(f"p99 of a {what} beside {kind} / beside {BUSY}", ratios, better="lower"))
+    lines: dict[str, list[str]] = {kind: [kind] for kind in samples}
+    for job in JOBS:
+        busy = statistics.median(run[job]["p99"] for run in samples[BUSY])
+        for kind, runs in samples.items():
+            p99 = [run[job]["p99"] for run in runs]
+            row = Row(f"{job}, {kind}", p99, "ms", {"p50 ms": statistics.median(run[job]["p50"] for run in runs)})
+            ratio = Verdict(
+                f"p99 of a {job} beside {kind} / beside {BUSY}",
+                [one / busy for one in p99],
+                goal=None if kind in {ALONE, BUSY} else GOAL,
+                better="lower",
+            )
+            rows.append(row)
+            verdicts.append(ratio)
+            lines[kind] += [f"{number(row.median)} ms", f"{number(ratio.value)} x"]
+    head = ["the other one sends", *(text for job in JOBS for text in (f"{job}, p99", f"/ {BUSY}"))]
     notes = [
-        f"{CONNECTIONS} greedy connections, {MODEST} of the other application; p99 in ms; each answer to it a success.",
-        "Generators and service share processors: p99 rises beside any busy process. The second ratio leaves that out.",
+        f"{CONNECTIONS} greedy connections, one of the other application; p99 in ms; each answer to it a success.",
+        "Generators and service share processors: p99 rises beside any busy process, so that is what it is divided by.",
+        f"For the page:\n\n{table(head, lines.values())}\n",
     ]
     return Report("fairness", "", rows, verdicts, notes)
