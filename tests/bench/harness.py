@@ -48,13 +48,13 @@ class Bench:
     Attributes:
         directory: A fresh directory on a real disk; both sides keep their data in it.
         quick: One round, short runs, little data: to see that it works, not to quote.
-        node: Gives a node that measures share, to see that they work; None: each starts its own.
+        node: One that measures share, to see that they work; None: each starts its own.
     """
 
     directory: Path
     quick: bool = False
     rng: random.Random = random.Random(0)  # noqa: RUF009 - the order of runs, nothing secret or shared
-    node: Callable[[], Node] | None = None
+    node: Node | None = None
 
     def pick(self, full: float, quick: float) -> float:
         """Returns a duration for a full or for a quick run."""
@@ -113,7 +113,7 @@ def take(
     quick: bool,
     seed: int,
     parent: Path | None = None,
-    node: Callable[[], Node] | None = None,
+    node: Node | None = None,
 ) -> Report:
     """Takes one measure in a workspace of its own, which is removed afterwards.
 

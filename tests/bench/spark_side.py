@@ -7,7 +7,6 @@ is a JSON object for one run, answered by one with the rows that went through.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 from deploy.local import CannotFetch
 from deploy.local.jars import Bundle, fetch
 from tests.bench.harness import Skip, Void
-from tests.bench.started.processes import ROOT, TICKS, Process
+from tests.bench.started.processes import ROOT, TICKS, Process, inherited
 
 CONNECTOR = Bundle("spark-cassandra-connector-3.5.1", ("com.datastax.spark:spark-cassandra-connector_2.13:3.5.1",))
 CONNECTOR_FORMAT = "org.apache.spark.sql.cassandra"
@@ -80,7 +79,7 @@ class Side:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, "SPARK_LOCAL_DIRS": str(directory)},
+                env={**inherited(), "SPARK_LOCAL_DIRS": str(directory)},
             )
         self._process = Process(name, self._child, 0, self._log)
         self._answer()

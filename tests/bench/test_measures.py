@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+import os
 
 import pytest
 
@@ -10,15 +10,17 @@ from tests.bench import measures
 from tests.bench.harness import REGISTRY, take
 from tests.bench.pages import SUMMARY
 from tests.bench.started.processes import ROOT
+from tests.servers.plugin import Cassandra
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("servers")]
 
-
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
-def test_a_measure_gives_a_report(name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measure_gives_a_report(name: str, cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each measure, taken quickly, ends with rows; one that needs another tree gets this one."""
+    for variable in [variable for variable in os.environ if variable.startswith("QUEUEY_")]:
+        monkeypatch.delenv(variable)  # also those of the tests, which the service does not know
     monkeypatch.setenv(measures.before.BEFORE, str(ROOT))
-    report = take(REGISTRY[name], quick=True, seed=1, node=partial(request.getfixturevalue, "cassandra"))
+    report = take(REGISTRY[name], quick=True, seed=1, node=cassandra)
     if report.skipped:
         pytest.skip(report.skipped)
     assert "|" in report.as_text()

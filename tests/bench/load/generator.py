@@ -200,6 +200,8 @@ def body_length(head: bytes) -> int:
         BadAnswer: There is none.
     """
     at = head.lower().find(b"\r\ncontent-length:")
+    if at < 0 and head[9:12] == b"204":
+        return 0
     if at < 0:
         raise BadAnswer(f"no content length: {head!r}")
     end = head.find(b"\r\n", at + 2)

@@ -19,7 +19,7 @@ from tests.bench.measures import claims
 from tests.bench.measures.claims import CLIENTS, Supply
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, service
-from tests.bench.started.processes import ROOT, Process, commit
+from tests.bench.started.processes import ROOT, Process, commit, inherited
 
 BEFORE = "BENCH_BEFORE"
 """The environment variable that names the other tree: ``git worktree add ../before COMMIT`` makes one."""
@@ -99,7 +99,7 @@ def _prepare(tree: Path, directory: Path, keyspace: str = "", cassandra: nodes.N
     subprocess.run(
         [sys.executable, "-c", PREPARE, str(directory), keyspace, *(where or ["0"])],
         cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree)},
+        env=inherited() | {"PYTHONPATH": str(tree)},
         check=True,
     )
 

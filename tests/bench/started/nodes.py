@@ -70,7 +70,7 @@ def cassandra(bench: Bench, count: int = 1, sync: Sync = "periodic") -> Iterator
         Void: A node did not start.
     """
     if bench.node is not None and (count, sync) == (1, "periodic"):
-        shared = Nodes(bench.node())
+        shared = Nodes(bench.node)
         try:
             yield shared
         finally:

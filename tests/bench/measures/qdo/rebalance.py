@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from tests.bench.load import traffic
 from tests.bench.member import INTERVAL, Told
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import keepers, service
-from tests.bench.started.processes import ROOT
+from tests.bench.started.processes import ROOT, inherited
 
 QUEUES = [f"q{number}" for number in range(1, 6)]
 PER_QUEUE = 200
@@ -192,7 +191,7 @@ def process(url: str, hosts: str, tree: Path = ROOT) -> Iterator[Member]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree)},
+        env=inherited() | {"PYTHONPATH": str(tree)},
     )
     try:
         one = Member(child)
