@@ -35,7 +35,8 @@ def backup(
 ) -> None:
     """Copy a whole SQLite store into one file, while the service runs.
 
-    The file appears when it is complete and checked. It has all that was acknowledged before the command began.
+    The file appears when it is complete and checked, with its checksum beside it: FILE.sha256. It has all that was
+    acknowledged before the command began.
     """
     from queuey.storage import opening
     from queuey.storage.sqlite.backup import back_up
@@ -66,7 +67,8 @@ def restore(
 ) -> None:
     """Make a backup the SQLite store of --data. The service must be stopped.
 
-    All changes after the backup are lost. The store before it, if there is one, is replaced.
+    All changes after the backup are lost. The store before it, if there is one, is replaced. If FILE.sha256 is there,
+    the backup must have that checksum.
     """
     from queuey.storage import opening
     from queuey.storage.sqlite import backup as backups
@@ -132,7 +134,8 @@ def _show(contents: Contents, about: dict[str, Any], text: str, *, json: bool) -
         output.plural(contents.messages, "message"),
     ]
     until = "" if contents.newest is None else f", up to {time_parsing.iso(contents.newest)}"
-    output.say(f"{text}: {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, checked.")
+    checked = "checked" if contents.sha256 else "checked, but no checksum is beside it"
+    output.say(f"{text}: {', '.join(counts)}{until}; {contents.size / _MIB:,.1f} MiB, {checked}.")
 
 
 backup_app = typer.Typer(add_completion=False)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import glob
+import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +33,11 @@ _SIDE_FILES = ("-wal", "-shm", "-journal")
 _STEPS = 1000
 """Steps of SQLite between two looks at the progress; a message takes five."""
 _PIECE = 1 << 20
+_PARTIAL = ".queuey-partial"
+"""Ends the name of a file that is being written. No other program's files end like that."""
+_CHECKSUM = re.compile(rb"\\?([0-9a-f]{64}) [ *][^\n]+\n?")
+"""A line of sha256sum."""
+_LONGEST_LINE = 1000
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -42,6 +48,7 @@ class Contents(msgspec.Struct, frozen=True):
         messages: Stored ones; some may have expired and not been removed yet.
         newest: When the newest id was made (seconds since 1970), or a later moment up to which messages were read;
             None: none was made.
+        sha256: Of the file, as the checksum beside it says; None: there is none.
     """
 
     size: int
@@ -50,13 +57,14 @@ class Contents(msgspec.Struct, frozen=True):
     queues: int
     messages: int
     newest: float | None
+    sha256: str | None = None
 
 
 def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *, replace: bool = False) -> Contents:
     """Writes all that a store holds now into one file. The store may be in use, and stays so.
 
-    The file appears under its name when it is complete, checked and on the disk. It is compact, and readable by this
-    user alone. All that was acknowledged before the call is in it.
+    The file appears under its name when it is complete, checked and on the disk, and then its checksum beside it. Both
+    are readable by this user alone. The file is compact. All that was acknowledged before the call is in it.
 
     Args:
         directory: Of the store.
@@ -68,11 +76,14 @@ def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *
     Raises:
         StoreUnavailable: The store or the copy cannot be read or written.
         StoreIncompatible: The store is one of a newer format.
-        FileExistsError: ``target`` is there already.
+        FileExistsError: ``target`` is there already, or what its checksum would be called is something else.
         OSError: The file cannot be written.
     """
-    source = directory / driver.FILE
+    source, checksum = directory / driver.FILE, checksum_file(target)
     _require_owner(source)
+    if checksum.exists() and _read_checksum(checksum) is None:
+        text = "File exists and has no checksum. Move it away, or name another backup"
+        raise FileExistsError(errno.EEXIST, text, str(checksum))
     with _partial(target) as partial:
         connection = driver.connect(source, options)
         try:
@@ -83,8 +94,33 @@ def back_up(directory: Path, target: Path, options: SqliteOptions, tell: Tell, *
         finally:
             connection.close()
         contents = examine(partial, tell)
+        with partial.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if not replace and target.exists():
+            raise FileExistsError(errno.EEXIST, "File exists", str(target))
+        # If this process dies here, there is no checksum, rather than one of another file.
+        checksum.unlink(missing_ok=True)
         _publish(partial, target, replace=replace)
-    return contents
+    with _partial(checksum) as partial:
+        partial.write_bytes(_line(sha256, target.name))
+        _publish(partial, checksum, replace=True)
+    return msgspec.structs.replace(contents, sha256=sha256)
+
+
+def checksum_file(backup: Path) -> Path:
+    """Returns where the checksum of a backup is, which ``sha256sum -c`` reads as well."""
+    return backup.with_name(f"{backup.name}.sha256")
+
+
+def _read_checksum(path: Path) -> str | None:
+    with path.open("rb") as file:
+        found = _CHECKSUM.fullmatch(file.read(_LONGEST_LINE))
+    return None if found is None else found[1].decode()
+
+
+def _line(sha256: str, name: str) -> bytes:
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return os.fsencode(f"{'' if escaped == name else chr(92)}{sha256}  {escaped}\n")
 
 
 def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *, replace: bool = False) -> Contents:
@@ -103,7 +139,7 @@ def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *
     Raises:
         StoreBusy: A process has the present store open.
         StoreUnavailable: The present store cannot be read; it was left as it is.
-        StoreIncompatible: The file is no backup, or damaged, or of a newer format.
+        StoreIncompatible: The file is no backup, or damaged, or of a newer format, or has not the checksum beside it.
         FileExistsError: There is a store already.
         OSError: A file cannot be read or written.
     """
@@ -117,8 +153,8 @@ def restore(backup: Path, directory: Path, options: SqliteOptions, tell: Tell, *
         raise FileExistsError(errno.EEXIST, "there is a store already", str(path))
     _require_owner(path if path.exists() else directory)
     with _partial(path) as partial:
-        _copy(backup, partial, tell)
-        contents = examine(partial, tell, name=backup)
+        sha256 = _compared(backup, _copy(backup, partial, tell))
+        contents = msgspec.structs.replace(examine(partial, tell, name=backup), sha256=sha256)
         with _kept_out(path, options) as present:
             if present is not None:
                 _carry_over(partial, options, present)
@@ -178,13 +214,34 @@ def _vacuum_into(connection: Connection, partial: Path, tell: Tell) -> None:
     connection.execute("VACUUM INTO ?", (str(partial),)).fetchall()
 
 
-def _copy(backup: Path, partial: Path, tell: Tell) -> None:
-    """Copies the backup as it is; the copy is what is checked then."""
+def _compared(backup: Path, sha256: str) -> str | None:
+    """Returns the checksum beside a backup, which is that of its bytes; None: there is none.
+
+    Raises:
+        StoreIncompatible: It is another one.
+    """
+    path = checksum_file(backup)
+    if not path.exists():
+        return None
+    if (found := _read_checksum(path)) is None:
+        text = f"{path} has no line of sha256sum. If you trust {backup.name} without its checksum, move that file away"
+        raise StoreIncompatible(f"{text}, then repeat.")
+    if found != sha256:
+        text = f"{backup} is damaged or was changed: its SHA-256 is {sha256}, in {path.name} it is {found}"
+        raise StoreIncompatible(f"{text}. Use another backup.")
+    return sha256
+
+
+def _copy(backup: Path, partial: Path, tell: Tell) -> str:
+    """Copies the backup as it is, and returns its SHA-256; the copy is what is checked then."""
+    digest = hashlib.sha256()
     with backup.open("rb") as source, partial.open("r+b") as file:
         size = os.fstat(source.fileno()).st_size
         while piece := source.read(_PIECE):
             file.write(piece)
+            digest.update(piece)
             tell("copying", file.tell(), size)
+    return digest.hexdigest()
 
 
 def _go_on() -> bool:
@@ -216,20 +273,29 @@ def _require_owner(path: Path) -> None:
 def _partial(target: Path) -> Iterator[Path]:
     """Makes an empty file beside ``target``, which goes at the end unless it was published.
 
-    Files that killed processes have left are removed: those that live hold a lock on theirs.
+    Files that killed processes have left there are removed, whatever their targets: those that live hold a lock on
+    theirs.
     """
-    beginning, end = f".{target.name}.", ".partial"
-    for left in target.parent.glob(f"{glob.escape(beginning)}*{end}"):
+    for left in target.parent.glob(f".*{_PARTIAL}"):
         with suppress(OSError), left.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(left)
-    number, name = tempfile.mkstemp(prefix=beginning, suffix=end, dir=target.parent)
-    partial = Path(name)
+    number, partial = _made(target)
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield partial
     finally:
         _remove(partial)
+        os.close(number)
+
+
+def _made(target: Path) -> tuple[int, Path]:
+    """Makes a file and locks it; again if another process took it for one that was left."""
+    while True:
+        number, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_PARTIAL, dir=target.parent)
+        with suppress(BlockingIOError):
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.lexists(name):
+                return number, Path(name)
         os.close(number)
 
 

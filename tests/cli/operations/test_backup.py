@@ -24,12 +24,15 @@ def test_back_up_and_restore(run: Run, served: Served, client: Client, queue: st
     made = run("restore", file, "--data", new, "--json")
     assert made.code == 0
     assert made.json["store"] == new
+    assert made.json["sha256"] in Path(f"{file}.sha256").read_text()
     assert made.json["queues"] >= 1
     assert made.json["messages"] >= 1
     assert made.json["replaced"] is False
     assert "Revoke again the keys" in made.err
     with closing(open_store(tmp_path / "new")) as store:
         assert store.queue("queuey", queue).partitions == 3
+    Path(f"{file}.sha256").unlink()
+    assert run("restore", file, "--data", new, "--yes").text.endswith("checked, but no checksum is beside it.\n")
 
 
 def test_nothing_is_replaced_unasked(run: Run, served: Served, tmp_path: Path) -> None:

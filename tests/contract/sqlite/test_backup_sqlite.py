@@ -140,6 +140,7 @@ def test_an_existing_file_stays_unless_asked(data: Path, tmp_path: Path) -> None
         backup.restore(target, data, OPTIONS, tell)
     assert target.read_bytes() == before
     assert bodies(data) == ["a", "b", "c"]
+    assert backup.restore(target, tmp_path / "new", OPTIONS, tell).sha256 is not None
     assert left_behind(tmp_path) == left_behind(data) == []
 
 
@@ -313,14 +314,44 @@ def test_an_interrupted_command_leaves_nothing(data: Path, tmp_path: Path, stage
 
 
 def test_files_of_killed_commands_go(data: Path, tmp_path: Path) -> None:
-    """The next command removes the file that a killed one has left, and leaves that of one at work."""
-    dead, alive, other = (tmp_path / name for name in (".b.1.partial", ".b.2.partial", ".c.1.partial"))
-    for path in (dead, alive, other):
+    """The next command removes what a killed one has left for any file there, not what one at work or others have."""
+    names = (".b.1.queuey-partial", ".of-yesterday.1.queuey-partial", ".b.2.queuey-partial", ".b.1.partial")
+    dead, older, alive, of_others = (tmp_path / name for name in names)
+    for path in (dead, older, alive, of_others):
         path.write_bytes(b"half")
     with alive.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         backup.back_up(data, tmp_path / "b", OPTIONS, tell)
-    assert [path.exists() for path in (dead, alive, other)] == [False, True, True]
+    assert [path.exists() for path in (dead, older, alive, of_others)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("name", ["b", "with space", "back\\slash", "line\nend"])
+def test_the_checksum_beside_a_backup(data: Path, tmp_path: Path, name: str) -> None:
+    """A backup has a checksum beside it, as sha256sum reads it; a backup that differs by one byte is not restored."""
+    with closing(open_store(data, options=OPTIONS)) as store:
+        post(store, store.queue(APP, "q"), "a body with 100 in it")
+    target = tmp_path / name
+    contents = backup.back_up(data, target, OPTIONS, tell)
+    checksum = tmp_path / f"{name}.sha256"
+    assert checksum.stat().st_mode & 0o077 == 0
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", checksum.name], cwd=tmp_path, check=True)
+    target.write_bytes(target.read_bytes().replace(b"with 100 in", b"with 900 in"))
+    with pytest.raises(StoreIncompatible, match="its SHA-256 is"):
+        backup.restore(target, tmp_path / "new", OPTIONS, tell)
+    checksum.write_text("nothing\n")
+    with pytest.raises(StoreIncompatible, match="has no line of sha256sum"):
+        backup.restore(target, tmp_path / "new", OPTIONS, tell)
+    with pytest.raises(FileExistsError):
+        backup.back_up(data, target, OPTIONS, tell, replace=True)
+    checksum.unlink()
+    # Without it nobody finds that.
+    assert backup.restore(target, tmp_path / "new", OPTIONS, tell).sha256 is None
+    assert bodies(tmp_path / "new")[-1] == "a body with 900 in it"
+    again = backup.back_up(data, target, OPTIONS, tell, replace=True)
+    assert again == backup.back_up(data, target, OPTIONS, tell, replace=True)
+    assert again.sha256 is not None
+    assert again.sha256 in checksum.read_text()
+    assert again.messages == contents.messages
 
 
 # Processes
