@@ -24,6 +24,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+from queuey.storage.contracts import never_waits
 from queuey.storage.contracts.bulk import Bulk
 from queuey.storage.contracts.catalogue import Applications, Catalogue
 from queuey.storage.contracts.claim_logs import ClaimLogs
@@ -87,10 +88,12 @@ class Store(Catalogue, Messages, KeyedPosts, Names, Bulk, Applications, Offsets,
     def acknowledgement(self) -> Acknowledgement:
         """Says what an acknowledged write means on this store as it is configured."""
 
+    @never_waits
     @abstractmethod
     def guarantee(self, queue: Queue) -> str:
         """Says in a sentence which guarantees hold for a queue of its consistency level on this store."""
 
+    @never_waits
     @abstractmethod
     def read_delay(self, queue: Queue) -> float:
         """Returns the seconds that a range read stays behind the clock for this queue."""

@@ -20,21 +20,6 @@ from queuey.errors import Outcome, StoreUnavailable
 from queuey.storage import Bulk, Store
 
 _SECOND = 1.0
-_PROMPT = frozenset(
-    {
-        "begin_append",
-        "begin_append_entry",
-        "begin_append_once",
-        "cached_queue",
-        "claim_time",
-        "claims_refusal",
-        "guarantee",
-        "read_delay",
-        "watch",
-    }
-)
-"""Calls that wait for nothing."""
-
 Done = Callable[[Any, Exception | None], None]
 """Called with a result or an error."""
 
@@ -174,7 +159,9 @@ def bounded(store: S) -> S:
 
     Those of the bulk contract may take as long as there is something to be done; each call that they make ends in time.
     """
-    for name in (Store.__abstractmethods__ | {"together"}) - Bulk.__abstractmethods__ - _PROMPT - {"close"}:
+    for name in (Store.__abstractmethods__ | {"together"}) - Bulk.__abstractmethods__ - {"close"}:
+        if hasattr(getattr(Store, name), "never_waits"):
+            continue
         call = _bounded(getattr(store, name))
         # It is the store's own now, and says so.
         call.__module__, call.__qualname__ = store.__module__, f"{store.__qualname__}.{name}"

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from queuey.storage.contracts import never_waits
+
 if TYPE_CHECKING:
     from queuey.messages import Key, Queue, QueueSpec, Scope
 
@@ -35,6 +37,7 @@ class Catalogue(ABC):
             QueueNotFound: No such queue.
         """
 
+    @never_waits
     @abstractmethod
     def cached_queue(self, application: str, name: str) -> Queue | None:
         """Returns what :meth:`queue` would return from its cache, None where it would have to ask the backend.

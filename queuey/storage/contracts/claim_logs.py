@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from queuey.storage.contracts import never_waits
+
 if TYPE_CHECKING:
     from queuey.messages import LogEntry, LogPage, Queue
 
@@ -34,6 +36,7 @@ class ClaimLogs(ABC):
     are refused.
     """
 
+    @never_waits
     @abstractmethod
     def begin_append_entry(
         self,
@@ -113,6 +116,7 @@ class ClaimLogs(ABC):
             StoreUnavailable: It may not have been written: nothing may name it.
         """
 
+    @never_waits
     @abstractmethod
     def claim_time(self) -> int:
         """Returns the clock (ticks) that the ends of claims are compared with. Never blocks.
@@ -123,6 +127,7 @@ class ClaimLogs(ABC):
             StoreUnavailable: The clock was not compared with others lately, or is off.
         """
 
+    @never_waits
     @abstractmethod
     def claims_refusal(self, queue: Queue) -> str | None:
         """Says why messages of a queue must not be claimed on this store as it is configured; None: they may be.

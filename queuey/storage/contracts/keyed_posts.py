@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from queuey.storage.contracts import never_waits
+
 if TYPE_CHECKING:
     from queuey.errors import Outcome
     from queuey.ids import Position
@@ -41,6 +43,7 @@ class KeyedPosts(ABC):
                 the messages. Repeating it with the same key is always safe.
         """
 
+    @never_waits
     @abstractmethod
     def begin_append_once(
         self,

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from queuey.storage.contracts import never_waits
+
 if TYPE_CHECKING:
     from queuey.errors import Outcome
     from queuey.ids import Position
@@ -34,6 +36,7 @@ class Messages(ABC):
             StoreUnavailable: ``outcome`` says what became of the messages.
         """
 
+    @never_waits
     @abstractmethod
     def begin_append(
         self,
@@ -135,6 +138,7 @@ class Messages(ABC):
     def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
         """Estimates what lies above each offset and below the horizon; None means from the beginning."""
 
+    @never_waits
     @abstractmethod
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
