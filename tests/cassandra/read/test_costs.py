@@ -14,6 +14,7 @@ import pytest
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue, Slice
 from queuey.service import Draft, Range, Service
+from queuey.service.reading import SHORT, SHORT_BYTES
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.names import PREPARED as NAMES
@@ -28,6 +29,7 @@ FRAME = 300
 """Bytes that an answer has for each of these messages at most."""
 IDS = (*message_codec.IDS_UP, *message_codec.IDS_DOWN)
 DAY = 86_400
+PAGE_BYTES = 8 << 20
 WIDTHS = {1: [0], 3: [0, 1, 2], 16: [4] * 16}
 """Widths of the buckets that messages are written to, by their number: the wide one, those that a queue goes through
 while its rate grows, and narrow ones of a busy queue."""
@@ -91,7 +93,8 @@ def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, 
     queue, positions = queue_of(scene, process, buckets, 1000)
     ordered = positions[::-1] if descending else positions
     for limit in (1, 10, 100, 1000):
-        part = Slice(1, positions[0], limit=limit, descending=descending)
+        max_bytes = SHORT_BYTES - (16 << 10) if limit <= SHORT else PAGE_BYTES
+        part = Slice(1, positions[0], limit=limit, max_bytes=max_bytes, descending=descending)
         waited, [page] = cost_of(process, partial(process.store.read, queue, [part]))
         begun, other = cost_of(process, partial(begun_page, process.store, queue, part))
         assert [message.position for message in page.messages] == ordered[:limit]
@@ -107,12 +110,13 @@ def test_a_page_costs_one_statement_for_each_bucket(scene: Scene, buckets: int, 
 
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_partitions_are_read_side_by_side_in_one_round(scene: Scene, buckets: int) -> None:
-    """Pages of 100 partitions, which share 8 MiB, are a statement for each of their buckets, all in one round."""
+    """Pages of 100 partitions, which share one answer, are a statement for each of their buckets, all in one round."""
     process = scene.start()
     queue, _ = queue_of(scene, process, buckets, 100, partitions=100)
-    slices = [Slice(number, max_bytes=(8 << 20) // 100) for number in range(1, 101)]
-    cost, found = cost_of(process, partial(process.store.read, queue, slices))
-    assert {len(page.messages) for page in found} == {100}
+    service = Service(process.store)
+    access = service.enter(queue, lambda _queue: None)
+    cost, found = cost_of(process, partial(service.reader.read, access, Range(partitions=None, limit=100)))
+    assert len(found.messages) == 10_000
     assert (cost.statements, cost.rounds, cost.rows) == (100 * buckets, 1, 10_000)
 
 
