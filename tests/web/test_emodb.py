@@ -19,9 +19,11 @@ from queuey.web.credentials.application_keys import digest_of
 from queuey.web.facades.emodb.message_ids import MessageIds
 from queuey.web.facades.emodb.names import queue_name, shown_name
 from queuey.web.facades.emodb.open_claims import OpenClaims
+from queuey.web.gateway.asgi import Gateway
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import Request, running
 
 KEYS = {
     "all": None,
@@ -181,6 +183,23 @@ def test_a_full_queue(store: Store) -> None:
     open_claims.add(other.queue.qid, 1)
     assert not open_claims.has_room(access.queue.qid)  # forgotten, so it has to be counted
     assert open_claims.has_room(other.queue.qid)
+
+
+@pytest.mark.parametrize("call", ["poll", "peek", "send", "ack", "renew", "size"])
+def test_a_bad_name_is_an_error_of_callers_with_a_key(emodb: Emodb, call: str) -> None:
+    """The key comes first: without one, and with a wrong one, a name that no queue can have is 403, else 400."""
+
+    async def ask(gateway: Gateway) -> list[tuple[int, bool]]:
+        replies = []
+        for key in ("", "unknown", "all"):
+            method = "POST" if call in {"send", "ack", "renew"} else "GET"
+            kind = ("content-type", "application/json")
+            request = Request(method, f"/queue/1/Bad/{call}", b"[]" if method == "POST" else b"", headers=[kind])
+            request.headers[0] = ("x-bv-api-key", key)
+            replies.append(await request.to(gateway))
+        return [(reply.status, "Queue name must be" in reply.text) for reply in replies]
+
+    assert running(emodb.app)(ask) == [(403, False), (403, False), (400, True)]
 
 
 def test_polls_of_a_full_queue(emodb: Emodb) -> None:

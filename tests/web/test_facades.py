@@ -139,6 +139,22 @@ def test_other_requests_are_not(both: Caller, method: str, path: str, headers: d
     assert ask(both, method, path, b"1", **OWN, **headers).status in {200, 201}
 
 
+def test_rqms_has_no_icon(store: Store) -> None:
+    """What a browser asks for by itself fetches nothing, as in the original, also if a queue has that name."""
+    store.create_application("shop")
+    app = make_app(store, served=Facades(only="rqms", app="shop"))
+    assert ask(Caller(app), "POST", "/favicon.ico?id=a", b"1").status == 201
+
+    async def fetch(gateway: Gateway) -> list[Reply]:
+        return [await Request("GET", path).to(gateway) for path in ("/favicon.ico", "/other.ico")]
+
+    assert [reply.status for reply in (ask(Caller(app), "GET", "/favicon.ico"), *running(app)(fetch))] == [
+        404,
+        404,
+        200,
+    ]
+
+
 @pytest.mark.parametrize(("method", "path"), CALLS)
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:5000", "127.0.0.1.evil.example:5000", "1.2.3.x", "a."])
 def test_names_that_others_can_point_here_are_refused(both: Caller, method: str, path: str, host: str) -> None:

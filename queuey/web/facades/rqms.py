@@ -35,6 +35,8 @@ SHORTEST = 1.0
 """Seconds of the shortest lock: of shorter ones too many would be over before the answer is there."""
 ID = "rqms-id"
 """The header of a message that has its id."""
+ICON = "favicon.ico"
+"""What browsers ask for by themselves; the original never gives out items of a queue of this name."""
 HTML: Header = ("Content-Type", "text/html; charset=utf-8")
 
 
@@ -87,7 +89,7 @@ class RqmsFacade(OpenFacade):
     def find_hot(self, path: str) -> Hot | None:
         """See the base class."""
         queue = path.split("/", 2)[1]
-        return Hot("rqms.queue", Facade.where(self, {"queue": queue})) if queue else None
+        return Hot("rqms.queue", Facade.where(self, {"queue": queue})) if queue not in {"", ICON} else None
 
     def error_response(self, error: Exception, status: int, text: str) -> Response:
         """See the base class."""
@@ -128,6 +130,8 @@ class RqmsFacade(OpenFacade):
 
     def fetch(self, environ: Environ, match: Match) -> Response:
         """Locks items; none if there is no such queue."""
+        if match["queue"] == ICON:
+            return Response(404, b"")
         asked = _asked(environ)
         try:
             access = self.find(environ, match, "work")

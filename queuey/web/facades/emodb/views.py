@@ -84,8 +84,11 @@ class EmodbFacade(Facade):
         parts = path.split("/")
         if len(parts) != 5 or parts[1] not in KINDS or parts[2] != "1" or not parts[3]:  # noqa: PLR2004 - /queue/1/q/send
             return None
-        resource = HOT.get(parts[4])
-        return None if resource is None else Hot(resource, {"base": parts[1], "queue": parts[3]})
+        match = {"base": parts[1], "queue": parts[3]}
+        with suppress(errors.BadArgument, KeyError):
+            self.where(match)  # A bad name is an error only of a caller that has a key, which a handler finds out.
+            return Hot(HOT[parts[4]], match)
+        return None
 
     def sign(self, environ: Environ) -> None:
         """See the base class."""
