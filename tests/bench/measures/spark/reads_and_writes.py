@@ -12,6 +12,7 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Queue, QueueSpec
 from queuey.storage import Store
 from queuey.storage.scanning import divided
+from tests.bench.baselines import wide_rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.spark_side import Run, Side, connector_jars
@@ -23,6 +24,8 @@ BODY = b"x" * 200
 TTL = 3 * 86_400
 TABLE = "messages_4d"
 """Where messages of that TTL lie."""
+WRITTEN = "written"
+"""The table that the connector writes."""
 CLASSES = ("org.apache.spark", "com.datastax")
 WALL, CPU, TUPLES, WRITES = 0.95, 1.5, 2.5, 2.0
 """Asked for: of the connector's speed, of its CPU, of tuples' speed, of the connector's writes."""
@@ -81,7 +84,7 @@ def write(bench: Bench) -> Report:
         stack.callback(store.close)
         _baseline_table(cassandra)
         source = _parquet(bench.directory / "rows", count)
-        table = {"keyspace": "baseline", "table": "messages"}
+        table = {"keyspace": wide_rows.KEYSPACE, "table": WRITTEN}
         sides = {
             "queuey": _side(stack, bench, "queuey", "write-queuey", cassandra, _writes(cassandra)),
             NUMBERED: _side(
@@ -198,12 +201,13 @@ def _keys(cassandra: Nodes) -> dict[str, str]:
 
 
 def _baseline_table(cassandra: Nodes) -> None:
+    wide_rows.prepare(cassandra.address)
     cluster, session = _session(cassandra)
-    session.execute("CREATE KEYSPACE baseline WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute(f"DROP TABLE IF EXISTS {wide_rows.KEYSPACE}.{WRITTEN}", timeout=60)
     session.execute(
-        "CREATE TABLE baseline.messages (qid bigint, partition int, bucket bigint, id timeuuid, body blob, expires "
-        "bigint, "
-        "meta blob, PRIMARY KEY ((qid, partition, bucket), id))"
+        f"CREATE TABLE {wide_rows.KEYSPACE}.{WRITTEN} (qid bigint, partition int, bucket bigint, id timeuuid, "
+        "body blob, expires bigint, meta blob, PRIMARY KEY ((qid, partition, bucket), id))",
+        timeout=60,
     )
     cluster.shutdown()
 
