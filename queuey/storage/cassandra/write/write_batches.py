@@ -19,7 +19,7 @@ from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.consistency_levels import InForce
-from queuey.storage.cassandra.driver import InDoubt
+from queuey.storage.cassandra.driver import UNSET, InDoubt
 from queuey.storage.cassandra.ids.id_generator import stamp_of
 
 FULL_ROWS = 50
@@ -58,11 +58,10 @@ class Written(NamedTuple):
 class Item:
     """A message on its way: its serialized columns, and where in the answer its id goes."""
 
-    __slots__ = ("body", "delay", "index", "meta", "size", "ttl")
+    __slots__ = ("body", "delay", "index", "meta", "ttl")
 
     def __init__(self, message: NewMessage, index: int) -> None:
         self.body, self.meta = message_codec.encode(message.body, message.meta)
-        self.size = message_codec.size_of(self.body, self.meta)
         self.ttl = message.ttl
         self.delay = message.delay
         self.index = index
@@ -149,14 +148,12 @@ class AppendOperation:
 class OperationPart:
     """The messages of an operation that go to one partition."""
 
-    __slots__ = ("alike", "items", "longest", "operation", "size")
+    __slots__ = ("alike", "items", "operation", "size")
 
     def __init__(self, operation: AppendOperation) -> None:
         self.operation = operation
         self.items: list[Item] = []
         self.size = 0
-        self.longest = 0
-        """Bytes of the longest row."""
         self.alike = True
         """All have one TTL and no delay, so they follow each other."""
 
@@ -166,7 +163,12 @@ class OperationPart:
             self.alike = False
         self.items.append(item)
         self.size += len(item.body)
-        self.longest = max(self.longest, item.size)
+
+    @property
+    def longest(self) -> int:
+        """Bytes that its longest row has at most: those of the longest body and of the longest metadata."""
+        metas = {item.meta for item in self.items if item.meta is not UNSET}
+        return message_codec.ROW + max([len(item.body) for item in self.items]) + max(map(len, metas), default=0)
 
 
 class PartitionBuffer:
