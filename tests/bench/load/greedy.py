@@ -28,7 +28,7 @@ class Kind:
         ask: The request.
         body: Bytes to send after it that the request has not.
         reads: Whether answers are read; otherwise the connection is kept until the other end closes it.
-        pause: Seconds before it is done again.
+        pause: Seconds before it is done again; the connections begin evenly over as long.
     """
 
     ask: str
@@ -61,13 +61,13 @@ PARTITIONS = 200
 LISTED = 200
 """Queues that a list counts."""
 MERGED = f"{WIDE}?partitions=*&merge=true&limit=1000"
-DELAYED: list[dict[str, object]] = [{"body": "x", "ttl": 60, "delay": 1 + number / 32} for number in range(500)]
-"""Of all connections together 32,000 messages, of which 2,000 come due in a second."""
+DELAYED: list[dict[str, object]] = [{"body": "x", "ttl": 60, "delay": 0.5 + number / 64} for number in range(500)]
+"""A batch that 64 connections send four times a second: 2,000 messages come due in a second, after up to eight."""
 KINDS: dict[str, Kind] = {
     "posts": Kind(request("POST", PATH, bodies(1)[0], {"Content-Type": "text/plain"})),
     "long posts": Kind(request("POST", BRIEF, "x" * 60_000, {"Content-Type": "text/plain", "X-TTL": "2"})),
     "batches of 8 MiB": Kind(batch(BRIEF, [{"body": "x" * 250_000, "ttl": 2}] * 33)),
-    "delayed messages": Kind(batch(PATH, DELAYED), pause=20),
+    "delayed messages": Kind(batch(PATH, DELAYED), pause=16),
     "reads of 100": Kind(request("GET", f"{PATH}?limit=100")),
     "pages of 8 MiB": Kind(request("GET", "/v1/queuey/pages?limit=1000")),
     "merges": Kind(request("GET", MERGED)),
@@ -82,8 +82,9 @@ KINDS: dict[str, Kind] = {
 }
 
 
-async def use(port: int, kind: Kind) -> None:
+async def use(port: int, kind: Kind, number: int) -> None:
     """Opens a connection again whenever it ends."""
+    await asyncio.sleep(kind.pause * number / CONNECTIONS)
     while True:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE)
@@ -127,7 +128,7 @@ async def send(writer: asyncio.StreamWriter, size: int) -> None:
 
 async def main(port: int, name: str) -> None:
     """Goes on until it is ended."""
-    await asyncio.gather(*(use(port, KINDS[name]) for _ in range(CONNECTIONS)))
+    await asyncio.gather(*(use(port, KINDS[name], number) for number in range(CONNECTIONS)))
 
 
 if __name__ == "__main__":
