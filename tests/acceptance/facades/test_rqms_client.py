@@ -21,7 +21,7 @@ from queuey.web import make_app
 from tests.acceptance.facades.calls import Facade
 from tests.servers.served import Served
 
-URL = "http://rqms.example/rqms/tasks"
+URL = "http://rqms/rqms/tasks"
 LONG = 3600.0
 
 
@@ -204,7 +204,7 @@ def test_foreach_that_goes_on(queue: Queue, caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize(
     "url",
-    ["http://rqms.example", "http://rqms.example/", "rqms.example/tasks", "http://rqms.example/t?x=1", "ftp://x/t"],
+    ["http://rqms.example", "http://rqms/", "rqms.example/tasks", "http://rqms/t?x=1", "ftp://x/t"],
 )
 def test_addresses_that_are_none(url: str) -> None:
     """An address without a server or a queue is refused before anything is sent."""
@@ -229,7 +229,7 @@ def test_arguments_that_cannot_be(queue: Queue, network: Network) -> None:
 def test_refusals_and_other_servers(network: Network) -> None:
     """A refusal says why; an answer that is none of RQMS is an error, not a task."""
     with (
-        Queue("http://rqms.example/rqms/_private", transport=network) as queue,
+        Queue("http://rqms/rqms/_private", transport=network) as queue,
         pytest.raises(ClientError, match="begin"),
     ):
         queue.put(1)
