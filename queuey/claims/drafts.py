@@ -17,7 +17,7 @@ from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.claims.timing import ClaimTiming
 from queuey.ids import Position
-from queuey.messages import Message
+from queuey.messages import Message, rendered_bytes
 
 MOST_IDS = 1000
 """Ids in one entry."""
@@ -51,7 +51,7 @@ class Poll(msgspec.Struct, gc=False):
     Attributes:
         limit: So many messages at most.
         ttl: Seconds of the claims; 0: none are made.
-        max_bytes: Bodies together, but for the last one's.
+        max_bytes: Bytes of the messages in an answer, but for the last one's.
         given: What it gets, filled in by :meth:`EntryDraft.deliver`.
     """
 
@@ -274,7 +274,7 @@ class EntryDraft:
                 at += 1
                 if not self._is_first_copy(message):
                     continue
-                weight += len(message.body)
+                weight += rendered_bytes(message.body, message.meta)
                 poll.given.append(message)
                 if poll.ttl:
                     self._claim(message, expires)

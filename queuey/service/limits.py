@@ -18,7 +18,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         longest_body: Bytes of the longest body that any API of the deployment takes; 0: ``max_body``.
         max_batch_bytes: Bytes of a whole request that carries several messages.
         max_wait: Seconds of one long poll.
-        page_bytes: Bytes of bodies in one answer, beyond which it ends.
+        page_bytes: Bytes of one answer, at which it ends.
         default_ttl: Seconds a message lives when neither it nor its queue says.
         idempotency_ttl: Seconds for which an idempotency key is remembered at most.
         claims_memory: Bytes that a process keeps of all claims together, about.

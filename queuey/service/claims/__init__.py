@@ -18,7 +18,7 @@ from queuey import ids
 from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State
 from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
 from queuey.ids import Position
-from queuey.messages import Location, Message, Queue, Slice
+from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
 from queuey.service.claims.claiming import Add, ClaimSearch, HandedOut, JoinedAck, begin_after, begin_each
 from queuey.service.claims.forwarding import Forwarding
@@ -164,7 +164,7 @@ class ClaimUseCases:
             waiter: The request that waits: it learns which triggers wake it, and whether to wait. None: no request
                 waits.
             partitions: Partitions to claim from; None: all.
-            max_bytes: Bytes of bodies, but for the last one's; None: as many as a page has.
+            max_bytes: Bytes of the messages in the answer, but for the last one's; None: as many as a page has.
             gather: Give as many as ``limit``, of several partitions, if they are there; else the messages are of one.
             ack: Acknowledge this at once, in the same entry if it is of the partition that is asked first. It learns
                 the result before ``done`` is called. If it fails, nothing is claimed.
@@ -462,7 +462,7 @@ class ClaimUseCases:
                     if len(found) >= limit or weight >= self._limits.page_bytes:
                         return found
                     found.append(message)
-                    weight += len(message.body)
+                    weight += rendered_bytes(message.body, message.meta)
             return found
 
         found = access.use(peek)

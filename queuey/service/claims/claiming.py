@@ -11,7 +11,7 @@ import msgspec
 
 from queuey.claims import ClaimReceipt, Poll, Settlement
 from queuey.errors import Outcome, TooManyClaims, in_doubt
-from queuey.messages import Message, Queue
+from queuey.messages import Message, Queue, bytes_of
 from queuey.service.claims.log_cache import LogCache
 from queuey.service.claims.requests import PollRequest, Request, giving_back, too_late
 from queuey.service.claims.runtime import Done
@@ -147,7 +147,7 @@ class ClaimSearch:
 
     def _ask(self, *beside: Request) -> None:
         number = self._partitions[self._at]
-        left = self._poll.max_bytes - sum(len(each.message.body) for each in self._found)
+        left = self._poll.max_bytes - bytes_of(each.message for each in self._found)
         poll = Poll(self._poll.limit - len(self._found), self._poll.ttl, left)
         self._went_on = bool(self._found)
         with self._lock:
@@ -190,7 +190,7 @@ class ClaimSearch:
         """Returns whether no further partition is to be asked."""
         if not self._gather or len(self._found) >= self._poll.limit:
             return True
-        return sum(len(each.message.body) for each in self._found) >= self._poll.max_bytes
+        return bytes_of(each.message for each in self._found) >= self._poll.max_bytes
 
     def _end(self, error: Exception | None = None) -> None:
         """Notes the end of the search, and reports it unless receipts are still being acknowledged."""

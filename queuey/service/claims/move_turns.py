@@ -12,7 +12,7 @@ from queuey import ids
 from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, Copies, EntryDraft, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.messages import Location, Message, Page, Queue, Slice
+from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.scans import MOST_PAGES, Chain, Read, Sift, conclude
@@ -21,7 +21,7 @@ from queuey.service.claims.steps import Call
 CHUNK = MOST_IDS
 """Messages of a chunk."""
 CHUNK_BYTES = 1 << 20
-"""Of a chunk's bodies, but for the last one's."""
+"""Of a chunk's messages, but for the last one's."""
 FETCHED = 32
 """Messages that are fetched at once."""
 MOST_COPIES = MOST_ABOVE
@@ -161,7 +161,7 @@ class MoveRequest(Request):
             self.chain.bound = min(horizon, lower)
             if not page.more:
                 return fresh, min(horizon, below), self._order.exact or horizon >= below
-            if len(fresh) >= CHUNK or sum(len(message.body) for message in fresh) >= CHUNK_BYTES:
+            if len(fresh) >= CHUNK or bytes_of(fresh) >= CHUNK_BYTES:
                 break
             if len(self.copies.hidden) >= MOST_COPIES:
                 break
@@ -176,7 +176,7 @@ class MoveRequest(Request):
             messages = yield fetch([(partition, place) for place in some])
             there = {message.position for message in messages}
             again += messages
-            weight += sum(len(message.body) for message in messages)
+            weight += bytes_of(messages)
             self._gone += [place for place in some if place not in there]
             at += len(some)
         return again, at
@@ -229,5 +229,5 @@ def _limited(messages: Sequence[Message]) -> list[Message]:
         if weight >= CHUNK_BYTES:
             break
         found.append(message)
-        weight += len(message.body)
+        weight += rendered_bytes(message.body, message.meta)
     return found

@@ -46,7 +46,7 @@ from queuey.errors import (
     in_doubt,
 )
 from queuey.ids import Position
-from queuey.messages import Location, LogEntry, LogPage, Message, Queue, Slice
+from queuey.messages import Location, LogEntry, LogPage, Message, Queue, Slice, bytes_of
 from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
@@ -65,7 +65,7 @@ from queuey.service.claims.requests import (
     too_many,
 )
 from queuey.service.claims.runtime import Done, Runtime
-from queuey.service.claims.scans import PAGE, Material, Scanner, bytes_of, conclude
+from queuey.service.claims.scans import PAGE, Material, Scanner, conclude
 from queuey.service.claims.steps import Call, Steps, run
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.upkeep import LogLength, Upkeep
@@ -274,7 +274,7 @@ class PartitionLog:
             sift = self._duplicates.sift(queue, state)
             material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), left, read, sift)
             # One poll may have got more bytes than it wanted, and another none.
-            material.more = bytes_of(material.found.fresh) >= left
+            material.more = material.found.size >= left
         return material
 
     def _gather_ended(self, queue: Queue, material: Material, expired: int, wanted: int, left: int) -> Work:

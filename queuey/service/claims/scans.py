@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from queuey import ids
 from queuey.claims import MOST_ABOVE, MOST_UNCONFIRMED, Copies, EntryDraft, State
 from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.messages import Message, Page, Slice
+from queuey.messages import Message, Page, Slice, rendered_bytes
 from queuey.service.claims.steps import Call
 
 LOOK_BACK = 0.5
@@ -68,6 +68,7 @@ class ScanResult(msgspec.Struct):
 
     Attributes:
         fresh: Messages that the state does not have yet, in order.
+        size: Their bytes.
         chain: What may be concluded.
         ahead: Positions of the forward part, ascending, and where it ended.
         copies: What else was found in a dedup queue.
@@ -75,6 +76,7 @@ class ScanResult(msgspec.Struct):
     """
 
     fresh: list[Message]
+    size: int = 0
     chain: Chain = msgspec.field(default_factory=Chain)
     ahead: list[Position] = []
     end: Position | None = None
@@ -125,9 +127,9 @@ class _Want(msgspec.Struct, frozen=True):
     chained: bool = False
     new: bool = False
 
-    def satisfied(self, fresh: Sequence[Message]) -> bool:
-        """Returns whether these messages are enough."""
-        return len(fresh) >= self.messages or bytes_of(fresh) >= self.max_bytes
+    def satisfied(self, found: ScanResult) -> bool:
+        """Returns whether its messages are enough."""
+        return len(found.fresh) >= self.messages or found.size >= self.max_bytes
 
 
 class Scanner:
@@ -160,7 +162,7 @@ class Scanner:
             state: It may grow while this reads.
             now: Milliseconds since 1970.
             wanted: So many are enough.
-            max_bytes: Bodies together, but for the last one's.
+            max_bytes: Bytes of the messages together, but for the last one's.
             read: Begins to read a slice.
             sift: Separates what may be delivered from copies.
         """
@@ -177,7 +179,7 @@ class Scanner:
             left = yield from self._look_again(state, found, past, want, read, sift, most)
             if found.chain.bound >= past.upper and not found.fresh:
                 self._chain_at = boot + CHAIN_EVERY
-            if want.satisfied(found.fresh):
+            if want.satisfied(found):
                 return found
         lower = front
         if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
@@ -190,7 +192,7 @@ class Scanner:
             found.chain, left = Chain(), None
         forward = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
         yield from self._follow(state, found, part, forward, read, sift)
-        if left is not None and want.satisfied(found.fresh):
+        if left is not None and want.satisfied(found):
             self._chain_at = boot + CHAIN_SOON
         elif left is not None:
             yield from self._look_again(state, found, left, want, read, sift)
@@ -257,8 +259,8 @@ class Scanner:
                 found.end = end if page.more else None
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in new]
             fresh = yield from sift(found.copies, fresh)
-            _add(fresh, found.fresh, want.max_bytes - bytes_of(found.fresh))
-            if not page.more or want.satisfied(found.fresh):
+            _add(fresh, found, want.max_bytes)
+            if not page.more or want.satisfied(found):
                 return
             if len(found.copies.hidden) >= MOST_COPIES:
                 found.stopped = True
@@ -287,19 +289,13 @@ class Scanner:
             self._front = max(self._front, ids.following(max(positions)))
 
 
-def bytes_of(messages: Sequence[Message]) -> int:
-    """Returns the bytes of the bodies."""
-    return sum(len(message.body) for message in messages)
-
-
-def _add(messages: Sequence[Message], to: list[Message], left: int) -> None:
-    """Adds messages to others until their bodies have so many bytes."""
-    added = 0
+def _add(messages: Sequence[Message], found: ScanResult, max_bytes: int) -> None:
+    """Adds messages to others until they have so many bytes together."""
     for message in messages:
-        if added >= left:
+        if found.size >= max_bytes:
             break
-        to.append(message)
-        added += len(message.body)
+        found.fresh.append(message)
+        found.size += rendered_bytes(message.body, message.meta)
 
 
 def conclude(draft: EntryDraft, chain: Chain, *, delete: bool = False) -> int:

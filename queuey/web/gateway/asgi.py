@@ -121,7 +121,7 @@ class Gateway:
             max_body: Bytes of the longest body that any view takes; longer ones are not read.
             deadline: Seconds after which work begun at once is given up, as the store gives up what blocks.
             memory: Bytes of bodies and responses that may be held at the same moment.
-            page_bytes: Bytes of bodies that the response to a read may have.
+            page_bytes: Bytes that the response to a read may have.
             arrival: Seconds within which a body has to arrive.
             stall: Seconds within which a client has to take a piece of a long response.
             patience: Seconds that a read waits for the one before it, where reads take turns.
@@ -337,7 +337,7 @@ class Gateway:
                 self._scheduler.leave(tenant, weight)
 
     async def _read(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
-        """Answers a read, whose answer may have a page of bodies."""
+        """Answers a read, whose answer may have a page of messages."""
         size = len(environ.get(BODY, b""))
         if hot is not None and size <= SHORT_BODY and self._is_short_read(environ, hot):
             response = await self._read_at_once(environ, hot, tenant, size)
@@ -348,7 +348,8 @@ class Gateway:
         return response
 
     def _is_short_read(self, environ: Environ, hot: Hot | None) -> bool:
-        return hot is not None and (environ["REQUEST_METHOD"], hot.resource) in self._short_reads
+        method = environ["REQUEST_METHOD"].replace("HEAD", "GET")
+        return hot is not None and (method, hot.resource) in self._short_reads
 
     def _release_rest(self, environ: Environ, tenant: str, response: Response | None, reserved: int) -> None:
         """Gives back what a read has reserved, but for the response itself."""
@@ -573,7 +574,7 @@ def _reads(method: str, environ: Environ, hot: Hot | None) -> bool:
         return path.startswith("/v1/") and (
             path.rstrip("/").endswith("/_read") or (hot is not None and hot.resource == CLAIMS)
         )
-    return method == "GET" and path.startswith("/v1/")
+    return method in {"GET", "HEAD"} and path.startswith("/v1/")
 
 
 def _may_be_long_poll(environ: Environ, hot: Hot | None) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
-from queuey.messages import Message, Queue
+from queuey.messages import Message, Queue, rendered_bytes
 from queuey.service.claims.claiming import ClaimSearch, JoinedAck, begin_after
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
@@ -90,7 +90,7 @@ class Scene:
 
 def test_one_partition_is_enough() -> None:
     """Unless it is to gather, a claim ends with the first partition that has some."""
-    scene = Scene(Poll(5, 60, 100), gather=False)
+    scene = Scene(Poll(5, 60, 10_000), gather=False)
     scene.answer()
     scene.answer("a")
     assert (scene.bodies, [number for number, _ in scene.asked]) == (["a"], [1, 2])
@@ -98,15 +98,15 @@ def test_one_partition_is_enough() -> None:
 
 def test_gathering_until_there_are_enough() -> None:
     """It goes on with what is still wanted, in messages and in bytes."""
-    scene = Scene(Poll(5, 60, 100))
+    scene = Scene(Poll(5, 60, 10_000))
     scene.answer("aa", "b")
     rest = scene.answer("c")
-    assert (rest.limit, rest.max_bytes) == (3, 97)
+    assert (rest.limit, rest.max_bytes) == (3, 10_000 - rendered_bytes("aa", None) - rendered_bytes("b", None))
     scene.answer("d", "e")
     assert scene.bodies == ["aa", "b", "c", "d", "e"]
 
 
-@pytest.mark.parametrize("poll", [Poll(2, 60, 100), Poll(9, 60, 2)])
+@pytest.mark.parametrize("poll", [Poll(2, 60, 10_000), Poll(9, 60, 2)])
 def test_gathering_ends_with_what_was_wanted(poll: Poll) -> None:
     """No further partition is asked when there are as many messages, or bytes, as wanted."""
     scene = Scene(poll)
@@ -117,7 +117,7 @@ def test_gathering_ends_with_what_was_wanted(poll: Poll) -> None:
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), TooManyClaims("full")])
 def test_what_was_found_before_an_error(error: Exception) -> None:
     """The caller gets the messages that are claimed for it; without any it gets the error."""
-    scene, empty = Scene(Poll(5, 60, 100)), Scene(Poll(5, 60, 100))
+    scene, empty = Scene(Poll(5, 60, 10_000)), Scene(Poll(5, 60, 10_000))
     scene.answer("a")
     scene.answer(error=error)
     if isinstance(error, TooManyClaims):
@@ -130,7 +130,7 @@ def test_what_was_found_before_an_error(error: Exception) -> None:
 
 def test_giving_up_releases_what_was_found() -> None:
     """Nobody waits for these messages any more, so others get them at once."""
-    scene = Scene(Poll(5, 60, 100))
+    scene = Scene(Poll(5, 60, 10_000))
     scene.answer("a", "b")
     scene.give_up()
     assert scene.released == [(1, [10, 11])]
@@ -147,7 +147,7 @@ def test_giving_up_is_in_doubt_once_something_was_claimed(ttl: float, outcome: O
 
 def test_nothing_is_claimed_with_no_time() -> None:
     """What is only shown needs no release."""
-    scene = Scene(Poll(5, 0, 100))
+    scene = Scene(Poll(5, 0, 10_000))
     scene.answer("a", "b")
     scene.give_up()
     assert scene.released == []
@@ -155,7 +155,7 @@ def test_nothing_is_claimed_with_no_time() -> None:
 
 def test_claims_that_would_be_over() -> None:
     """If gathering has taken so long that the first claims may be over, the caller gets none of them."""
-    scene = Scene(Poll(5, 60, 100), is_late=lambda _began: True)
+    scene = Scene(Poll(5, 60, 10_000), is_late=lambda _began: True)
     scene.answer("a")
     scene.answer("b")
     scene.answer()
@@ -171,7 +171,7 @@ SETTLED = [Settlement(RECEIPT, ReceiptStatus.DONE)]
 @pytest.mark.parametrize("first", ["messages", "receipts"])
 def test_answers_when_both_have_ended(first: str) -> None:
     """The caller learns of its messages when the receipts are settled, too, whichever comes first."""
-    scene = Scene(Poll(5, 60, 100), gather=False, receipts=[RECEIPT])
+    scene = Scene(Poll(5, 60, 10_000), gather=False, receipts=[RECEIPT])
     steps: list[Callable[[], object]] = [lambda: scene.answer("a"), lambda: scene.search.acknowledged(SETTLED, None)]
     for step in steps if first == "messages" else steps[::-1]:
         assert scene.told == []
@@ -183,7 +183,7 @@ def test_answers_when_both_have_ended(first: str) -> None:
 @pytest.mark.parametrize("found", [True, False])
 def test_nothing_is_claimed_if_the_acknowledgement_fails(found: bool) -> None:  # noqa: FBT001 - a case
     """What was found is released, or no longer wanted; the error is that of the receipts."""
-    scene = Scene(Poll(5, 60, 100), gather=False, receipts=[RECEIPT])
+    scene = Scene(Poll(5, 60, 10_000), gather=False, receipts=[RECEIPT])
     if found:
         scene.answer("a")
     error = InvalidRequest({"receipts": "of another queue"})
@@ -198,7 +198,7 @@ def test_nothing_is_claimed_if_the_acknowledgement_fails(found: bool) -> None:  
 
 def test_a_claim_that_fails_after_the_acknowledgement() -> None:
     """The error leaves open what was done, and another try acknowledges nothing."""
-    scene = Scene(Poll(5, 60, 100), receipts=[RECEIPT])
+    scene = Scene(Poll(5, 60, 10_000), receipts=[RECEIPT])
     scene.answer(error=StoreUnavailable("away"))
     scene.search.acknowledged(SETTLED, None)
     [(found, error)] = scene.told
@@ -209,7 +209,7 @@ def test_a_claim_that_fails_after_the_acknowledgement() -> None:
 
 def test_an_acknowledgement_that_takes_too_long() -> None:
     """Claims that would be over when the caller learns of them are released."""
-    scene = Scene(Poll(5, 60, 100), is_late=lambda _began: True, gather=False, receipts=[RECEIPT])
+    scene = Scene(Poll(5, 60, 10_000), is_late=lambda _began: True, gather=False, receipts=[RECEIPT])
     scene.answer("a")
     scene.search.acknowledged(SETTLED, None)
     assert scene.released == [(1, [10])]

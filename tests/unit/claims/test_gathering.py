@@ -11,10 +11,9 @@ from msgspec.structs import replace
 from queuey.claims import MOST_OUTSTANDING, drafts
 from queuey.claims.drafts import MOST_IDS
 from queuey.errors import TooManyClaims
-from queuey.messages import Location, Message, Page, Queue, Slice
+from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service import ClaimUseCases, HandedOut
 from queuey.service.claims import partition_log
-from queuey.service.claims.scans import bytes_of
 from tests.replacing import replace_in
 from tests.sim.replicas import DELAY, ModelStore
 from tests.sim.test_sharing import QUEUE, SOON, Scene

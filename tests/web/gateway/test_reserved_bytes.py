@@ -1,0 +1,112 @@
+"""No answer is longer than what was reserved for it and one of the longest messages, whatever bodies are made of."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from queuey.messages import FRAME, MOST_ESCAPED
+from queuey.service import Limits
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.responses import Environ, Response
+from tests.replacing import replace
+from tests.web.caller import Caller
+from tests.web.gateway_calls import Request, running
+
+PAGE, BODY = 300_000, 16_384
+LONGEST = MOST_ESCAPED * BODY + FRAME
+CHARACTERS = st.sampled_from(["\x01", '"', "\\", "\n", "x", "ü", "\U0001f409", "\x7f", "\u2028"])
+LONG = st.builds(
+    lambda character, share: character * (BODY * share // len(character.encode()) // 8), CHARACTERS, st.integers(1, 8)
+)
+BYTES = st.integers(1, BODY).map(lambda length: b"\xff" * length)
+PARTITIONS = 8
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Pages that a few bodies of controls fill, though not their characters."""
+    return Limits(page_bytes=PAGE, max_body=BODY, max_batch_bytes=1 << 23)
+
+
+class Reserved:
+    """Compares answers with what was reserved for them."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self.reads = 0
+        self._real = Gateway._release_rest
+
+    def release(
+        self, gateway: Gateway, environ: Environ, tenant: str, response: Response | None, reserved: int
+    ) -> None:
+        """Is called with each answer to a read."""
+        self.reads += 1
+        length = 0 if response is None else response.size
+        if response is not None and environ["REQUEST_METHOD"] == "HEAD":
+            length = int(next(value for name, value in response.headers if name.lower() == "content-length"))
+        self.most = max(self.most, length)
+        assert length <= reserved + LONGEST, (environ["PATH_INFO"], environ["QUERY_STRING"], length, reserved)
+        self._real(gateway, environ, tenant, response, reserved)
+
+
+def requests(ids: list[str]) -> list[Request]:
+    """Reads of all kinds."""
+    found = []
+    for order in ("ascending", "descending"):
+        queries = [f"limit=1000&order={order}{more}" for more in ("", "&partitions=*", "&partitions=*&merge=true")]
+        found += [Request("GET", query=query) for query in queries]
+        several = [
+            {"queue_name": "q", "partitions": "*", "order": order, "limit": 1000, "merge": n % 2} for n in range(6)
+        ]
+        found.append(Request("POST", "/v1/queuey/_read", json.dumps({"queues": several}).encode()))
+    found.append(Request("GET", query="limit=1"))
+    found += [Request(method, "/v1/queuey/q/peek", query="limit=1000") for method in ("GET", "HEAD")]
+    found += [Request("GET", "/v1/queuey/q/" + ",".join(some)) for some in (ids[:1], ids)]
+    found += [Request("POST", "/v1/queuey/q/claims", query=f"limit=1000&ttl={ttl}") for ttl in (0, 0, 60, 60)]
+    return found
+
+
+def _item(body: str | bytes, number: int) -> dict[str, Any]:
+    """An item of a batch; now and then it has headers of quotes."""
+    item: dict[str, Any] = {"body": body, "partition": 1 + number % PARTITIONS}
+    if isinstance(body, bytes):
+        item |= {"body": b64encode(body).decode(), "encoding": "base64"}
+    return item | ({} if number % 5 else {"headers": {"a": '"' * 900}})
+
+
+@settings(max_examples=6)
+@given(long=st.lists(LONG | BYTES, min_size=1, max_size=40), tiny=st.sampled_from([0, 400, 900]))
+@example(long=["\x01" * BODY] * 40, tiny=0)
+@example(long=["x"], tiny=900)
+def test_answers_fit_into_what_is_reserved_for_them(
+    app: Any,  # noqa: ANN401 - Pyramid's router
+    owner: Caller,
+    long: list[str | bytes],
+    tiny: int,
+) -> None:
+    """Ranges, ids, reads of many queues, merged ones, peek, claims and HEAD count all that the answer has."""
+    if owner.get("q").status == 200:
+        owner("DELETE", "q", delete="true")
+    owner.create("q", partitions=PARTITIONS, max_deliveries=0)
+    items = [_item(body, number) for number, body in enumerate([*long, *["x"] * tiny])]
+    posted = owner.batch("q", *items).messages
+    ids = [f"{message['partition']}:{message['key']}" for message in posted[: len(long)]]
+    reserved = Reserved()
+
+    async def ask(gateway: Gateway) -> None:
+        for request in requests(ids):
+            before = reserved.reads
+            reply = await request.to(gateway)
+            assert reserved.reads > before, "nothing was reserved"
+            assert reply.status in {200, 413}, reply
+        assert gateway._memory.free == gateway._memory.total
+
+    # A plain function, which becomes a method.
+    with replace(Gateway._release_rest, lambda *given: reserved.release(*given)):  # noqa: PLW0108
+        running(app, page_bytes=PAGE)(ask)
