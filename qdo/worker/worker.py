@@ -272,8 +272,8 @@ class Worker:
         self._drained = loop.time() + patience
         self._finished = True
         unrecorded = self._progress.dropped
-        logger.info("stopping: running messages are finished, no more are started")
         self._handling.stop()
+        logger.info("stopping: running messages are finished, no more are started")
         await self.consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
         if not self._finished or self._progress.dropped > unrecorded:
             self._code = self._code or exit_codes.UNFINISHED

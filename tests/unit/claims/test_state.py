@@ -30,7 +30,7 @@ from queuey.claims import (
 )
 from queuey.claims.entries import MoveStep
 from queuey.ids import Position
-from queuey.messages import Message
+from queuey.messages import Message, bytes_of
 
 TIMING = ClaimTiming(margin=1.0)
 IDS = st.integers(1, 12)
@@ -297,7 +297,7 @@ def test_the_cursor() -> None:
     apply(state, draft)
     assert state.cursor == ids.preceding(at(3))
     draft = EntryDraft(state, NOW, TIMING)
-    draft.deliver([Poll(9, 30, 99)], [], [message(3)])
+    draft.deliver([Poll(9, 30, 1 << 20)], [], [message(3)])
     assert draft.advance(at(4), [at(3), at(4)]) == 1
     apply(state, draft)
     assert state.cursor == ids.preceding(at(4))
@@ -311,8 +311,10 @@ def test_polls_share_an_entry() -> None:
     """Messages go to callers in order, each to one, within the limit and the bytes of each."""
     state = State()
     draft = EntryDraft(state, NOW, TIMING)
-    polls = [Poll(2, 30, 99), Poll(9, 30, 3), Poll(1, 0, 99), Poll(9, 60, 99)]
-    draft.deliver(polls, [], [message(n) for n in range(1, 7)])
+    messages = [message(n) for n in range(1, 7)]
+    most, two = 1 << 20, bytes_of(messages[2:4])
+    polls = [Poll(2, 30, most), Poll(9, 30, two), Poll(1, 0, most), Poll(9, 60, most)]
+    draft.deliver(polls, [], messages)
     assert [[one.ticks for one in poll.given] for poll in polls] == [[1, 2], [3, 4], [5], [5, 6]]
     assert [group[1] for group in apply(state, draft).claims] == [[at(1), at(2), at(3), at(4)], [at(5), at(6)]]
 
