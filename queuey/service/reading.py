@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from queuey.errors import NotAllowed, NotFound, QueueyError, StoreBusy
-from queuey.messages import Page, Queue, bytes_of
+from queuey.messages import Page, Queue, bytes_at_most, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
@@ -220,7 +220,7 @@ def _fits(page: Page, limit: int, max_bytes: int) -> bool:
     """Returns whether a page that was to have ``_LAST`` bytes less than these ended by its limit, and fits."""
     beside = ranges.FRAME + ranges.FRAME_OF_PARTITION
     return len(page.messages) == limit and (
-        bytes_of(page.messages[-1:]) + beside <= _LAST or bytes_of(page.messages) + beside <= max_bytes
+        bytes_at_most(page.messages[-1:]) + beside <= _LAST or bytes_of(page.messages) + beside <= max_bytes
     )
 
 

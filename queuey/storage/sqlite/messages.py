@@ -123,17 +123,14 @@ class SqliteMessages(Scanning):
 
     def _pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
         """Reads slices below ``safe``, the horizon without the read delay."""
-        base = queue.qid << 8
         now = self._db.clock()
         pages: list[Page] = []
         left = sum([wanted.max_bytes for wanted in slices])
         for wanted in slices:
-            horizon = behind(queue, safe, now) if wanted.delayed and not wanted.ahead else safe
             if left <= 0:
-                pages.append(wanted.put_off(horizon))
+                pages.append(wanted.put_off(_horizon(queue, wanted, safe, now)))
                 continue
-            qp = base | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
-            pages.append(page := read_slice(connection, qp, wanted, horizon, now))
+            pages.append(page := _page(connection, queue, wanted, safe, now))
             if wanted.bodies and len(slices) > 1:
                 left -= bytes_of(page.messages)
         return pages
@@ -156,7 +153,7 @@ class SqliteMessages(Scanning):
         try:
             with self._db.readers.reading(wait=False) as connection, hastily(connection):
                 safe = self._sample(connection, queue, [part.partition], wait=False)
-                [page] = self._pages(connection, queue, [part], safe)
+                page = _page(connection, queue, part, safe, self._db.clock())
         except TooLong:
             if len(self._long) >= _LONG:
                 self._long.clear()
@@ -258,3 +255,13 @@ def _count(connection: Connection, qp: int, above: Position, horizon: int, now: 
 def behind(queue: Queue, horizon: int, now: int) -> int:
     """Returns the horizon of reads that keep the queue's read delay."""
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
+
+
+def _horizon(queue: Queue, wanted: Slice, safe: int, now: int) -> int:
+    return behind(queue, safe, now) if wanted.delayed and not wanted.ahead else safe
+
+
+def _page(connection: Connection, queue: Queue, wanted: Slice, safe: int, now: int) -> Page:
+    """Reads a slice below ``safe``, the horizon without the read delay."""
+    qp = queue.qid << 8 | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
+    return read_slice(connection, qp, wanted, _horizon(queue, wanted, safe, now), now)

@@ -138,6 +138,7 @@ class Gateway:
         reads = SHORT_READS.union(*(facade.short_reads for facade in self._facades))
         # Without those of version 1 where a facade is served alone.
         self._short_reads = frozenset(read for read in reads if read[1] in self._hot)
+        self._short_reads |= {("HEAD", resource) for method, resource in self._short_reads if method == "GET"}
         self._operations: dict[str, Endpoint] = application.registry.operations
         self._authorization: Authorization = application.registry.authorization
         service = application.registry.service
@@ -226,13 +227,13 @@ class Gateway:
 
     def _enter(self, environ: Environ) -> None:
         """Counts a request that waits or runs, until :meth:`_leave`."""
-        environ[PRESENT] = environ[TENANT]
-        self._contention.enter(environ[TENANT])
+        environ[PRESENT] = tenant = environ[TENANT]
+        self._contention.enter(tenant)
 
     def _leave(self, environ: Environ) -> None:
         """Ends what :meth:`_enter` began, if anything."""
-        if PRESENT in environ:
-            self._contention.leave(environ.pop(PRESENT))
+        if (tenant := environ.pop(PRESENT, None)) is not None:
+            self._contention.leave(tenant)
 
     def _complete(self, environ: Environ, response: Response) -> None:
         """Counts what no endpoint has counted, and says what the caller may still do."""
@@ -348,8 +349,7 @@ class Gateway:
         return response
 
     def _is_short_read(self, environ: Environ, hot: Hot | None) -> bool:
-        method = environ["REQUEST_METHOD"].replace("HEAD", "GET")
-        return hot is not None and (method, hot.resource) in self._short_reads
+        return hot is not None and (environ["REQUEST_METHOD"], hot.resource) in self._short_reads
 
     def _release_rest(self, environ: Environ, tenant: str, response: Response | None, reserved: int) -> None:
         """Gives back what a read has reserved, but for the response itself."""
