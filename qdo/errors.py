@@ -8,7 +8,7 @@
     │   ├── CoordinationLost        not reachable, or the operation's end is not known; it may be tried again
     │   ├── CoordinationRefused     the service does not allow it with these credentials
     │   ├── SessionLost             the session is over: everything that it held is abandoned
-    │   └── CoordinationIncompatible    what is stored there was written by a newer program
+    │   └── CoordinationIncompatible    what is stored there was written by another version of Qdo
     ├── MemberExists            another live member has this name
     ├── NotOwner                the partition is no longer this member's; nothing was recorded
     ├── GroupActive             refused while the group has members

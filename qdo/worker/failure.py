@@ -18,6 +18,10 @@ from qdo.worker.settings import WorkerSettings
 from queuey.client import Message
 from queuey.client.deadletters import holds_dead
 
+_MAX_TEXT_CHARS = 2_000
+_MAX_TRACE_CHARS = 20_000
+"""Texts of errors may hold a whole document; each attempt logs them."""
+
 Effect = Literal["fail", "stop", "exit"]
 """``fail``: one attempt has failed. ``stop``: the handler asked the worker to stop. ``exit``: the worker must end."""
 
@@ -60,8 +64,8 @@ class Failure(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: The error's class, with its module unless it is built in.
-        text: The error's message.
-        trace: The traceback as text; empty if there is none.
+        text: The error's message, at most 2,000 characters of it.
+        trace: The traceback as text, at most 20,000 characters of it; empty if there is none.
         kinds: The names of the class and of all its bases, with and without their modules.
         effect: What the worker does: ``fail``, ``stop`` or ``exit``.
     """
@@ -91,7 +95,8 @@ class Failure(msgspec.Struct, frozen=True):
         else:
             effect = "exit"
         names = [name for each in kind.__mro__[:-1] for name in (each.__qualname__, _full_name(each))]
-        return cls(_full_name(kind), _text(error), _trace(error), tuple(dict.fromkeys(names)), effect)
+        text, trace = _cut(_text(error), _MAX_TEXT_CHARS), _cut(_trace(error), _MAX_TRACE_CHARS)
+        return cls(_full_name(kind), text, trace, tuple(dict.fromkeys(names)), effect)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}" if self.text else self.kind
@@ -118,6 +123,13 @@ class RunResult(NamedTuple):
 def _full_name(kind: type[BaseException]) -> str:
     module = kind.__module__
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _cut(text: str, most: int) -> str:
+    """Leaves out the middle of a text that is too long: a traceback ends with the text of its error."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} [{len(text) - most} characters left out] {text[-(most // 2) :]}"
 
 
 def _text(error: BaseException) -> str:

@@ -192,7 +192,10 @@ class CoordinationFile:
         if owner == APPLICATION_ID and version == FORMAT:
             return True
         if owner == APPLICATION_ID:
-            raise CoordinationIncompatible(f"a newer program than this one made {self.path}: its format is {version}")
+            age, way = ("a newer", "update Qdo") if version > FORMAT else ("an older", "use another file")
+            raise CoordinationIncompatible(
+                f"{age} program than this one made {self.path}: its format is {version} and not {FORMAT}; {way}"
+            )
         if owner or filled:
             raise CoordinationIncompatible(f"{self.path} is a database of something else")
         return False

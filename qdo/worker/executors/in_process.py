@@ -117,7 +117,7 @@ async def enter(factory: Context | None, entered: AsyncExitStack) -> Any:  # noq
         if isinstance(made, AbstractContextManager):
             return entered.enter_context(made)
     except Exception as error:
-        raise HandlerError(f"the context cannot be made: {type(error).__name__}: {error}") from error
+        raise HandlerError(f"the context cannot be made: {Failure.of(error)}") from error
     return made
 
 

@@ -67,14 +67,15 @@ async def test_another_database_is_refused(tmp_path: Path) -> None:
     assert "something else" in await refused(path)
 
 
-async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
-    """A format that came later is left to the program that knows it."""
-    path = tmp_path / "newer.sqlite3"
+@pytest.mark.parametrize(("version", "said"), [(1, "an older program"), (7, "a newer program")])
+async def test_a_file_of_another_format_is_refused(tmp_path: Path, version: int, said: str) -> None:
+    """The error says whether the file is too old or too new for this program."""
+    path = tmp_path / "other.sqlite3"
     connection = apsw.Connection(str(path))
     connection.pragma("application_id", APPLICATION_ID)
-    connection.pragma("user_version", 7)
+    connection.pragma("user_version", version)
     connection.close()
-    assert "newer program" in await refused(path)
+    assert said in await refused(path)
 
 
 async def test_a_damaged_file_is_refused(join: Join, path: Path) -> None:

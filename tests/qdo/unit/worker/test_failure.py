@@ -51,6 +51,18 @@ def test_a_failure_names_class_text_and_place() -> None:
     assert (known.kind, str(known)) == ("KeyError", "KeyError: 'a'")
 
 
+def test_an_error_keeps_the_ends_of_a_long_text() -> None:
+    """An error may quote a whole document. What is logged and kept of it has a bound, and shows where it was raised."""
+    with pytest.raises(ValueError, match="first") as raised:
+        raise ValueError("first" + "x" * 3_000_000 + "last")
+    failure = Failure.of(raised.value)
+    assert len(failure.text) < 2_100
+    assert len(failure.trace) < 20_100
+    assert failure.text.startswith("first")
+    assert failure.text.endswith("last")
+    assert "test_an_error_keeps_the_ends_of_a_long_text" in failure.trace
+
+
 def test_a_failure_travels_between_processes() -> None:
     """It is a value: whoever unpickles it has the same."""
     failure = Failure.of(ValueError("x"))
