@@ -17,7 +17,7 @@ from queuey.claims.receipts import ClaimReceipt
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
 from queuey.claims.timing import ClaimTiming
 from queuey.ids import Position
-from queuey.messages import Message, rendered_bytes
+from queuey.messages import Message, bytes_at_most, rendered_bytes
 
 MOST_IDS = 1000
 """Ids in one entry."""
@@ -267,6 +267,8 @@ class EntryDraft:
             expires = self.now + round(poll.ttl * 1000)
             weight = 0
             first = at
+            # Mostly all that may be given fits, and a bound of its bytes is found more quickly than they are.
+            fits = self._covers is None and bytes_at_most(there[at : at + poll.limit]) < poll.max_bytes
             while at < len(there) and len(poll.given) < poll.limit and weight < poll.max_bytes:
                 if poll.ttl and self.size >= MOST_IDS:
                     break
@@ -274,7 +276,7 @@ class EntryDraft:
                 at += 1
                 if not self._is_first_copy(message):
                     continue
-                weight += rendered_bytes(message.body, message.meta)
+                weight += 0 if fits else rendered_bytes(message.body, message.meta)
                 poll.given.append(message)
                 if poll.ttl:
                     self._claim(message, expires)

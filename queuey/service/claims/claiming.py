@@ -98,6 +98,7 @@ class ClaimSearch:
         self._ended = False
         self._error: Exception | None = None
         self._found: list[HandedOut] = []
+        self._weight = 0
         self._lock = threading.Lock()
         self._gone = False
         self._asked: PollRequest | None = None
@@ -147,8 +148,7 @@ class ClaimSearch:
 
     def _ask(self, *beside: Request) -> None:
         number = self._partitions[self._at]
-        left = self._poll.max_bytes - bytes_of(each.message for each in self._found)
-        poll = Poll(self._poll.limit - len(self._found), self._poll.ttl, left)
+        poll = Poll(self._poll.limit - len(self._found), self._poll.ttl, self._poll.max_bytes - self._weight)
         self._went_on = bool(self._found)
         with self._lock:
             if self._gone:
@@ -190,7 +190,8 @@ class ClaimSearch:
         """Returns whether no further partition is to be asked."""
         if not self._gather or len(self._found) >= self._poll.limit:
             return True
-        return bytes_of(each.message for each in self._found) >= self._poll.max_bytes
+        self._weight = bytes_of(each.message for each in self._found)
+        return self._weight >= self._poll.max_bytes
 
     def _end(self, error: Exception | None = None) -> None:
         """Notes the end of the search, and reports it unless receipts are still being acknowledged."""

@@ -135,6 +135,8 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
         ttls: Of the messages, in seconds.
         size: Bytes of the longest row.
     """
+    if max(ttls, default=0) <= row.longest_ttl and not size > row.longest_row > 0:
+        return row
     kind = row.home_class
     ttl = max((ttl for ttl in ttls if ttl > row.longest_ttl and bucketing.class_of(ttl) <= kind), default=0)
     if not ttl and not size > row.longest_row > 0:
