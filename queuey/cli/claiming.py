@@ -172,7 +172,6 @@ def _run(job: Job, command: list[str]) -> int:
             command, input=body_bytes(job.body), env=os.environ | about, check=False
         ).returncode
     except OSError as error:
-        job.release()
         raise typer.BadParameter(f"{command[0]!r} cannot be run: {error}", param_hint="command") from error
 
 

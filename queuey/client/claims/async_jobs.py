@@ -253,10 +253,11 @@ class AsyncJobQueue:
                 holds = [holding.add(self.name, each.receipt, loop.ttl, loop.asked) for each in claimed]
                 self._keeper.keep(holds)
                 for each, hold in zip(claimed, holds, strict=True):
+                    await self._leave(holding.expired(hold, holds))
                     if hold.state != "held":
                         continue
                     yield AsyncJob(each, hold, holding, timing.clock, self._run)
-                    holding.finish(hold)
+                    await self._leave(holding.end(hold))
                     urgent = loop.worked(hold)
                     if hold is holds[-1]:
                         break  # What is finished goes along with the next claim.
@@ -330,6 +331,6 @@ class AsyncJobQueue:
             loop.acknowledged()
 
     async def _leave(self, holds: list[Hold]) -> None:
-        for calls in self._keeper.holding.leave(self.name, holds):
+        for calls in self._keeper.holding.leave(self.name, holds) if holds else ():
             with contextlib.suppress(ClientError):
                 await send_all(self._run, calls, LEAVING)

@@ -4,11 +4,15 @@ A claim, from when it came until nothing has to be done about it any more::
 
     held ──worked on, and the loop goes on──▶ finished ──acknowledged──▶ settled
      ├─────acknowledged or released by the program─────────────────────▶ settled
+     ├─────reported lost to the program, and released by the loop──────▶ settled
      └─────claimed by another caller, or refused until its time is over▶ lost
 
 A held claim is renewed when half of its time is over. One that is finished is acknowledged together with others, and
 at the latest after :data:`SOON`, also while its process works on the next. What fails comes after what works, and takes
 no longer than a shorter claim can wait, unless that is a very short one.
+
+A program that reads that its job is lost may stop in the middle of the work. So the loop never acknowledges this job,
+also if a later renewal brings the claim back. Only the program may still acknowledge it.
 
 A renewal that is under way when its claim is released may reach the service after the release, and the service then
 keeps the claim. So the claim is released once more when the renewal has ended.
@@ -45,6 +49,8 @@ _SHORTEST = 10.0
 """Seconds: no renewal is hurried by a shorter claim than this."""
 _POSTPONED = 0.4
 """The part of a claim's time that a loop has for an acknowledgement. A claim that waits takes a third."""
+_MAX_LATER = 60.0
+"""Seconds after which the job in hand is delivered again, at most, if the loop is left."""
 _ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
 """Names of the fields of a refusal that are about receipts: about that of a number, or about all of them."""
 
@@ -61,6 +67,8 @@ class Hold(msgspec.Struct, eq=False):
         state: See above.
         fails: What was sent about it last has failed.
         delay: Seconds until the message is delivered again, if the claim was released; None: it was not.
+        told: The program has read that the job is lost.
+        later: Seconds until the message is delivered again, if the loop is left; 0: the loop has not begun it.
     """
 
     queue: str
@@ -71,6 +79,8 @@ class Hold(msgspec.Struct, eq=False):
     state: State = "held"
     fails: bool = False
     delay: float | None = None
+    told: bool = False
+    later: float = 0.0
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -117,11 +127,34 @@ class Holding:
             self._holds.add(hold)
         return hold
 
-    def finish(self, hold: Hold) -> None:
-        """Notes that a claim was worked on."""
+    def expired(self, hold: Hold, holds: Iterable[Hold]) -> list[Hold]:
+        """Returns the claims whose time is over, if that of the next one is. None of them may begin."""
+        now = self._clock()
+        if hold.state != "held" or now < hold.end:
+            return []
+        return [each for each in holds if each.state == "held" and now >= each.end]
+
+    def lost(self, hold: Hold) -> bool:
+        """Returns whether another caller may have the message. After True it is always True."""
         with self._lock:
-            if hold.state == "held":
+            over = hold.state == "held" and self._clock() >= hold.end
+            hold.told = hold.told or over or hold.state == "lost"
+        return hold.told
+
+    def end(self, hold: Hold) -> list[Hold]:
+        """Finishes a claim that was worked on; returns it instead if the program has read that it is lost."""
+        with self._lock:
+            hold.later = 0.0
+            if hold.state == "held" and not hold.told:
                 hold.state, hold.due = "finished", self._clock() + SOON
+        return [hold] if hold.state == "held" else []
+
+    def finish(self, hold: Hold) -> None:
+        """Has a claim acknowledged soon, also one that was lost."""
+        with self._lock:
+            if hold.state in {"held", "lost"}:
+                hold.state, hold.due = "finished", self._clock() + SOON
+                self._holds.add(hold)
 
     def resume(self, hold: Hold) -> None:
         """Holds a claim again whose release was refused."""
@@ -153,12 +186,7 @@ class Holding:
 
     def released_again(self, work: Work) -> list[Call[None]]:
         """Returns the calls that release once more what was released since a renewal began."""
-        receipts: dict[float, list[str]] = {}
-        for hold in work.holds:
-            if hold.delay is not None:
-                receipts.setdefault(hold.delay, []).append(hold.receipt)
-        queue = work.holds[0].queue
-        return [call for delay, some in receipts.items() for call in release(queue, some, delay)]
+        return _releases(work.holds)
 
     def renewed(self, hold: Hold, asked: float, ttl: float) -> None:
         """Notes that a claim was renewed: for how many seconds, and when that was asked for."""
@@ -201,9 +229,9 @@ class Holding:
         finished = [hold for hold in open_ if hold.state == "finished"]
         held = [hold for hold in open_ if hold.state == "held"]
         self.settle(finished)
-        self.release(held)
-        receipts = [[hold.receipt for hold in some] for some in (finished, held)]
-        return acknowledge(queue, receipts[0]), release(queue, receipts[1])
+        for hold in held:
+            self.release([hold], hold.later)
+        return acknowledge(queue, [hold.receipt for hold in finished]), iter(_releases(held))
 
     def leave_all(self) -> list[Call[None]]:
         """Ends the keeping of all claims; returns the calls that acknowledge and release them. Those are lost then."""
@@ -250,6 +278,15 @@ def _urgency(holds: Sequence[Hold]) -> tuple[bool, float]:
     return all(hold.fails for hold in holds), min(hold.end for hold in holds)
 
 
+def _releases(holds: Iterable[Hold]) -> list[Call[None]]:
+    """Returns the calls that release those of some claims that were released, each with its delay."""
+    receipts: dict[tuple[str, float], list[str]] = {}
+    for hold in holds:
+        if hold.delay is not None:
+            receipts.setdefault((hold.queue, hold.delay), []).append(hold.receipt)
+    return [call for (queue, delay), some in receipts.items() for call in release(queue, some, delay)]
+
+
 def _work(queue: str, ttl: float, state: State, holds: list[Hold], within: float) -> Work:
     receipts, ends = [hold.receipt for hold in holds], state == "finished"
     calls = acknowledge(queue, receipts) if ends else renew(queue, receipts, ttl)
@@ -282,6 +319,7 @@ class HeldJob:
         self._hold = hold
         self._holding = holding
         self._clock = clock
+        hold.later = min(2.0 ** min(claimed.deliveries - 1, 9), _MAX_LATER)
 
     @property
     def message(self) -> Message:
@@ -327,9 +365,11 @@ class HeldJob:
 
     @property
     def lost(self) -> bool:
-        """Whether another caller may have the message, because the claim could not be renewed in time."""
-        hold = self._hold
-        return hold.state == "lost" or (hold.state == "held" and self._clock() >= hold.end)
+        """Whether another caller may have the message, because the claim could not be renewed in time.
+
+        Once it was true it stays so, and the loop releases the message instead of acknowledging it.
+        """
+        return self._holding.lost(self._hold)
 
     def __repr__(self) -> str:
         """Names queue and message, and says how the claim stands."""

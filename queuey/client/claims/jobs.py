@@ -36,7 +36,8 @@ class Job(HeldJob):
         receipt: Names this claim.
         deliveries: Number of deliveries of the message, including this one.
         lost: Whether another caller may have the message, because the claim could not be renewed in time. A long
-            handler can check it between two steps and stop.
+            handler can check it between two steps and stop. Once it was true it stays so for this job, and the loop
+            releases the message when its body ends. :meth:`ack` still acknowledges it.
     """
 
     def __init__(
@@ -135,8 +136,9 @@ class JobQueue:
         """Iterates over jobs, each claimed for this process alone and renewed while the loop's body runs.
 
         When the loop asks for the next job, the one before is acknowledged. When the loop is left, by ``break``,
-        ``return`` or an error, the present job and those that wait for their turn are released, and other callers get
-        them at once. Inside the loop :meth:`Job.ack` and :meth:`Job.release` decide about a job by hand.
+        ``return`` or an error, the present job is delivered again after 1 second, and each further time twice as late,
+        up to 60 seconds. Jobs that wait for their turn are delivered again at once. Inside the loop :meth:`Job.ack` and
+        :meth:`Job.release` decide about a job by hand.
 
         Args:
             idle: Seconds without a message after which the loop ends; None: never; 0: when nothing is there now.
@@ -180,10 +182,11 @@ class JobQueue:
                 holds = [holding.add(self.name, each.receipt, loop.ttl, loop.asked) for each in claimed]
                 self._keeper.keep(holds)
                 for each, hold in zip(claimed, holds, strict=True):
+                    self._leave(holding.expired(hold, holds))
                     if hold.state != "held":
                         continue
                     yield Job(each, hold, holding, timing.clock, self._run)
-                    holding.finish(hold)
+                    self._leave(holding.end(hold))
                     urgent = loop.worked(hold)
                     if hold is holds[-1]:
                         break  # What is finished goes along with the next claim.
@@ -286,7 +289,7 @@ class JobQueue:
             loop.acknowledged()
 
     def _leave(self, holds: list[Hold]) -> None:
-        """Acknowledges and releases what a loop leaves behind; what cannot be released expires."""
-        for calls in self._keeper.holding.leave(self.name, holds):
+        """Acknowledges and releases what a loop leaves behind or does not begin; what cannot be released expires."""
+        for calls in self._keeper.holding.leave(self.name, holds) if holds else ():
             with suppress(ClientError):
                 send_all(self._run, calls, LEAVING)

@@ -107,11 +107,23 @@ def test_a_loop_that_is_left_gives_its_jobs_back(connect: Connect, how: str) -> 
     else:
         with pytest.raises(ValueError, match="m2"):
             leave()
-    assert asked(script) == ["claims 3", "ack r1", "release r2 r3"]
+    assert asked(script) == ["claims 3", "ack r1", "release r2", "release r3"]
+    assert script.sent(2) == {"receipts": ["r2"], "delay": 1}
+    assert "delay" not in script.sent(3)
+
+
+@pytest.mark.parametrize(("deliveries", "delay"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (100_000, 60)])
+def test_a_job_that_ends_its_loop_waits_longer_each_time(connect: Connect, deliveries: int, delay: float) -> None:
+    """The job in hand of a loop that is left is delivered again later, the later the more often it was delivered."""
+    script = Script(claims(1, deliveries=deliveries), settled())
+    for _ in connect(script).job_queue("mail").claim():
+        break
+    assert asked(script) == ["claims 1", "release r1"]
+    assert script.sent() == {"receipts": ["r1"], "delay": delay}
 
 
 def test_an_error_gives_jobs_back_without_closing(connect: Connect) -> None:
-    """A plain loop that an error leaves releases its job at once: the iterator goes with it."""
+    """A plain loop that an error leaves releases its job without waiting for anything: the iterator goes with it."""
     script = Script(claims(1), settled())
 
     def work() -> None:
@@ -186,8 +198,9 @@ def test_a_loop_that_is_left_before_its_client() -> None:
     script = Script(claims(1, 2, 3), settled())
     asyncio.run(work())
     found = asked(script)
-    assert (found[:2], sorted(found[2].split())) == (["claims 3", "ack r1"], ["r2", "r3", "release"])
-    assert len(found) == 3
+    assert (found[:2], sorted(found[2:])) == (["claims 3", "ack r1"], ["release r2", "release r3"])
+    delays = {script_receipts(request)[0]: json.loads(request.content).get("delay") for request in script.requests[2:]}
+    assert delays == {"r2": 1, "r3": None}
 
 
 def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
@@ -202,17 +215,6 @@ def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
             assert [(each.receipt, each.status) for each in lost.value.refused] == [("r2", "superseded")]
     assert [job.lost for job in jobs] == [True, True]
     assert asked(script) == ["claims 1", "claims 1 r1", "ack r2", "claims 1"]
-
-
-def test_a_job_whose_time_is_over_says_so(connect: Connect) -> None:
-    """Without a renewal in time a job is lost, whatever the server would say."""
-    script = Script(claims(1), settled(), claims())
-    for job in connect(script).job_queue("mail").claim(idle=0):
-        assert not job.lost
-        script.now += 31
-        assert job.lost
-        job.renew()
-        assert not job.lost
 
 
 def test_it_puts_up_with_failures(connect: Connect) -> None:

@@ -243,7 +243,7 @@ def test_a_client_that_closes_waits_for_what_is_released_again() -> None:
             until(lambda: script.renews)
             break
     assert script.released == [False, True]
-    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"]}
+    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 1}
 
 
 def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
@@ -261,7 +261,7 @@ def test_an_async_client_that_closes_waits_for_what_is_released_again() -> None:
     with replace_in(async_jobs, LEAVING, PATIENCE):
         asyncio.run(work())
     assert script.released == [False, True]
-    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"]}
+    assert script.sent(2) == script.sent(3) == {"receipts": ["r1"], "delay": 1}
 
 
 def test_a_client_that_closes_does_not_wait_for_other_renewals() -> None:

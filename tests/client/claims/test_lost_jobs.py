@@ -1,0 +1,158 @@
+"""Jobs that are lost: what a program was told stays true, against scripted servers that are away for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from queuey.client import ClaimLost, ConnectionLost, RetryPolicy
+from tests.client.claims.test_claims import asked
+from tests.client.scripted import Script, broken, claims, settled
+
+Connect = Callable[..., Any]
+
+
+def test_a_job_that_was_seen_lost_is_released(connect: Connect) -> None:
+    """A handler that stops because its job is lost has not done it, so the loop releases it."""
+    script = Script(claims(1), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        assert not job.lost
+        script.now += 31
+        assert job.lost
+    assert asked(script) == ["claims 1", "release r1", "claims 1"]
+    assert "delay" not in script.sent(1)
+    assert job.lost
+
+
+def test_a_job_that_was_seen_lost_stays_lost(connect: Connect) -> None:
+    """A renewal that succeeds while the handler cleans up does not make the loop acknowledge the job."""
+    script = Script(claims(1), settled(), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        script.now += 31
+        assert job.lost
+        job.renew()
+        assert job.lost
+    assert asked(script) == ["claims 1", "renew r1", "release r1", "claims 1"]
+
+
+def test_a_renewal_in_the_background_does_not_bring_a_job_back(connect: Connect) -> None:
+    """The same where the client itself renews the claim after the program has asked."""
+    script = Script(claims(1), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        script.now += 31
+        assert job.lost
+        job._holding.renewed(job._hold, script.now, 30)
+        assert job.lost
+    assert asked(script) == ["claims 1", "release r1", "claims 1"]
+
+
+def test_a_job_that_nobody_asked_about_is_acknowledged(connect: Connect) -> None:
+    """A handler that has done its job without a look at its claim has done it: the service decides."""
+    script = Script(claims(1), claims())
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        script.now += 31
+        assert job.deliveries == 1
+    assert asked(script) == ["claims 1", "claims 1 r1"]
+    assert not job.lost
+
+
+@pytest.mark.parametrize("reply", [settled(1), broken], ids=["refused", "away"])
+def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> None:  # noqa: ANN401 - any reply
+    """The loop goes on if another caller has the job already, or the service is still away."""
+    script = Script(claims(1), reply, claims(2), claims())
+    seen = []
+    for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
+        seen.append(job.body)
+        script.now += 31 if job.body == "m1" else 0
+        assert job.lost == (job.body == "m1")
+    assert seen == ["m1", "m2"]
+    assert asked(script) == ["claims 1", "release r1", "claims 1", "claims 1 r2"]
+
+
+def test_a_lost_job_may_be_acknowledged_by_hand(connect: Connect) -> None:
+    """A handler that has done its job after all says so, and the loop leaves the job alone."""
+    script = Script(claims(1), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        script.now += 31
+        assert job.lost
+        job.ack()
+        assert job.lost
+    assert asked(script) == ["claims 1", "ack r1", "claims 1"]
+
+
+@pytest.mark.parametrize("given_up", [False, True], ids=["expired", "given up"])
+def test_an_acknowledgement_of_a_lost_job_is_tried_again(connect: Connect, *, given_up: bool) -> None:
+    """If it fails for now, the loop repeats it, also if the client has stopped to renew the claim before."""
+    script = Script(claims(1), broken, claims())
+    for job in connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail").claim(idle=0):
+        script.now += 31
+        assert job.lost
+        if given_up:
+            job._holding.settle([job._hold], [job.receipt])
+        with pytest.raises(ConnectionLost):
+            job.ack()
+    assert asked(script) == ["claims 1", "ack r1", "claims 1 r1"]
+
+
+def test_a_lost_job_that_another_caller_has_is_an_error_by_hand(connect: Connect) -> None:
+    """The service refuses the acknowledgement, and the loop sends nothing more about the job."""
+    script = Script(claims(1), settled(1), claims())
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        script.now += 31
+        assert job.lost
+        with pytest.raises(ClaimLost):
+            job.ack()
+    assert asked(script) == ["claims 1", "ack r1", "claims 1"]
+
+
+def test_a_lost_job_may_be_released_by_hand(connect: Connect) -> None:
+    """What the program decides about a job stays decided: nothing else is sent about it."""
+    script = Script(claims(1), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        script.now += 31
+        assert job.lost
+        job.release(delay=9)
+        assert job.lost
+    assert asked(script) == ["claims 1", "release r1", "claims 1"]
+    assert script.sent(1)["delay"] == 9
+
+
+def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> None:
+    """Those of a batch whose time is over before their turn are released together, and others are claimed."""
+    script = Script(claims(1, 2, 3, 4), settled(), settled(), settled(), claims(3), claims())
+    seen = []
+    for job in connect(script).job_queue("mail").claim(limit=4, idle=0):
+        seen.append((job.body, job.lost))
+        if len(seen) == 1:
+            script.now += 20
+            job._holding.renewed(job._hold, script.now, 30)
+        if len(seen) == 2:
+            script.now += 11
+    assert seen == [("m1", False), ("m2", False), ("m3", False)]
+    assert asked(script)[:2] == ["claims 4", "ack r1"]
+    assert asked(script)[2:] == ["ack r2", "release r3 r4", "claims 4", "claims 4 r3"]
+
+
+def test_an_answer_that_came_too_late_begins_no_job(connect: Connect) -> None:
+    """A claim whose answer took longer than the claim lasts is released, and its job is claimed again."""
+    script = Script(claims())
+
+    def late(_: object) -> Any:  # noqa: ANN401 - an answer
+        script.now += 31
+        return claims(1)
+
+    script = Script(late, settled(), claims(1), claims())
+    assert [job.body for job in connect(script).job_queue("mail").claim(idle=60)] == ["m1"]
+    assert asked(script)[:3] == ["claims 1", "release r1", "claims 1"]
+
+
+def test_what_leaves_the_loop_releases_a_lost_job(connect: Connect) -> None:
+    """Where the loop is left with a job that was seen lost, a late renewal does not keep the job from others."""
+    script = Script(claims(1), settled())
+    for job in connect(script).job_queue("mail").claim():
+        script.now += 31
+        assert job.lost
+        break
+    assert asked(script) == ["claims 1", "release r1"]
