@@ -13,7 +13,7 @@ from qdo.cli import output
 from qdo.cli.opening import group_of, open_both, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.output import DryRun, Json, Yes
-from qdo.cli.selection import chosen, deleted, existing, id_of
+from qdo.cli.selection import chosen, deleted, existing, hidden, id_of
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.consumer.positions import ends
 from queuey.client import EARLIEST
@@ -167,7 +167,9 @@ def prune(
         async with open_both(settings) as opened:
             await refuse_active(opened.coordinator)
             recorded = await opened.coordinator.offsets()
-            gone = await deleted(opened, recorded, former)
+            gone, unseen = await deleted(opened, recorded, former)
+            if unseen:
+                output.note(f"qdo: {hidden(unseen)}, so their offsets stay. Use a key that may see them.")
             if change and gone:
                 await opened.coordinator.forget(gone)
             return moves(dict.fromkeys(each for each in recorded if each.queue in gone), recorded)

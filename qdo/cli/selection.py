@@ -7,16 +7,19 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
+from qdo.cli import output
 from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
 from queuey.client import EARLIEST, id_before, order_of
+from queuey.client.lookup import look_up
 from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup
     from qdo.cli.settings import WorkSettings
+    from queuey.client import AsyncClient
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -54,10 +57,15 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
     """
     wanted = subscription(settings)
     if wanted is not None:
-        counts = await discover(opened.client, wanted)
-        missing = wanted.names - counts.keys()
-        if missing:
-            raise InvalidArgument(f"there is no queue {', '.join(sorted(missing))}")
+        looked = await look_up(opened.client, wanted.names)
+        if looked.absent:
+            raise InvalidArgument(f"there is no queue {', '.join(sorted(looked.absent))}")
+        if looked.hidden:
+            raise InvalidArgument(f"{hidden(looked.hidden)}. Use a key that may see them")
+        counts = {name: queue.partitions for name, queue in looked.found.items()}
+        if wanted.patterns:
+            counts |= await discover(opened.client, subscribe((), wanted.patterns))
+            await note_unlisted(opened.client, wanted.stretches())
         found = [
             Partition(Queue(opened.service, opened.client.application, name), number)
             for name, count in counts.items()
@@ -75,8 +83,12 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
     return partitions
 
 
-async def deleted(opened: OpenedGroup, partitions: Iterable[Partition], former: str | None = None) -> set[Queue]:
-    """Returns the queues of partitions that the service says do not exist; with a former name all that have it.
+async def deleted(
+    opened: OpenedGroup, partitions: Iterable[Partition], former: str | None = None
+) -> tuple[set[Queue], frozenset[str]]:
+    """Returns the queues of partitions that do not exist; with a former name all that have it.
+
+    Also returns the names of queues that are hidden from the credential, so that nobody knows.
 
     Raises:
         InvalidArgument: It is not a former name, but the service's own.
@@ -86,10 +98,25 @@ async def deleted(opened: OpenedGroup, partitions: Iterable[Partition], former: 
     if former is not None:
         if former == opened.service:
             raise InvalidArgument(f"{former} is the present store of the service")
-        return {queue for queue in queues if queue.service == former}
+        return {queue for queue in queues if queue.service == former}, frozenset()
     ours = {queue.name: queue for queue in queues if queue[:2] == (opened.service, opened.client.application)}
-    there = await discover(opened.client, subscribe(ours, []))
-    return {queue for name, queue in ours.items() if name not in there}
+    looked = await look_up(opened.client, ours)
+    return {ours[name] for name in looked.absent}, looked.hidden
+
+
+def hidden(names: Iterable[str]) -> str:
+    """Returns a clause about queues for which the service answered 403."""
+    return f"the credential may not see {', '.join(sorted(names))}"
+
+
+async def note_unlisted(client: AsyncClient, prefixes: Iterable[str]) -> None:
+    """Says that the credential does not list all queues whose names begin with one of these, if that is so."""
+    page = await client.queue_page(limit=1)
+    if not all(map(page.lists_all, prefixes)):
+        output.note(
+            f"qdo: The key lists only queues that match {', '.join(page.patterns or ())}. Others that match --pattern "
+            "are left out. Use a key for all queues, or name them with --queue."
+        )
 
 
 def id_of(text: str, now: float) -> str:

@@ -199,10 +199,22 @@ class QueuePage(msgspec.Struct, frozen=True):
     Example:
         >>> [queue.name for queue in client.queue_page(limit=10).queues]
         ['orders']
+
+    Attributes:
+        patterns: Those of the credential, in which ``*`` stands for any text: the list has only queues that match one
+            of them. None: an older service does not say.
     """
 
     queues: tuple[Queue, ...]
     next: str | None
+    patterns: tuple[str, ...] | None = None
+
+    def lists_all(self, prefix: str = "") -> bool:
+        """Returns whether the list has every queue whose name begins like this; so assumed of an older service."""
+        return self.patterns is None or any(
+            pattern.endswith("*") and "*" not in (begin := pattern[:-1]) and prefix.startswith(begin)
+            for pattern in self.patterns
+        )
 
 
 class NamePage(msgspec.Struct, frozen=True):

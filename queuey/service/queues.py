@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from uuid import uuid4
 
 import msgspec
@@ -139,6 +138,32 @@ class Queues:
         if error is not None:
             raise InvalidRequest({"dead_letter": error})
 
+    def _matching(
+        self, application: str, start: str, patterns: Sequence[str], limit: int
+    ) -> tuple[list[Queue], str | None]:
+        found: list[Queue] = []
+        left, some = self._max_filtered, limit + 1
+        for prefix in _prefixes(patterns):
+            at = max(start, prefix)
+            while at.startswith(prefix):
+                if len(found) == limit or (found and left < 0):
+                    # Looking for the next one could mean reading thousands that do not match.
+                    return found, found[-1].name + "\0"
+                if left < 0:
+                    raise InvalidRequest({"offset": TOO_FEW_MATCH})
+                page = self._store.list_queues(application, start=at, limit=some)
+                for queue in page:
+                    if not queue.name.startswith(prefix):
+                        break
+                    if any(matches(pattern, queue.name) for pattern in patterns):
+                        if len(found) == limit:
+                            return found, queue.name
+                        found.append(queue)
+                if len(page) < some:
+                    break
+                at, left, some = page[-1].name + "\0", left - some, max(some, PAGE_FILTERED)
+        return found, None
+
     def list(
         self, application: str, *, start: str, limit: int, patterns: Sequence[str] = ("*",)
     ) -> tuple[list[Queue], str | None]:
@@ -151,34 +176,16 @@ class Queues:
             patterns: Of their names; those that match none of them are left out. See :func:`queuey.access.matches`.
 
         Returns:
-            At most ``limit`` queues, and the name at which the next page starts, None at the end.
+            At most ``limit`` queues, and the name at which the next page starts, None at the end. With patterns a page
+            may be shorter, and where the next one starts there need not be a queue.
 
         Raises:
-            InvalidRequest: Too many queues would have to be read to find these.
+            InvalidRequest: Too many queues would have to be read to find the first of these.
         """
-        if "*" in patterns:
-            found = self._store.list_queues(application, start=start, limit=limit + 1)
-        else:
-            found = list(islice(self._matching(application, start, patterns, limit + 1), limit + 1))
+        if "*" not in patterns:
+            return self._matching(application, start, patterns, limit)
+        found = self._store.list_queues(application, start=start, limit=limit + 1)
         return found[:limit], found[limit].name if len(found) > limit else None
-
-    def _matching(self, application: str, start: str, patterns: Sequence[str], some: int) -> Iterator[Queue]:
-        """Yields the queues from ``start`` on whose names match, asking the store for ``some`` at a time."""
-        left = self._max_filtered
-        for prefix in _prefixes(patterns):
-            at = max(start, prefix)
-            while at.startswith(prefix):
-                page = self._store.list_queues(application, start=at, limit=some)
-                for queue in page:
-                    if not queue.name.startswith(prefix):
-                        break
-                    if any(matches(pattern, queue.name) for pattern in patterns):
-                        yield queue
-                if len(page) < some:
-                    break
-                if (left := left - some) < 0:
-                    raise InvalidRequest({"offset": TOO_FEW_MATCH})
-                at, some = page[-1].name + "\0", max(some, PAGE_FILTERED)
 
     def applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
         """Lists applications by name in the same way."""

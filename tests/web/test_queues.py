@@ -176,6 +176,7 @@ def test_list_shows_names_in_order(owner: Caller) -> None:
         "status": "ok",
         "queues": [{"queue_name": "a"}, {"queue_name": "b"}, {"queue_name": "c"}],
         "next": None,
+        "patterns": ["*"],
     }
 
 

@@ -57,6 +57,7 @@ class _WireQueue(Queue, frozen=True, kw_only=True):
 class _Listed(msgspec.Struct, frozen=True):
     queues: tuple[_WireQueue, ...]
     next: str | None = None
+    patterns: tuple[str, ...] | None = None
 
 
 class _Name(msgspec.Struct, frozen=True):
@@ -152,7 +153,7 @@ def _updated(answer: HttpAnswer) -> Queue:
 
 def _listed(answer: HttpAnswer) -> QueuePage:
     listed = decode(answer, _Listed)
-    return QueuePage(tuple(Queue(**_plain(wire)) for wire in listed.queues), listed.next)
+    return QueuePage(tuple(Queue(**_plain(wire)) for wire in listed.queues), listed.next, listed.patterns)
 
 
 def _names(answer: HttpAnswer) -> NamePage:

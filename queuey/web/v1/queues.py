@@ -141,7 +141,7 @@ class QueueViews:
             if with_count and count is None:
                 continue
             items.append(_listed(queue, count) if details else schemas.ListedQueue(queue_name=queue.name))
-        return json_response(schemas.QueueList(queues=items, next=following))
+        return json_response(schemas.QueueList(queues=items, next=following, patterns=list(patterns)))
 
     def _page(self, given: dict[str, str]) -> tuple[str, int]:
         """Reads where a listing starts, and how long it may be."""

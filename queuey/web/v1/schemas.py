@@ -119,10 +119,14 @@ class ListedQueue(Struct, kw_only=True, omit_defaults=True):
 
 
 class QueueList(Done, kw_only=True):
-    """Queues by name; ``next`` is the offset of the next page."""
+    """Queues by name; ``next`` is the offset of the next page.
+
+    ``patterns``: those of the credential; the list has only queues that match one of them.
+    """
 
     queues: list[ListedQueue]
     next: str | None
+    patterns: list[str]
 
 
 class ApplicationList(Done, kw_only=True):

@@ -51,6 +51,7 @@ def test_pages_have_what_matches(many: Any, store: Store, patterns: list[str], s
         page = caller.get("", offset=following, limit=limit).json
         names = [queue["queue_name"] for queue in page["queues"]]
         following = page["next"]
+        assert page["patterns"] == (["*"] if "*" in patterns else list(dict.fromkeys(patterns)))
         assert len(names) == limit or following is None
         found += names
     expected = [name for name in NAMES if name >= start and any(matches(pattern, name) for pattern in patterns)]
@@ -64,6 +65,8 @@ def test_a_list_looks_at_so_many_queues(store: Store, app: Any) -> None:  # noqa
     queues = Queues(store, Limits(), max_filtered=1500)
     with pytest.raises(InvalidRequest, match="patterns begin with text"):
         queues.list("queuey", start="", limit=1, patterns=["*-z"])
+    found, following = queues.list("queuey", start="", limit=2, patterns=["*-z", "a0000"])
+    assert ([queue.name for queue in found], following) == (["a0000"], "a0000\0")
     for start, pattern in (("", "b*z"), ("a2000", "*-z")):
         found, following = queues.list("queuey", start=start, limit=1, patterns=[pattern])
         assert ([queue.name for queue in found], following) == (["b-z"], None)

@@ -1,0 +1,121 @@
+"""Looking queues up with keys that do not see all of them: found, absent and hidden are three answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from queuey.access import parse_scope
+from queuey.client import AsyncClient, ServiceUnavailable
+from queuey.client.lookup import Lookup, look_up
+from queuey.client.results import QueuePage
+from queuey.storage.sqlite import open_store
+from queuey.web import make_app
+from tests.client.live import LOCAL, Bridge
+from tests.client.scripted import Script, async_client, busy, ok
+
+NAMES = ["mails", "mails-1", "orders-a", "orders-b", "payroll", *(f"x{number:02}" for number in range(40))]
+ASKED = ["mails", "nothing", "orders-a", "orders-b", "orders-c", "payroll", "x07", "x08", "x09", "x31", "zz"]
+Connect = Callable[..., AsyncClient]
+
+
+@pytest.fixture(params=["open", "private"])
+def privacy(request: pytest.FixtureRequest) -> str:
+    """Private applications do not reveal which queues exist."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def connect(tmp_path: Path, privacy: str) -> AsyncIterator[Connect]:
+    """Makes clients that may do what their keys allow, all with one service that has many queues."""
+    store = open_store(tmp_path / "data")
+    store.create_application("acme")
+    app = make_app(store, private={"acme"} if privacy == "private" else ())
+    async with AsyncExitStack() as opened:
+
+        def make(allow: str = "", queues: str = "") -> AsyncClient:
+            key = sha256(f"{allow} {queues}".encode()).hexdigest()
+            store.add_key("acme", sha256(key.encode()).digest(), scope=parse_scope(allow.split(","), queues.split(",")))
+            client = AsyncClient(LOCAL, key=key, transport=Bridge(app))
+            opened.push_async_callback(client.close)
+            return client
+
+        for name in NAMES:
+            await make().create_queue(name, partitions=2)
+        yield make
+    store.close()
+
+
+def shape(found: Lookup) -> tuple[dict[str, int], set[str], set[str]]:
+    """What was found, with the number of partitions; what is absent; and what is hidden."""
+    return {name: queue.partitions for name, queue in found.found.items()}, {*found.absent}, {*found.hidden}
+
+
+@pytest.mark.parametrize("queues", ["", "*"])
+async def test_a_key_for_all_queues_sees_what_exists(connect: Connect, queues: str) -> None:
+    """With a key that is not limited, nothing is hidden."""
+    there = set(ASKED) & set(NAMES)
+    assert shape(await look_up(connect("measure", queues), ASKED)) == (dict.fromkeys(there, 2), {*ASKED} - there, set())
+
+
+@pytest.mark.parametrize("queues", ["orders-*", "*ders-*", "orders-a,orders-b,orders-c"])
+async def test_what_a_key_does_not_see_is_hidden(connect: Connect, privacy: str, queues: str) -> None:
+    """A queue outside the key's patterns is never taken for absent; inside them absent is known."""
+    found, absent, hidden = shape(await look_up(connect("read", queues), ASKED))
+    assert found == {"orders-a": 2, "orders-b": 2}
+    others = set(ASKED) - {"orders-a", "orders-b", "orders-c"}
+    seen = {"nothing", "zz"} if privacy == "open" else set()
+    assert (absent, hidden) == ({"orders-c"} | seen, others - seen)
+
+
+async def test_a_key_that_may_not_look(connect: Connect, privacy: str) -> None:
+    """A key that only sends sees no queue, and still learns which of its own queues do not exist."""
+    found, absent, hidden = shape(await look_up(connect("send", "orders-*"), ["orders-a", "orders-c"]))
+    assert (found, absent, hidden) == ({}, {"orders-c"}, {"orders-a"})
+
+
+async def test_few_calls_for_queues_that_lie_close(connect: Connect) -> None:
+    """Queues beside each other cost a few pages of the list, not a call each."""
+    client = connect()
+    asked = []
+    run = client.queue_page
+
+    async def counted(**options: object) -> QueuePage:
+        asked.append(options)
+        return await run(**options)  # type: ignore[arg-type]
+
+    client.queue_page = counted  # type: ignore[method-assign]
+    assert len((await look_up(client, NAMES)).found) == len(NAMES)
+    assert len(asked) <= 6
+
+
+@pytest.mark.parametrize(
+    ("queues", "prefix", "whole"),
+    [
+        ("", "", True),
+        ("*", "orders", True),
+        ("orders-*", "orders-", True),
+        ("x,orders-*", "orders-a", True),
+        ("orders-*", "orders", False),
+        ("orders-*", "", False),
+        ("orders-*-a", "orders-", False),
+        ("*-a", "", False),
+        ("orders-", "orders-", False),
+    ],
+)
+async def test_a_list_says_what_it_leaves_out(connect: Connect, queues: str, prefix: str, *, whole: bool) -> None:
+    """A page tells whether it has all queues whose names begin with a text."""
+    assert (await connect("measure", queues).queue_page(limit=1)).lists_all(prefix) is whole
+
+
+async def test_a_failure_is_no_answer() -> None:
+    """While the service is away nothing is absent; an older service's list says nothing of what it leaves out."""
+    async with async_client(Script(busy(0))) as client:
+        with pytest.raises(ServiceUnavailable):
+            await look_up(client, ["orders"])
+    async with async_client(Script(ok(queues=[], next=None))) as client:
+        assert (await client.queue_page()).lists_all()
