@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from queuey.spark.sink import write_reports
 from tests.backends import APP
 from tests.servers import keyspaces
 from tests.spark import clusters
@@ -70,7 +71,7 @@ class Cluster:
         """Demands that a program has read everything, and that the copy is there once."""
         seen = json.loads(printed.splitlines()[-1])
         assert seen == {"read": self.sent, "followed": self.sent}
-        assert self.kept.store.entry(f"spark/run/{APP}/{run}/report", 0) is not None
+        assert write_reports.report(self.kept.store, APP, run) is not None
 
 
 def run(command: list[str], home: Path, environ: Mapping[str, str]) -> str:

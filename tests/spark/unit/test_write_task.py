@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -17,11 +18,13 @@ from queuey.messages import QueueSpec
 from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import write_options
+from queuey.spark.sink import write_reports
 from queuey.spark.sink.exactly_once import NotRepeatable, WriteCounts
 from queuey.spark.sink.spark_writer import QueueyWriter, TaskCommit
 from queuey.spark.sink.write_task import TaskIdentity
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import APP
+from tests.replacing import replace
 from tests.spark.kept import Kept
 from tests.spark.unit.test_arrow_rows import NOW, Desk
 
@@ -73,6 +76,43 @@ def test_a_finished_run_goes_on_where_rows_are_numbered(desk: Desk) -> None:
     for task in range(2):
         desk.write("value string, sequence long", NUMBERED[4 * task :], name="june", task=task, run="june", ttl=99)
     assert texts(desk) == sorted(text for text, _ in NUMBERED)
+
+
+def test_names_of_runs_may_have_slashes(desk: Desk) -> None:
+    """A run ``nightly/1`` with numbered rows has entries of its own, beside those of task 1 of the run ``nightly``."""
+    for name in ("nightly", "nightly/1"):
+        assert desk.write("value string", ROWS, name=name, task=1).written == 8
+    assert desk.write("value string, sequence long", NUMBERED, name="nightly/1").written == 8
+    for name in ("nightly", "nightly/1"):
+        assert desk.write("value string", ROWS, name=name, task=1).skipped == 8
+    assert len(texts(desk)) == 24
+
+
+@pytest.mark.parametrize(
+    ("schema", "rows"), [("value string", ROWS), ("value string, sequence long", NUMBERED)], ids=["plain", "numbered"]
+)
+def test_a_run_that_an_earlier_version_began_is_not_written_twice(
+    schema: str, rows: list[tuple[object, ...]], desk: Desk
+) -> None:
+    """Entries of the ledger that an earlier version made under another name of the run count as before."""
+    old = TaskIdentity("run/acme/a/1", 0, 0, "run/acme/a/1")
+    with replace(TaskIdentity.of, lambda *_, **__: old):
+        assert desk.write(schema, rows, run="a/1").written == 8
+    desk.queue = desk.store.update_queue(desk.queue, QueueSpec(partitions=9))
+    assert desk.write(schema, rows, name="a/1", run="a/1").skipped == 8
+    assert len(texts(desk)) == 8
+
+
+def test_a_run_that_an_earlier_version_finished_stays_finished(desk: Desk) -> None:
+    """More rows are refused, in tasks that are new too, and what the run did can be read."""
+    old = TaskIdentity("run/acme/june", 0, 0, "run/acme/june")
+    desk.store.enter(old.finished(desk.queue.uid), 0, b"finished", expected=None)
+    with pytest.raises(NotRepeatable, match="Run 'june' is finished"):
+        desk.write("value string", ROWS, name="june", run="june", task=3)
+    desk.store.enter(old.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
+    assert write_reports.report(desk.store, APP, "june") == WriteCounts(rows=8)
+    write_reports.note(desk.store, APP, "june", WriteCounts(rows=8, skipped=8))
+    assert write_reports.report(desk.store, APP, "june") == WriteCounts(rows=8, skipped=8)
 
 
 def test_a_task_makes_the_queue_that_is_to_be_created(desk: Desk) -> None:
