@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    VarcharType,
 )
 
 from queuey.spark import options as table
@@ -36,7 +37,7 @@ _READ_COMMENTS = {
     "value": "the body; text is UTF-8",
     "queue": "the name of the queue",
     "partition": "from 1",
-    "id": "32 hex digits, unique; their order is not that of messages",
+    "id": "32 hex digits, unique in its partition; their order is not that of messages",
     "position": "32 hex digits in the order of messages in a partition",
     "timestamp": "the time of the id",
     "expires": "when the message ends",
@@ -45,7 +46,8 @@ _READ_COMMENTS = {
     "headers": "what the producer sent along; may be null",
 }
 _WRITE_COLUMNS: dict[str, tuple[DataType, str]] = {
-    "value": (StringType(), "the body, never null nor empty"),
+    # A frame has no such type, so Spark always converts rows to those of the table, and keeps its metadata only then.
+    "value": (VarcharType((1 << 31) - 1), "the body, never null nor empty"),
     "key": (StringType(), "rows of one key go to one partition"),
     "partition": (IntegerType(), "from 1; null: by key"),
     "ttl": (IntegerType(), "seconds; null: the option, else the queue's"),

@@ -6,6 +6,7 @@ of the task's rows, so that another attempt of the task has the very same chunks
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -86,7 +87,7 @@ def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
             raise OptionError(f"A write has no column {field.name!r}; it can have {', '.join(TYPES)}.")
         if name in types:
             raise OptionError(f"The column {name} is there twice, by name or as its alias.")
-        types[name] = kind = field.dataType.simpleString()
+        types[name] = kind = re.sub(r"^(var)?char\(\d+\)$", "string", field.dataType.simpleString())
         if kind not in TYPES[name]:
             raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
     _check(types, queue)

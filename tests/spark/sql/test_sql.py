@@ -68,6 +68,7 @@ def test_a_table_is_read(spark: SparkSession, embedded: Kept, sent: list[Message
     described = {row.col_name: row for row in spark.sql("DESCRIBE of_orders").collect()}
     assert described["id"].data_type == "string"
     assert described["value"].comment == "the body; text is UTF-8"
+    assert "unique in its partition" in described["id"].comment
     frame = spark.read.option("minPartitions", "4").table("of_orders")
     assert frame.rdd.getNumPartitions() == 4
     assert sorted(row.id for row in frame.collect()) == sorted(one.id for one in sent)
@@ -92,6 +93,21 @@ def test_a_table_is_written_to(spark: SparkSession, embedded: Kept) -> None:
     assert (places["a"], places["b"]) == (3, 1)
     assert "can only be appended to" in refused(spark, "INSERT OVERWRITE copies (value) VALUES ('d')")
     assert written(embedded) == ["a", "b", "c0", "c1"]
+
+
+def test_a_frame_with_just_the_columns_of_a_table_is_written_to_it(spark: SparkSession, embedded: Kept) -> None:
+    """Rows go to the table's queue by each statement that appends, though they need no conversion for the table."""
+    embedded.queue("copies")
+    create(spark, embedded, "TABLE copies", queue="copies", lead=LEAD)
+    headers = "headers array<struct<key: string, value: binary>>"
+    columns = f"value string, key string, partition int, ttl int, valueType string, contentType string, {headers}"
+    assert [field.split()[0] for field in columns.split(", ")[:7]] == spark.table("copies").columns
+    a, b, c = (spark.createDataFrame([(text, *[None] * 6)], columns) for text in "abc")
+    a.writeTo("copies").append()
+    b.write.insertInto("copies")
+    c.createOrReplaceTempView("given")
+    spark.sql("INSERT INTO copies SELECT * FROM given")
+    assert written(embedded) == ["a", "b", "c"]
 
 
 def test_rows_of_a_table_go_to_the_table_that_is_named(
