@@ -27,7 +27,7 @@ class Receipt(msgspec.Struct, frozen=True):
         (1, 32)
 
     Attributes:
-        id: 32 lower-case hex digits.
+        id: 32 lower-case hex digits, unique in the partition.
         timestamp: The id's time, seconds since 1970 with seven decimals, exactly as the server wrote it.
         partition: 1 to the queue's count.
     """
@@ -59,7 +59,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         ('one apple', 1)
 
     Attributes:
-        id: 32 lower-case hex digits.
+        id: 32 lower-case hex digits, unique in the partition.
         timestamp: The id's time, seconds since 1970 with seven decimals, exactly as the server wrote it.
         partition: 1 to the queue's count.
         body: ``str`` for text, ``bytes`` for anything else, or the value of a body that was sent as JSON.

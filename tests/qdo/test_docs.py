@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,22 @@ def test_programs(reader: Reader, page: str) -> None:
     assert programs
     for block in programs:
         reader.run(page, block)
+
+
+@pytest.mark.usefixtures("reader")
+def test_a_handler_of_the_page_keeps_messages_of_one_id() -> None:
+    """Messages of several partitions may have one id; the page's handler stores a result for each of them."""
+    [block] = (block for block in to_run("docs/qdo.md") if "def archive" in block.text)
+    names: dict[str, Any] = {}
+    exec(block.text, names)
+    with names["results"]() as client:
+        for queue in ("source", "archive"):
+            client.create_queue(queue, partitions=2)
+        first = client.send("source", "a", partition=1)
+        client.put("source", (2, first.id), "b")
+        for message in client.read_all("source"):
+            names["archive"](message, client)
+        assert sorted(message.body for message in client.read_all("archive")) == ["a", "b"]
 
 
 def test_workers_of_the_readme(reader: Reader, tmp_path: Path) -> None:
