@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from qdo.consumer.commits import OffsetMirror, is_behind, record_commits
+from qdo.consumer.commits import OffsetMirror, check_commit, is_behind, record_commits
 from qdo.consumer.fetch.fetch_buffer import Batch, BufferedSlice, FetchBuffer
 from qdo.consumer.fetch.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition
@@ -351,14 +351,23 @@ class AsyncConsumer:
         await self._assigned.assign(wanted)
         return frozenset(wanted)
 
-    async def note(self, partition: Partition, note: HandlingNote | None) -> None:
-        """Notes beside a partition's offset what was begun of it; it is for what drives the consumer.
+    async def note(self, partition: Partition, note: HandlingNote | None, end: str | None = None) -> None:
+        """Records beside a partition's offset what was begun of it, in one write with the offset.
+
+        Args:
+            partition: The partition.
+            note: What was begun.
+            end: An offset to commit; None: it stays as it is.
 
         Raises:
+            InvalidArgument: The offset cannot be committed; nothing was recorded.
             NotOwner: The partition is not this member's.
             CoordinationLost, SessionLost
         """
-        if not await self._group.table.note(partition, note):
+        if end is not None and check_commit(row := self._known(partition), end):
+            row.note = note
+            await record_commits(self._group.table, self._mirror, {partition: end})
+        elif not await self._group.table.note(partition, note):
             raise NotOwner(f"{partition} is not owned by this member", frozenset([partition]))
 
     def rejoin(self) -> None:

@@ -19,9 +19,10 @@ charged     One message was handled alone when the session was lost: each such l
             those before. For its last attempt the worker handles nothing else at all. If that is lost, too, the
             message is not begun any more.
 
-So messages near the faulty one are not given up for it. The note of a message that ran alone is removed as soon as the
-message has ended, and when a partition is handed back, the note is restored as it was found: being handed over costs no
-attempt.
+Each note is recorded together with the offset of all that is done before it. So messages near the faulty one are not
+given up for it, and a message that was given up is not begun again when a later one crashes the next worker. The note
+of a message that ran alone is removed as soon as the message has ended, and when a partition is handed back, the note
+is restored as it was found: being handed over costs no attempt.
 """
 
 from __future__ import annotations

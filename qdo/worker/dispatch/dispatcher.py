@@ -72,9 +72,6 @@ class OwnedPartitions(Protocol):
     def found(self, partition: Partition) -> CommittedOffset:
         """Returns its record as it was when it was taken."""
 
-    async def note(self, partition: Partition, note: HandlingNote | None) -> None:
-        """Notes which of its messages were begun."""
-
     def rejoin(self) -> None:
         """Hands everything back and joins again."""
 
@@ -266,7 +263,7 @@ class Dispatcher:
         self._hooks.call("failed", message, place, failure)
         self._settle_begun(work)
         try:
-            await self._owned.note(work.partition, HandlingNote(message.id, run.attempt - 1, alone=True, last=True))
+            await self._progress.begin(work.partition, HandlingNote(message.id, run.attempt - 1, alone=True, last=True))
         except QdoError as error:
             logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
         if not work.void:  # else it went to others meanwhile, and this is another session perhaps
@@ -410,14 +407,15 @@ class Dispatcher:
             return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
         note, ran = suspicion.note(run.messages), RunResult(0)
         try:
-            await self._owned.note(work.partition, note)
+            await self._progress.begin(work.partition, note)
             if not (work.void or run.halt):
                 ran = await self._runner.start(run, Delivery(work.partition, run.attempt))
                 run.begun = False
                 suspicion.handled(ran.handled)
             if note.alone and not work.void:
-                end = note.until if ran.handled else None
-                await self._owned.note(work.partition, suspicion.restored(end))
+                if end := note.until if ran.handled else None:
+                    self._note(work, end, 0)
+                await self._progress.begin(work.partition, suspicion.restored(end))
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
         return ran
@@ -453,7 +451,7 @@ class Dispatcher:
     async def _take_notes_back(self, works: Iterable[PartitionWork]) -> None:
         """Restores the notes of partitions that are handed back: being handed over is no fault of a message."""
         left = [
-            self._owned.note(work.partition, work.suspicion.restored(work.partition_queue.end))
+            self._progress.begin(work.partition, work.suspicion.restored(work.partition_queue.end))
             for work in works
             if work.suspicion is not None and not work.void and work.suspicion.stale(work.partition_queue.end)
         ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from qdo.errors import CoordinationLost, NotOwner, QdoError
+from qdo.coordination import HandlingNote
+from qdo.errors import CoordinationLost, InvalidArgument, NotOwner, QdoError
 from qdo.partitions import Partition
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.settings import WorkerSettings
@@ -56,6 +57,22 @@ class OffsetCommitter:
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._settings.commit_seconds, self._due.set)
 
+    async def begin(self, partition: Partition, note: HandlingNote | None) -> None:
+        """Records which messages of a partition begin, together with how far it is handled.
+
+        A partition has one note. A next owner that began before a message that was given up would find only the note of
+        a later one.
+
+        Raises:
+            NotOwner: The partition is not this member's.
+            CoordinationLost, SessionLost
+        """
+        try:
+            await self._consumer.note(partition, note, self._ends.get(partition))
+        except InvalidArgument:
+            await self._try([partition])  # drops the end, and says so
+            await self._consumer.note(partition, note)
+
     def forget(self, partitions: Collection[Partition]) -> None:
         """Records nothing more for partitions until they are noted again."""
         for partition in partitions:
@@ -99,30 +116,33 @@ class OffsetCommitter:
         async with self._one:
             if partitions is None:
                 self._wind()
-                offsets = dict(self._ends)
-            else:
-                offsets = {partition: self._ends[partition] for partition in partitions if partition in self._ends}
-            if not offsets:
-                return True
-            try:
-                await self._consumer.commit(offsets)
-            except NotOwner as error:
-                self.forget(error.partitions or offsets)
-                logger.warning("offsets were not committed, because another worker owns the partition now: %s", error)
-            except CoordinationLost as error:
-                self._metrics.note("commit_failures")
-                logger.warning("offsets were not committed and will be retried: %s", error)
-                return False
-            except QdoError as error:
-                self._metrics.note("commit_failures")
-                self.forget(offsets)
-                logger.error("offsets were not committed: %s", error)  # noqa: TRY400 - says it all
-                return True
-            self._metrics.note("commits")
-            for partition, end in offsets.items():
-                if self._ends.get(partition) == end:
-                    del self._ends[partition]
+                partitions = self._ends
+            return await self._commit({each: self._ends[each] for each in partitions if each in self._ends})
+
+    async def _commit(self, offsets: Mapping[Partition, str]) -> bool:
+        if not offsets:
             return True
+        try:
+            await self._consumer.commit(offsets)
+        except NotOwner as error:
+            self.forget(error.partitions or offsets)
+            logger.warning("offsets were not committed, because another worker owns the partition now: %s", error)
+        except CoordinationLost as error:
+            self._metrics.note("commit_failures")
+            logger.warning("offsets were not committed and will be retried: %s", error)
+            return False
+        except QdoError as error:
+            if isinstance(error, InvalidArgument) and len(offsets) > 1:  # none was recorded, and only some are wrong
+                return all([await self._commit({each: end}) for each, end in offsets.items()])
+            self._metrics.note("commit_failures")
+            self.forget(offsets)
+            logger.error("offsets were not committed: %s", error)  # noqa: TRY400 - says it all
+            return True
+        self._metrics.note("commits")
+        for partition, end in offsets.items():
+            if self._ends.get(partition) == end:
+                del self._ends[partition]
+        return True
 
     def _wind(self) -> None:
         """Begins to count and to wait anew."""

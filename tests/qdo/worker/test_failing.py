@@ -16,7 +16,7 @@ from qdo.worker.settings import Retry
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message, QueueNotFound, RetryPolicy
 from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters
-from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.worker.conftest import Floor, place, quick, until
 from tests.qdo.worker.door import Door, refused
 
 
@@ -348,3 +348,27 @@ async def test_failures_are_logged_with_their_place(floor: Floor, caplog: pytest
         assert "cannot handle 1:1" in record.getMessage()
     shown = [logging.Formatter().format(record) for record in records]
     assert ["in __call__" in text for text in shown] == [True, False, True]
+
+
+async def test_an_offset_that_is_refused_takes_no_other_with_it(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+    """A handler moves its partition back: its offset is dropped, with an error that names it; others are recorded."""
+    queue = await floor.site.queue(partitions=2)
+    moved = asyncio.Event()
+    await floor.site.client.send(queue.name, "back", partition=1)
+    receipt = await floor.site.client.send(queue.name, "other", partition=2)
+
+    async def handle(message: Message, _: object) -> None:
+        if message.body == "back":
+            worker.consumer.pause([place(queue)])
+            await worker.consumer.seek(place(queue), "earliest")
+            moved.set()
+        await moved.wait()
+
+    worker = await floor.worker(handle, queue, settings=quick(commit_messages=100, commit_seconds=1.0))
+    task = floor.start(worker)
+    await floor.recorded(receipt.id, 2)
+    (error,) = [record.message for record in caplog.records if "offsets were not committed" in record.message]
+    assert str(place(queue)) in error
+    assert "was not returned by poll" in error
+    worker.stop()
+    assert await task == exit_codes.ENDED

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -87,6 +88,21 @@ async def test_a_message_that_crashes_its_worker_is_given_up(floor: Floor, start
     begun = [body for life in lives for body in life.said("begun")]
     assert begun.count("crash") == 3
     assert await dead(floor, queue) == [("crash", 3)]
+
+
+async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(floor: Floor, start: Start) -> None:
+    """The second one leaves no worker the time to commit that the first one was given up: that goes with its note."""
+    queue = await floor.site.queue()
+    await floor.site.client.send_many(queue.name, ["one", "crash first", "two", "three", "crash second", "four"])
+    lives: list[Program] = []
+    while not (lives and "four" in lives[-1].said("done")):
+        assert len(lives) < 8, [life.said("begun") for life in lives]
+        lives.append(start(queue, attempts=3, commit_seconds=60.0))
+        await asyncio.to_thread(_ended_or_done, lives[-1], "done four")
+    begun = Counter(body for life in lives for body in life.said("begun"))
+    assert await dead(floor, queue) == [("crash first", 3), ("crash second", 3)]
+    assert max(begun.values()) <= 4, begun
+    assert begun["four"] == 1
 
 
 def _ended_or_done(program: Program, text: str) -> None:

@@ -26,7 +26,10 @@ QUEUE = Queue("host", "app", "q")
 
 
 class Unrecorded:
-    """Takes note of nothing."""
+    """Records no offsets."""
+
+    def __init__(self, owned: Owned) -> None:
+        self.begin = owned.note
 
     def note(self, *_: object) -> None:
         """Is told how far a partition is."""
@@ -60,7 +63,7 @@ class Owned:
         return self.offsets.get(f"p{partition.number}", CommittedOffset())
 
     async def note(self, partition: Partition, note: HandlingNote | None) -> None:
-        """See the protocol."""
+        """Is told what begins."""
         self.noted.append((partition.number, note))
 
     def rejoin(self) -> None:
@@ -78,10 +81,11 @@ async def handling(
     settings, hooks = WorkerSettings(threads=2, **options), Hooks([], lambda _: None)
     runner = ThreadExecutor(handler, None, 2, 0.5, hooks)
     await runner.open()
+    owned = owned or Owned()
     return Dispatcher(
         runner,
-        owned or Owned(),
-        Unrecorded(),  # type: ignore[arg-type]
+        owned,
+        Unrecorded(owned),  # type: ignore[arg-type]
         settings,
         hooks,
         WorkerMetrics(None),
