@@ -5,7 +5,6 @@ A failure is a value that threads and processes can hand on. What becomes of the
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import traceback
 from typing import Literal, NamedTuple
@@ -77,23 +76,24 @@ class Failure(msgspec.Struct, frozen=True):
     effect: Effect = "fail"
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException, *, interrupts: bool = False) -> Failure:
         """Describes an error.
 
-        ``MemoryError``, ``sys.exit`` and a cancellation that the handler caused itself are failed attempts like any
-        other, because such a message must not block its partition for ever, and a library must not end the worker.
-        ``KeyboardInterrupt`` and other errors that are not an ``Exception`` end the worker. So does a handler that
-        cannot be used, because it would fail on every message.
+        Whatever a handler raises is a failed attempt, also errors that are not an ``Exception``, such as ``sys.exit``
+        or the panic of an extension in Rust: such a message must not block its partition for ever, and a library must
+        not end the worker. A handler that cannot be used ends the worker, because it would fail on every message.
+
+        Args:
+            error: The error.
+            interrupts: ``KeyboardInterrupt`` may have been raised by Ctrl-C, so it ends the worker.
         """
         kind = type(error)
         if isinstance(error, StopWorker):
             effect: Effect = "stop"
         elif isinstance(error, HandlerError) and not isinstance(error, TimeLimit):
             effect = "exit"
-        elif isinstance(error, Exception | asyncio.CancelledError | SystemExit):
-            effect = "fail"
         else:
-            effect = "exit"
+            effect = "exit" if interrupts and isinstance(error, KeyboardInterrupt) else "fail"
         names = [name for each in kind.__mro__[:-1] for name in (each.__qualname__, _full_name(each))]
         text, trace = _cut(_text(error), _MAX_TEXT_CHARS), _cut(_trace(error), _MAX_TRACE_CHARS)
         return cls(_full_name(kind), text, trace, tuple(dict.fromkeys(names)), effect)
@@ -135,14 +135,14 @@ def _cut(text: str, most: int) -> str:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - an error that cannot say what it is must not become another one
+    except BaseException:  # noqa: BLE001 - an error that cannot say what it is must not become another one
         return ""
 
 
 def _trace(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - as above: the traceback ends with the text
+    except BaseException:  # noqa: BLE001 - as above: the traceback ends with the text
         return "".join(traceback.format_tb(error.__traceback__))
 
 

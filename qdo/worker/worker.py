@@ -21,6 +21,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any
@@ -180,6 +181,8 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         if self._stopping:
             self._asked.set()
+        if isinstance(self._runner, TaskExecutor):
+            self._runner.interrupts = not signals and threading.current_thread() is threading.main_thread()
         with _signals(self._signalled) if signals else nullcontext():
             try:
                 await self._runner.open()

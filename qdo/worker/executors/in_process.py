@@ -213,12 +213,14 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     seconds: float,
     hooks: MessageHooks,
     limit: float | None,
+    *,
+    interrupts: bool = False,
 ) -> RunResult:
     """Awaits an async function for one message after another; see :func:`run_plain`.
 
     When its task is cancelled, the present message counts as not handled, and those before it as handled; a
     cancellation that the handler brought about itself is its failure. ``limit`` is the seconds that one call may take;
-    None: any.
+    None: any. ``interrupts``: see :meth:`qdo.worker.failure.Failure.of`.
     """
     _delivery.set(place)
     around = hooks.around
@@ -252,7 +254,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
         if task is None or not task.cancelling():
             failure = Failure.of(error)
     except BaseException as error:  # noqa: BLE001 - as above
-        failure = Failure.of(error)
+        failure = Failure.of(error, interrupts=interrupts)
     return RunResult(handled, failure, handled - len(slow), max(0.0, last - begun - sum(slow)), tuple(slow))
 
 
@@ -346,7 +348,12 @@ class TaskExecutor(InThisProcess):
     Args:
         *shared: See :class:`InThisProcess`.
         limit: Seconds that one call may take; None: any. A handler that swallows its cancellation cannot be stopped.
+
+    Attributes:
+        interrupts: The program did not leave SIGINT to the worker, so Ctrl-C may raise an error in a handler.
     """
+
+    interrupts = False
 
     def __init__(self, *shared: Any, limit: float | None) -> None:  # noqa: ANN401 - see there
         super().__init__(*shared)
@@ -356,7 +363,16 @@ class TaskExecutor(InThisProcess):
     def start(self, run: MessageRun, place: Delivery) -> asyncio.Future[RunResult]:
         """Begins a run in a task."""
         task = asyncio.get_running_loop().create_task(
-            run_async(self._handler, self._context, run, place, self._seconds, self._hooks, self._limit)
+            run_async(
+                self._handler,
+                self._context,
+                run,
+                place,
+                self._seconds,
+                self._hooks,
+                self._limit,
+                interrupts=self.interrupts,
+            )
         )
         run.begun = True
         self._running[run] = task

@@ -63,6 +63,8 @@ def obey(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
             os._exit(3)
         case "leave":
             sys.exit(0)
+        case "interrupt":
+            raise KeyboardInterrupt
         case "stop":
             raise StopWorker
         case "hang":

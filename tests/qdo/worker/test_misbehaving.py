@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -203,16 +202,46 @@ async def test_an_async_handler_that_hangs_is_cancelled(floor: Floor) -> None:
     assert await dead(floor, queue) == [("hang", 3)]
 
 
-async def test_a_thread_that_exits_is_a_failed_attempt(floor: Floor) -> None:
-    """``sys.exit`` in a plain function does not end the worker."""
+class Panic(BaseException):
+    """As extensions in Rust raise one."""
+
+
+RAISED = (Panic, KeyboardInterrupt, GeneratorExit, SystemExit, asyncio.CancelledError)
+
+
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+async def test_whatever_a_handler_raises_is_a_failed_attempt(floor: Floor, kind: str) -> None:
+    """Also what is no ``Exception``: it ends no worker, and its message becomes a dead letter."""
     queue = await floor.site.queue()
-    await floor.site.client.send_many(queue.name, ["exit", "behind"])
+    await floor.site.client.send_many(queue.name, [*(each.__name__ for each in RAISED), "behind"])
 
     def handle(message: Message, context: object) -> None:
-        if message.body == "exit":
-            sys.exit(7)
+        for each in RAISED:
+            if message.body == each.__name__:
+                raise each
         floor.note(message, context)
 
+    async def handle_async(message: Message, context: object) -> None:
+        handle(message, context)
+
+    worker = await floor.worker(handle if kind == "threads" else handle_async, queue)
+    task = asyncio.get_running_loop().create_task(worker.serve(signals=True))
+    await until(lambda: "behind" in floor.seen or task.done())
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert sorted(await dead(floor, queue)) == sorted((each.__name__, 3) for each in RAISED)
+
+
+async def test_an_interrupt_ends_a_worker_that_leaves_signals_to_its_program(floor: Floor) -> None:
+    """Ctrl-C raises it in whatever runs in the main thread, perhaps in an async handler: it is not the message's."""
+    queue = await floor.site.queue()
+    await floor.site.client.send(queue.name, "one")
+
+    async def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        raise KeyboardInterrupt
+
     worker = await floor.worker(handle, queue)
-    assert await floor.serve_until(worker, 1) == exit_codes.ENDED
-    assert await dead(floor, queue) == [("exit", 3)]
+    assert await floor.start(worker) == exit_codes.FAILED
+    assert floor.seen == ["one"]
+    assert await dead(floor, queue) == []

@@ -205,13 +205,17 @@ async def test_a_handler_can_end_the_worker_from_a_child(floor: Floor, book: Boo
     assert (await floor.offsets())[1] == ids[0]
 
 
-async def test_a_handler_that_exits_fails_its_message(floor: Floor, book: Book) -> None:
-    """``sys.exit`` is a failed attempt like any other, in the same process."""
+@pytest.mark.parametrize("name", ["obey", "obey_async"])
+@pytest.mark.parametrize(("body", "error"), [("leave", "SystemExit"), ("interrupt", "KeyboardInterrupt")])
+async def test_a_handler_that_exits_fails_its_message(
+    floor: Floor, book: Book, body: str, error: str, name: str
+) -> None:
+    """What is no ``Exception`` is a failed attempt like any other, in the same process."""
     queue = await floor.site.queue()
-    ids = await send(floor, queue, "leave", "fine")
-    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exit_codes.ENDED
+    ids = await send(floor, queue, body, "fine")
+    assert await serve_all(floor, await crew(floor, queue, f"{MODULE}:{name}"), ids[-1]) == exit_codes.ENDED
     (dead_letter,) = await letters(floor, queue)
-    assert (dead_letter.cause.error, dead_letter.cause.attempts) == ("SystemExit", 3)
+    assert (dead_letter.cause.error, dead_letter.cause.attempts) == (error, 3)
     assert len(book.lines("entered")) == 1
 
 
