@@ -61,7 +61,8 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
         time_limit (none): Longest time of one attempt. Needs an async function or `processes`, because a thread cannot
             be stopped.
         stalled_after: Time after which an attempt that has not ended counts as failed. A thread cannot be stopped, so
-            its worker releases its partitions and joins the group again.
+            its worker releases its partitions and joins the group again. A worker that hangs as a whole for this
+            time ends.
 
     When a handler fails:
         attempts: Attempts before a message counts as failed; 0: no limit.

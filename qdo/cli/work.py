@@ -16,6 +16,7 @@ from msgspec import structs
 
 from qdo.cli import logs, output
 from qdo.cli import settings as table
+from qdo.cli.ending import EndedInTime, end_at_once_if_told, end_child_if_blocked, ended_if_blocked
 from qdo.cli.opening import make_coordinator, open_client
 from qdo.cli.options import with_settings
 from qdo.cli.settings import WorkSettings
@@ -60,7 +61,9 @@ async def _serve(settings: WorkSettings) -> int:
             with _served_metrics(settings.metrics) as registry:
                 worker = _worker(settings, client, coordinator, registry)
                 try:
-                    return await worker.serve(signals=True)
+                    end_at_once_if_told()
+                    async with ended_if_blocked(max(settings.stalled_after, coordinator.session_timeout)):
+                        return await worker.serve(signals=True)
                 except HandlerError as error:
                     # It could be found and called, so this may pass: a supervisor should try again.
                     output.note(f"qdo: {error}")
@@ -94,8 +97,14 @@ def _worker(
         context=settings.context,
         settings=worker_settings(settings),
         registry=registry,
-        process_setup=partial(logs.configure, settings.log_level, settings.log),
+        middleware=[EndedInTime()],
+        process_setup=partial(_set_up_child, settings.log_level, settings.log, settings.stalled_after),
     )
+
+
+def _set_up_child(log_level: str, log_form: str, stalled_after: float) -> None:
+    logs.configure(log_level, log_form)
+    end_child_if_blocked(stalled_after)
 
 
 def consumer_settings(settings: WorkSettings) -> ConsumerSettings:

@@ -24,6 +24,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from itertools import count
 from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
@@ -183,7 +184,7 @@ class Worker:
             self._asked.set()
         if isinstance(self._runner, TaskExecutor):
             self._runner.interrupts = not signals and threading.current_thread() is threading.main_thread()
-        with _signals(self._signalled) if signals else nullcontext():
+        with _signals(self._signalled, self._end_process) if signals else nullcontext():
             try:
                 await self._runner.open()
                 try:
@@ -194,6 +195,16 @@ class Worker:
             finally:
                 self.metrics.close()
         return self._code
+
+    @property
+    def exit_code(self) -> int:
+        """What :meth:`serve` returns, as far as is known."""
+        return self._code
+
+    @property
+    def time_left(self) -> float:
+        """Seconds of ``drain`` that are left, once it drains."""
+        return 0.0 if self._drained is None or self._loop is None else max(0.0, self._drained - self._loop.time())
 
     def stop(self) -> None:
         """Lets it drain and end; returns at once. May be called from any thread, before it serves and afterwards."""
@@ -280,8 +291,8 @@ class Worker:
         await self.consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
         if not self._finished or self._progress.dropped > unrecorded:
             self._code = self._code or exit_codes.UNFINISHED
-            if self._runner.give_up():
-                await self._handling.until_ended(loop.time() + _GIVING_UP_SECONDS)
+            patience = _GIVING_UP_SECONDS if self._runner.give_up() else 0.0
+            await self._handling.until_ended(loop.time() + patience)
 
     @asynccontextmanager
     async def _beside(self) -> AsyncIterator[None]:
@@ -334,10 +345,15 @@ class Worker:
         if not self._stopping:
             logger.info("%s: draining", signal.Signals(number).name)
             self._stop()
-            return
-        self._runner.give_up()
-        logger.warning("%s again: stopping at once", signal.Signals(number).name)
-        os._exit(exit_codes.FAILED)
+        else:
+            self._end_process(number)
+
+    def _end_process(self, number: int) -> None:
+        try:
+            self._runner.give_up()
+            logger.warning("%s again: stopping at once", signal.Signals(number).name)
+        finally:
+            os._exit(exit_codes.FAILED)
 
     def _assigned(self, partitions: frozenset[Partition]) -> None:
         self._moved("assigned", partitions)
@@ -380,16 +396,23 @@ class Worker:
 
 
 @contextmanager
-def _signals(told: Callable[[int], None]) -> Iterator[None]:
-    """Calls a function when the process gets a signal to end."""
+def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> Iterator[None]:
+    """Calls a function in the loop when the process gets a signal to end, and another at the second one.
+
+    The second is called at once, between any two steps of the main thread, because a handler may be blocking the loop.
+    """
     loop = asyncio.get_running_loop()
+    earlier = count()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
         loop.add_signal_handler(number, told, number)
+        signal.signal(number, lambda number, _: told_again(number) if next(earlier) else None)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _runner(

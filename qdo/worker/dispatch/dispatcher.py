@@ -301,11 +301,17 @@ class Dispatcher:
         return not unfinished
 
     async def until_ended(self, deadline: float) -> None:
-        """Waits for what is still running though it counts for nothing, until a deadline of the loop's clock."""
+        """Waits for what is still running though it counts for nothing, until a deadline of the loop's clock.
+
+        Logs what goes on even then.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 for work in list(self._lost_work):
                     await work.until_quiet()
+        for work in self._lost_work:
+            for message in (message for run in work.runs for message in run.messages[run.handled :][:1]):
+                logger.warning("a handler has not finished message %s of %s", message.id, work.partition)
 
     def void(self, partitions: Collection[Partition]) -> bool:
         """Makes messages in flight of some partitions count no more; returns whether there were any."""

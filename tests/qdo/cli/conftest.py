@@ -16,7 +16,8 @@ from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import Client
 from tests.commands import Run, runner
-from tests.servers.served import Served
+from tests.qdo.cli.workers import Hire
+from tests.servers.served import Served, environment
 
 GROUP = "group"
 Answer = TypeVar("Answer")
@@ -96,3 +97,10 @@ def run(served: Served, place: Place, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("QDO_COORDINATION", place.url)
     monkeypatch.setenv("QDO_GROUP", GROUP)
     return runner("qdo", main, monkeypatch)
+
+
+@pytest.fixture
+def hire(served: Served, place: Place, tmp_path: Path) -> Hire:
+    """Starts workers that belong to the test's group."""
+    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
+    return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20"))

@@ -8,22 +8,14 @@ import signal
 import sys
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from queuey.client import Client
 from tests.commands import Run
-from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.conftest import Place
 from tests.qdo.cli.workers import Hire, Working, wait_until_behind_nothing
-from tests.servers.served import Served, environment
-
-
-@pytest.fixture
-def hire(served: Served, place: Place, tmp_path: Path) -> Hire:
-    """Starts workers that belong to the test's group."""
-    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
-    return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20"))
+from tests.servers.served import Served
 
 
 @pytest.fixture

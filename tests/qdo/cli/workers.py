@@ -21,6 +21,7 @@ HANDLERS = '''
 """Handlers of these tests; they say on standard output what they do."""
 
 import asyncio
+import ctypes
 import os
 import threading
 
@@ -43,6 +44,34 @@ def enough(message, context):
 def never(message, context):
     say("begun", message.body)
     threading.Event().wait()
+
+async def stubborn(message, context):
+    say("begun", message.body)
+    while message.body == "stubborn":
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            say("cancelled")
+
+def background(message, context):
+    threading.Thread(target=threading.Event().wait, daemon=False).start()
+    say("begun", message.body)
+
+async def in_thread(message, context):
+    background(message, context)
+    await asyncio.to_thread(threading.Event().wait)
+
+async def blocking(message, context):
+    say("begun", message.body)
+    while message.body == "blocking":
+        pass
+    say("done", message.body)
+
+def holding(message, context):
+    say("begun", message.body)
+    if message.body == "holding":
+        ctypes.PyDLL(None).sleep(600)  # In C, with the interpreter: no other thread runs.
+    say("done", message.body)
 
 async def slow(message, context):
     say("begun", message.body)

@@ -142,11 +142,11 @@ async def test_the_second_signal_ends_it_at_once(floor: Floor, start: Any, kind:
     program.wait_for("begun endless")
     program.process.send_signal(signal.SIGTERM)
     program.wait_for("no more are started")
-    children = list(_children(program.process.pid))
-    assert children
+    started = list(children(program.process.pid))
+    assert started
     program.process.send_signal(signal.SIGTERM)
     assert program.end() == exit_codes.FAILED
-    await until(lambda: not any(living(child) for child in children))
+    await until(lambda: not any(living(child) for child in started))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,14 +168,14 @@ async def test_children_do_not_outlive_a_worker_that_was_killed(floor: Floor, st
     await floor.site.client.send(queue.name, "endless 600")
     program = start(queue.name, processes=2)
     program.wait_for("begun endless")
-    children = list(_children(program.process.pid))
-    assert len(children) == 2
+    started = list(children(program.process.pid))
+    assert len(started) == 2
     program.process.kill()
     program.end()
-    await until(lambda: not any(living(child) for child in children))
+    await until(lambda: not any(living(child) for child in started))
 
 
-def _children(parent: int) -> Iterator[int]:
+def children(parent: int) -> Iterator[int]:
     """Gives the processes that a process has started."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -1,0 +1,118 @@
+"""``qdo work`` whose handlers keep it from ending: it ends all the same, so that a supervisor can start it again."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from queuey.client import Client
+from tests.commands import Run
+from tests.qdo.cli.conftest import Place
+from tests.qdo.cli.workers import Hire, Working
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import backend, service
+from tests.qdo.worker.conftest import until
+from tests.qdo.worker.test_processes import living
+from tests.qdo.worker.test_signals import children
+
+__all__ = ["backend", "service"]
+
+
+@pytest.mark.parametrize("handler", ["blocking", "holding"])
+async def test_a_worker_that_hangs_as_a_whole_ends(
+    hire: Hire, client: Client, queue: str, service: Service, handler: str
+) -> None:
+    """A handler blocks the event loop, or holds the interpreter: the code is 1, and the log shows where it hangs."""
+    client.send(queue, handler)
+    options = ("--stalled-after", "1", "--coordination", service.url, "--session-timeout", str(service.short))
+    with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
+        worker.said(1)
+        assert worker.ended() == 1
+    assert f"in {handler}" in "".join(worker.log)
+
+
+async def test_a_lost_session_does_not_end_a_worker(hire: Hire, client: Client, queue: str, service: Service) -> None:
+    """A worker whose event loop runs joins again when it can reach the coordination service."""
+    options = ("--stalled-after", "1", "--coordination", service.url, "--session-timeout", str(service.short))
+    with hire("handlers:handle", "--queue", queue, *options) as worker:
+        worker.logged("3 partitions assigned")
+        await service.cut()
+        worker.logged("3 partitions lost")
+        await service.heal()
+        client.send(queue, "after", partition=1)
+        assert worker.said(1) == ["handled 1 after"]
+        assert worker.end() == 0
+
+
+def test_a_message_that_hangs_its_workers_becomes_a_dead_letter(
+    hire: Hire, run: Run, client: Client, queue: str
+) -> None:
+    """It is begun as often as it may be, each time by a new process; then the next message has its turn."""
+    for body in ("blocking", "behind"):
+        client.send(queue, body, partition=1)
+    lives: list[list[str]] = []
+    while not lives or lives[-1][-1] != "done behind":
+        options = ("--stalled-after", "0.5", "--session-timeout", "1", "--attempts", "3")
+        with hire("handlers:blocking", "--queue", queue, *options) as worker:
+            lives.append(worker.said(1))
+            if lives[-1] == ["begun behind"]:
+                lives[-1] += worker.said(1)
+                assert worker.end() == 0
+            else:
+                assert worker.ended() == 1
+    assert lives == [["begun blocking"]] * 3 + [["begun behind", "done behind"]]
+    (letter,) = run("deadletter", "list", "--queue", queue, "--json").json_lines
+    assert (letter["body"], letter["cause"]["attempts"]) == ("blocking", 3)
+
+
+async def test_a_child_that_holds_its_interpreter_does_not_outlive_its_worker(
+    hire: Hire, client: Client, queue: str
+) -> None:
+    """It cannot hear that its parent was killed, and ends some time later."""
+    client.send(queue, "holding")
+    with hire("handlers:holding", "--queue", queue, "--processes", "1", "--stalled-after", "2") as worker:
+        worker.said(1)
+        (child,) = children(worker.process.pid)
+        worker.process.kill()
+        await until(lambda: not living(child))
+
+
+@pytest.fixture
+def begun(request: pytest.FixtureRequest, hire: Hire, client: Client, queue: str) -> Iterator[tuple[Working, str]]:
+    """A worker that has begun a message, and the message's id."""
+    handler, *options = request.param
+    receipt = client.send(queue, handler)
+    with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
+        worker.said(1)
+        yield worker, receipt.id
+
+
+@pytest.mark.parametrize("begun", [("stubborn", "--drain", "0.2"), ("in_thread", "--drain", "0.2")], indirect=True)
+def test_a_handler_that_goes_on_does_not_keep_a_worker(begun: tuple[Working, str], place: Place) -> None:
+    """A task that swallows its cancellation, or a thread: the process ends without it and says so with its code."""
+    worker, _ = begun
+    assert worker.end() == 4
+    assert "the process ends without them" in worker.log[-1]
+    assert place.offsets() == {}
+
+
+@pytest.mark.parametrize("begun", [("stubborn", "--drain", "0.2"), ("never", "--drain", "0.2")], indirect=True)
+def test_messages_that_go_on_are_named(begun: tuple[Working, str]) -> None:
+    """The log has the id of each message that a handler is busy with when its worker ends."""
+    worker, message = begun
+    assert worker.end() == 4
+    assert f"a handler has not finished message {message} of" in "".join(worker.log)
+
+
+@pytest.mark.parametrize("begun", [("stubborn",), ("blocking",), ("background",)], indirect=True)
+def test_a_second_signal_ends_it_whatever_a_handler_does(begun: tuple[Working, str]) -> None:
+    """While a handler blocks the event loop, and while a thread of a handler goes on after the worker."""
+    worker, _ = begun
+    for _ in range(100):
+        if worker.process.poll() is None:
+            worker.process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+    assert worker.ended() == 1
