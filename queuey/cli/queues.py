@@ -62,19 +62,9 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a queue. One that is there with the same fields is fine; with others it is an error."""
-    created = client.create_queue(
-        name,
-        partitions=partitions,
-        type=type,
-        consistency=consistency,
-        principals=principal or None,
-        ttl=_ttl(ttl),
-        read_delay=_delay(read_delay),
-        max_deliveries=max_deliveries,
-        dead_letter=dead_letter,
-        on_ack=on_ack,
-        kind=kind,
-    )
+    fields = {"partitions": partitions, "type": type, "consistency": consistency, "kind": kind}
+    claims = {"max_deliveries": max_deliveries, "dead_letter": dead_letter, "on_ack": on_ack}
+    created = client.create_queue(name, **_given(fields | claims, principal, ttl, read_delay))
     if not created.new:
         output.note(f"{created.name} was there already.")
     _show_queue(created if json else _in_force(client, created), json=json)
@@ -142,18 +132,9 @@ def update(
     json: Json = False,
 ) -> None:
     """Change what is given; the rest stays."""
-    changes: dict[str, Any] = {
-        "partitions": partitions,
-        "type": type,
-        "consistency": consistency,
-        "principals": principal or None,
-        "ttl": _ttl(ttl),
-        "read_delay": _delay(read_delay),
-        "max_deliveries": max_deliveries,
-        "dead_letter": dead_letter,
-        "on_ack": on_ack,
-    }
-    given = {field: value for field, value in changes.items() if value is not None}
+    fields = {"partitions": partitions, "type": type, "consistency": consistency}
+    claims = {"max_deliveries": max_deliveries, "dead_letter": dead_letter, "on_ack": on_ack}
+    given = _given(fields | claims, principal, ttl, read_delay)
     for field in reset or []:
         if field not in _RESETTABLE or field in given:
             text = f"{field!r} cannot be reset: {', '.join(_RESETTABLE)} can, where no value is given"
@@ -257,9 +238,11 @@ def when(identifier: str | None) -> str | None:
     return time_parsing.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
 
 
-def _ttl(text: str | None) -> int | None:
-    return None if text is None else times.ttl(text)
-
-
-def _delay(text: str | None) -> float | None:
-    return None if text is None else times.seconds(text, "--read-delay")
+def _given(
+    fields: dict[str, Any], principals: list[str] | None, ttl: str | None, read_delay: str | None
+) -> dict[str, Any]:
+    """Returns the fields of a queue that options name."""
+    fields["principals"] = principals or None
+    fields["ttl"] = None if ttl is None else times.ttl(ttl)
+    fields["read_delay"] = None if read_delay is None else times.seconds(read_delay, "--read-delay")
+    return {name: value for name, value in fields.items() if value is not None}

@@ -14,51 +14,20 @@ import typer
 from queuey.terminal import note
 from queuey.terminal.commands import optional, with_parameters
 
-_PANEL = "Which service"
+
+def _option(kind: Any, about: str, default: str) -> Any:  # noqa: ANN401 - types
+    return Annotated[kind | None, typer.Option(help=about, show_default=default, rich_help_panel="Which service")]
+
 
 _OPTIONS = {
-    "url": Annotated[
-        str | None,
-        typer.Option(
-            help="Its address; several with commas.",
-            show_default="$QUEUEY_URL or the profile",
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "app": Annotated[
-        str | None,
-        typer.Option(help="The application.", show_default="$QUEUEY_APP or the profile", rich_help_panel=_PANEL),
-    ],
-    "key": Annotated[
-        str | None,
-        typer.Option(
-            help="The API key; other users of this machine may see it here.",
-            show_default="$QUEUEY_KEY or the profile",
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "token_file": Annotated[
-        Path | None,
-        typer.Option(
-            help="File with a user's token, in place of a key.",
-            show_default="$QUEUEY_TOKEN_FILE",
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "profile": Annotated[
-        Path | None,
-        typer.Option(
-            help="File with address, application and key, as written by queuey serve.",
-            show_default="$QUEUEY_PROFILE or the user's",
-            rich_help_panel=_PANEL,
-        ),
-    ],
-    "ca": Annotated[
-        Path | None,
-        typer.Option(
-            help="Certificates to trust (PEM).", show_default="$QUEUEY_CA or the system's", rich_help_panel=_PANEL
-        ),
-    ],
+    "url": _option(str, "Its address; several with commas.", "$QUEUEY_URL or the profile"),
+    "app": _option(str, "The application.", "$QUEUEY_APP or the profile"),
+    "key": _option(str, "The API key; other users of this machine may see it here.", "$QUEUEY_KEY or the profile"),
+    "token_file": _option(Path, "File with a user's token, in place of a key.", "$QUEUEY_TOKEN_FILE"),
+    "profile": _option(
+        Path, "File with address, application and key, as written by queuey serve.", "$QUEUEY_PROFILE or the user's"
+    ),
+    "ca": _option(Path, "Certificates to trust (PEM).", "$QUEUEY_CA or the system's"),
 }
 
 

@@ -179,10 +179,11 @@ def _is_safe_url(url: str) -> bool:
         return False
     if not host or parts.username is not None or parts.fragment or re.fullmatch(r"[!-~]+", url) is None:
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Returns whether a host is this machine itself, by its address or as ``localhost``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -6,7 +6,6 @@ written by a newer version, 6 the TLS files cannot be used.
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 import shlex
 import socket
@@ -239,6 +238,7 @@ def with_facades(settings: Settings, start: Start) -> Start:
         CannotStart: The store answers before a message is on a disk, and the facade of MQ is to be served.
     """
     from queuey.settings import OPEN
+    from queuey.settings.users import is_loopback
 
     prefixes = settings.facades.prefixes()
     notes = [
@@ -252,7 +252,7 @@ def with_facades(settings: Settings, start: Start) -> Start:
             allow = "Change that, or allow it in the settings file: unsynced = true under [facades.mq]."
             raise CannotStart(BAD_STORE, f"MQ answers when a message is on a disk, but this store: {means}. {allow}")
         notes.append(f"MQ answers before a message is on a disk. The store: {means}.")
-    if not _is_loopback(settings.host) and (unasked := [name for name in OPEN if name in prefixes]):
+    if not is_loopback(settings.host) and (unasked := [name for name in OPEN if name in prefixes]):
         notes.append(
             f"Everybody who reaches {settings.host} can use the facade {' and '.join(unasked)}: no key is asked for."
         )
@@ -270,13 +270,6 @@ def _require_application(store: Store, settings: Settings) -> None:
         at = f" --store {shlex.quote(settings.store)}" if settings.store != "sqlite" else ""
         make = f"queuey app create {shlex.quote(name)}{at}"
         raise CannotStart(BAD_SETTINGS, f"the facades serve the application {name!r}, which does not exist: {make}")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _meaning(promise: Acknowledgement) -> str:

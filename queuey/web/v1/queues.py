@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from queuey import ids
 from queuey.access import format_principal, matches, parse_principals
@@ -71,6 +72,12 @@ def _principal_text(queue: Queue) -> str | None:
     return ",".join(map(format_principal, queue.principals)) or None
 
 
+def _state(queue: Queue) -> dict[str, Any]:
+    """Returns the fields of :class:`schemas.QueueState`, which have the names of the queue's own."""
+    shared = (name for name in schemas.QueueState.__struct_fields__ if hasattr(queue, name))
+    return {"queue_name": queue.name, **{name: getattr(queue, name) for name in shared}}
+
+
 def _listed(queue: Queue, count: int | None) -> schemas.ListedQueue:
     """Returns a queue with all details."""
     return schemas.ListedQueue(
@@ -112,19 +119,7 @@ class QueueViews:
             raise NotAllowed(f"The credential creates only queues that match {', '.join(patterns)}.")
         self._authorization.require_dead_letter(environ, match["app"], name, spec.dead_letter)
         queue, created = self._queues.create(match["app"], name, spec)
-        response = schemas.CreatedQueue(
-            queue_name=queue.name,
-            partitions=queue.partitions,
-            type=queue.type,  # type: ignore[arg-type]
-            consistency=queue.consistency,  # type: ignore[arg-type]
-            principles=_principal_text(queue),
-            ttl=queue.ttl,
-            read_delay=queue.read_delay,
-            max_deliveries=queue.max_deliveries,
-            dead_letter=queue.dead_letter,
-            on_ack=queue.on_ack,  # type: ignore[arg-type]
-            kind=queue.kind,  # type: ignore[arg-type]
-        )
+        response = schemas.CreatedQueue(**_state(queue), principles=_principal_text(queue))
         return json_response(response, 201 if created else 200)
 
     def list(self, environ: Environ, match: Match) -> Response:
@@ -166,22 +161,8 @@ class QueueViews:
         errors.check()
         access = self._authorization.enter(environ, access.queue, "admin", dead_letter=spec.dead_letter)
         queue = self._queues.update(access, spec, _resets(given))
-        return json_response(
-            schemas.UpdatedQueue(
-                queue_name=queue.name,
-                partitions=queue.partitions,
-                created=queue.created,
-                principles=[format_principal(principal) for principal in queue.principals],
-                type=queue.type,  # type: ignore[arg-type]
-                consistency=queue.consistency,  # type: ignore[arg-type]
-                ttl=queue.ttl,
-                read_delay=queue.read_delay,
-                max_deliveries=queue.max_deliveries,
-                dead_letter=queue.dead_letter,
-                on_ack=queue.on_ack,  # type: ignore[arg-type]
-                kind=queue.kind,  # type: ignore[arg-type]
-            )
-        )
+        principles = list(map(format_principal, queue.principals))
+        return json_response(schemas.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))
 
     def delete(self, environ: Environ, match: Match) -> Response:
         """Deletes the queue with all it has."""
@@ -210,18 +191,10 @@ class QueueViews:
         }
         return json_response(
             schemas.QueueInfo(
-                queue_name=queue.name,
+                **_state(replace(queue, dead_letter=queue.dead_letter or f"{queue.name}.dead"))
+                | {"ttl": about.ttl, "read_delay": about.read_delay},
                 application=queue.application,
-                partitions=queue.partitions,
-                type=queue.type,  # type: ignore[arg-type]
-                consistency=queue.consistency,  # type: ignore[arg-type]
-                principles=[format_principal(principal) for principal in queue.principals],
-                ttl=about.ttl,
-                read_delay=about.read_delay,
-                max_deliveries=queue.max_deliveries,
-                dead_letter=queue.dead_letter or f"{queue.name}.dead",
-                on_ack=queue.on_ack,  # type: ignore[arg-type]
-                kind=queue.kind,  # type: ignore[arg-type]
+                principles=list(map(format_principal, queue.principals)),
                 created=queue.created,
                 store=about.store,
                 guarantee=about.guarantee,

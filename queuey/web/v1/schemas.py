@@ -66,37 +66,32 @@ class Hello(Done, kw_only=True):
     links: Annotated[dict[str, str], Meta(description="paths, or patterns of such, by what is there")]
 
 
-class CreatedQueue(Done, kw_only=True):
+class QueueState(Done, kw_only=True):
+    """A queue as it stands."""
+
+    queue_name: str
+    partitions: Partition
+    type: QueueType
+    consistency: Consistency
+    ttl: int | None
+    read_delay: float | None
+    max_deliveries: MaxDeliveries
+    dead_letter: str
+    on_ack: OnAck
+    kind: Kind
+
+
+class CreatedQueue(QueueState, kw_only=True):
     """A queue as it stands after creating or finding it."""
 
-    queue_name: str
-    partitions: Partition
-    type: QueueType
-    consistency: Consistency
     principles: str | None
-    ttl: int | None
-    read_delay: float | None
-    max_deliveries: MaxDeliveries
-    dead_letter: str
-    on_ack: OnAck
-    kind: Kind
 
 
-class UpdatedQueue(Done, kw_only=True):
+class UpdatedQueue(QueueState, kw_only=True):
     """A queue as it stands after an update."""
 
-    queue_name: str
-    partitions: Partition
     created: float
     principles: list[str]
-    type: QueueType
-    consistency: Consistency
-    ttl: int | None
-    read_delay: float | None
-    max_deliveries: MaxDeliveries
-    dead_letter: str
-    on_ack: OnAck
-    kind: Kind
 
 
 class ListedQueue(Struct, kw_only=True, omit_defaults=True):
@@ -152,21 +147,13 @@ class PartitionState(Struct, kw_only=True):
     newest: Id | None
 
 
-class QueueInfo(Done, kw_only=True):
+class QueueInfo(QueueState, kw_only=True):
     """Everything about a queue."""
 
-    queue_name: str
     application: str
-    partitions: Partition
-    type: QueueType
-    consistency: Consistency
     principles: list[str]
     ttl: int
     read_delay: float
-    max_deliveries: MaxDeliveries
-    dead_letter: str
-    on_ack: OnAck
-    kind: Kind
     created: float
     store: str
     guarantee: str

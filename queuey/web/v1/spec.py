@@ -183,15 +183,18 @@ WITH_BODY = (*TOO_LONG, 415)
 
 
 def _operation(
-    method: str,
-    path: str,
+    request: str,
     summary: str,
     answer: Any,  # noqa: ANN401 - a msgspec type
     *,
     errors: Sequence[int] = USUAL,
     **more: Any,  # noqa: ANN401 - other fields of an operation
 ) -> Operation:
-    """Returns an operation; ``answer`` is the type of the JSON that 200 comes with, or all answers by status."""
+    """Returns the operation of a request (``GET /path``).
+
+    ``answer`` is the type of the JSON that 200 comes with, or all answers by status.
+    """
+    method, path = request.split(" ")
     success = answer if isinstance(answer, dict) else {200: ResponseSpec({JSON: answer})}
     return Operation(method=method, path=path, summary=summary, success=success, errors=errors, **more)
 
@@ -202,44 +205,40 @@ def _bodies(kind: Any) -> Content:  # noqa: ANN401 - a msgspec type
 
 def _asked_by_post(path: str, summary: str, question: Any, answer: Any) -> Operation:  # noqa: ANN401 - msgspec types
     """Returns an operation that changes nothing and takes its parameters as a JSON body."""
-    return _operation("POST", path, summary, answer, body={JSON: question}, errors=WITH_BODY)
+    return _operation(f"POST {path}", summary, answer, body={JSON: question}, errors=WITH_BODY)
 
 
 QUEUE_OPERATIONS = (
     _operation(
-        "GET",
-        "/v1/@all",
+        "GET /v1/@all",
         "List applications, for operators",
         schemas.ApplicationList,
         parameters=(LIST_PARAMETERS[0], _query("offset", "Application to start at, inclusive"), STRICT),
     ),
     _operation(
-        "POST",
-        APP,
+        f"POST {APP}",
         "Create queue",
         {201: ResponseSpec({JSON: schemas.CreatedQueue}), 200: ResponseSpec({JSON: schemas.CreatedQueue})},
         body=_bodies(schemas.NewQueue),
         body_may_be_empty=True,
         errors=(*WITH_BODY, 409),
     ),
-    _operation("GET", APP, "List queues", schemas.QueueList, parameters=LIST_PARAMETERS),
+    _operation(f"GET {APP}", "List queues", schemas.QueueList, parameters=LIST_PARAMETERS),
     _operation(
-        "PUT",
-        QUEUE,
+        f"PUT {QUEUE}",
         "Update queue",
         schemas.UpdatedQueue,
         body=_bodies(schemas.QueueFields),
         body_may_be_empty=True,
         errors=WITH_BODY,
     ),
-    _operation("DELETE", QUEUE, "Delete queue", schemas.Done),
-    _operation("DELETE", QUEUE + "/messages", "Purge queue", schemas.Done),
-    _operation("GET", QUEUE + "/info", "Describe queue", schemas.QueueInfo),
+    _operation(f"DELETE {QUEUE}", "Delete queue", schemas.Done),
+    _operation(f"DELETE {QUEUE}/messages", "Purge queue", schemas.Done),
+    _operation(f"GET {QUEUE}/info", "Describe queue", schemas.QueueInfo),
 )
 MESSAGE_OPERATIONS = (
     _operation(
-        "POST",
-        QUEUE,
+        f"POST {QUEUE}",
         "Post messages, one with any body or a batch as JSON",
         {201: ResponseSpec({JSON: schemas.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})},
         about=f"{KEPT_HEADERS} With an Idempotency-Key: 409, a post with that key is being carried out; 422, the key "
@@ -248,19 +247,17 @@ MESSAGE_OPERATIONS = (
         body={JSON: schemas.MessagesToPost, "*/*": {}},
         errors=(*WITH_BODY, 409, 422),
     ),
-    _operation("GET", QUEUE, "Read range", schemas.RangeRead, parameters=RANGE_PARAMETERS),
+    _operation(f"GET {QUEUE}", "Read range", schemas.RangeRead, parameters=RANGE_PARAMETERS),
     _asked_by_post(APP + "/_read", "Read several ranges", schemas.ManyRanges, schemas.ManyRead),
     _operation(
-        "GET",
-        QUEUE + "/{ids}",
+        "GET " + QUEUE + "/{ids}",
         "Get messages, by id",
         {200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN), STRICT),
         errors=TOO_LONG,
     ),
     _operation(
-        "PUT",
-        QUEUE + "/{ids}",
+        "PUT " + QUEUE + "/{ids}",
         "Put messages, one body at all the ids",
         schemas.Done,
         about=KEPT_HEADERS,
@@ -268,12 +265,11 @@ MESSAGE_OPERATIONS = (
         body={"*/*": {}},
         errors=WITH_BODY,
     ),
-    _operation("DELETE", QUEUE + "/{ids}", "Delete messages, by id", schemas.Done),
+    _operation("DELETE " + QUEUE + "/{ids}", "Delete messages, by id", schemas.Done),
 )
 NAME_OPERATIONS = (
     _operation(
-        "POST",
-        QUEUE + "/named/{name}",
+        "POST " + QUEUE + "/named/{name}",
         "Create named message",
         {201: ResponseSpec({JSON: schemas.Posted}), 200: ResponseSpec({JSON: schemas.Posted})},
         about=f"201: stored. 200: the same message has the name. 409: another one has it. {KEPT_HEADERS}",
@@ -282,8 +278,7 @@ NAME_OPERATIONS = (
         errors=(*WITH_BODY, 409),
     ),
     _operation(
-        "PUT",
-        QUEUE + "/named/{name}",
+        "PUT " + QUEUE + "/named/{name}",
         "Replace named message",
         schemas.Posted,
         about=f"The message that has the name is removed; who had claimed it learns that at ack. {KEPT_HEADERS}",
@@ -292,37 +287,34 @@ NAME_OPERATIONS = (
         errors=(*WITH_BODY, 409),
     ),
     _operation(
-        "GET",
-        QUEUE + "/named/{name}",
+        "GET " + QUEUE + "/named/{name}",
         "Get named message",
         {200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         parameters=(_query("raw", "The bytes as they were posted", BOOLEAN), STRICT),
         errors=(*USUAL, 409),
     ),
-    _operation("DELETE", QUEUE + "/named/{name}", "Delete named message", schemas.Done, errors=(*USUAL, 409)),
+    _operation("DELETE " + QUEUE + "/named/{name}", "Delete named message", schemas.Done, errors=(*USUAL, 409)),
 )
 OFFSET_OPERATIONS = (
     _asked_by_post(QUEUE + "/lag", "Count what lies behind cursors", schemas.Cursors, schemas.LagRead),
-    _operation("GET", QUEUE + "/offsets", "List groups", schemas.GroupList),
-    _operation("GET", QUEUE + "/offsets/{group}", "Show offsets", schemas.GroupState),
+    _operation(f"GET {QUEUE}/offsets", "List groups", schemas.GroupList),
+    _operation("GET " + QUEUE + "/offsets/{group}", "Show offsets", schemas.GroupState),
     _operation(
-        "PUT",
-        QUEUE + "/offsets/{group}",
+        "PUT " + QUEUE + "/offsets/{group}",
         "Record offsets",
         schemas.RecordedOffsets,
         about="409: an offset is not the expected one, and `partitions` says which, or the queue has 1,000 groups.",
         body={JSON: schemas.NewOffsets},
         errors=(*WITH_BODY, 409),
     ),
-    _operation("DELETE", QUEUE + "/offsets/{group}", "Forget group", schemas.Done),
+    _operation("DELETE " + QUEUE + "/offsets/{group}", "Forget group", schemas.Done),
 )
 
 
 def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
     """Returns an operation that is about claims by their receipts."""
     return _operation(
-        "POST",
-        f"{QUEUE}/claims/{what}",
+        f"POST {QUEUE}/claims/{what}",
         summary,
         schemas.Settled,
         about="409: some messages were delivered again, or replaced; `results` says which. All others are done.",
@@ -333,8 +325,7 @@ def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN4
 
 CLAIM_OPERATIONS = (
     _operation(
-        "POST",
-        QUEUE + "/claims",
+        f"POST {QUEUE}/claims",
         "Claim messages",
         schemas.Claims,
         about="409: this queue's consistency level cannot be claimed from. A receipt that is superseded does not fail "
@@ -347,11 +338,10 @@ CLAIM_OPERATIONS = (
     _by_receipts("ack", "Acknowledge messages", schemas.Receipts),
     _by_receipts("renew", "Renew claims", schemas.Renewal),
     _by_receipts("release", "Release claims", schemas.Release),
-    _operation("GET", QUEUE + "/claims", "Count claims", schemas.ClaimCounts, errors=(*USUAL, 409)),
-    _operation("DELETE", QUEUE + "/claims", "Release all claims", schemas.Done, errors=(*USUAL, 409)),
+    _operation(f"GET {QUEUE}/claims", "Count claims", schemas.ClaimCounts, errors=(*USUAL, 409)),
+    _operation(f"DELETE {QUEUE}/claims", "Release all claims", schemas.Done, errors=(*USUAL, 409)),
     _operation(
-        "GET",
-        QUEUE + "/size",
+        f"GET {QUEUE}/size",
         "Count messages, those that are not acknowledged",
         schemas.QueueSize,
         parameters=(
@@ -361,8 +351,7 @@ CLAIM_OPERATIONS = (
         errors=(*USUAL, 409),
     ),
     _operation(
-        "GET",
-        QUEUE + "/peek",
+        f"GET {QUEUE}/peek",
         "Peek at messages, the oldest that are not acknowledged",
         schemas.Fetched,
         parameters=(_query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)), STRICT),
@@ -370,16 +359,14 @@ CLAIM_OPERATIONS = (
     ),
 )
 EXPLAIN_OPERATION = _operation(
-    "GET",
-    QUEUE + "/explain/{id}",
+    "GET " + QUEUE + "/explain/{id}",
     "Explain message",
     schemas.Explanation,
     about="Says why a message is not read or claimed, yet or any more. An id that is not there is explained, too.",
 )
 MOVE_OPERATIONS = (
     _operation(
-        "POST",
-        APP + "/_moves",
+        f"POST {APP}/_moves",
         "Move messages to another queue",
         {202: ResponseSpec({JSON: schemas.Move}, {"Location": "Where to ask how it stands"})},
         about="Begins a job that moves what the queue has now. While it runs, the same request gives the same job. "
@@ -387,31 +374,28 @@ MOVE_OPERATIONS = (
         body={JSON: schemas.NewMove},
         errors=(*WITH_BODY, 409),
     ),
-    _operation("GET", APP + "/_moves", "List moves", schemas.MoveList),
-    _operation("GET", APP + "/_moves/{move}", "Show move", schemas.Move),
+    _operation(f"GET {APP}/_moves", "List moves", schemas.MoveList),
+    _operation("GET " + APP + "/_moves/{move}", "Show move", schemas.Move),
     _operation(
-        "DELETE",
-        APP + "/_moves/{move}",
+        "DELETE " + APP + "/_moves/{move}",
         "Cancel move",
         schemas.Move,
         about="What has been moved stays in the target. A move that has ended stays as it is.",
     ),
 )
 HELLO_OPERATIONS = tuple(
-    _operation("GET", path, summary, schemas.Hello, errors=(400, 500, 503), anonymous=True)
+    _operation(f"GET {path}", summary, schemas.Hello, errors=(400, 500, 503), anonymous=True)
     for path, summary in (("/", "Show service"), ("/v1", "Show api"))
 )
 DOCUMENT_OPERATION = _operation(
-    "GET",
-    "/v1/openapi.json",
+    "GET /v1/openapi.json",
     "Get this document",
     {200: ResponseSpec({JSON: {"type": "object"}})},
     errors=(400,),
     anonymous=True,
 )
 PAGE_OPERATION = _operation(
-    "GET",
-    "/docs",
+    "GET /docs",
     "Read this document, as a page",
     {200: ResponseSpec({"text/html": ANY_TEXT}, {"Content-Security-Policy": "No scripts, nothing from elsewhere"})},
     errors=(400,),

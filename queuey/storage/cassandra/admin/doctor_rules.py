@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from queuey.messages import Finding
+from queuey.settings.users import is_loopback
 from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
 from queuey.storage.cassandra.admin.quorum_overlap import Copies, Meeting, meeting, quorum
 from queuey.storage.cassandra.consistency_levels import usual
@@ -67,7 +67,7 @@ def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
     if not gaps:
         return Finding("access", "ok", f"by password, encrypted, as user {options.user}")
     text = f"connected {' and '.join(gaps)}"
-    if all(_is_loopback(host) for host in target.hosts):
+    if all(is_loopback(host) for host in target.hosts):
         return Finding("access", "ok", f"{text}, on this machine only")
     return Finding(
         "access", "warn", text, "Any program that reaches the port can do so: see cassandra_user and cassandra_tls."
@@ -207,10 +207,3 @@ def _in(name: str) -> str:
 def _number(version: str) -> tuple[int, ...]:
     parts = version.split("-", 1)[0].split(".")
     return tuple(int(part) for part in parts[:2] if part.isdecimal())
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
