@@ -82,8 +82,8 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefetch_messages: Messages that a worker fetches in advance, over all partitions.
         prefetch_bytes: Bytes of their bodies.
         discover: Time between two searches for new queues and partitions.
-        revoke_timeout: How long a rebalance waits for the current message of a partition that moves. After that the
-            next owner handles the message again.
+        revoke_timeout: How long a rebalance waits for a partition that moves: four fifths for its current message, the
+            rest to commit. After that the next owner handles the message again.
         drain: How long a stop waits for messages that are being handled.
         metrics (none): Address to serve Prometheus metrics on: `127.0.0.1:9400`; port 0 takes a free one.
         log: Format of the log, which goes to standard error.

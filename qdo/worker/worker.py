@@ -150,7 +150,8 @@ class Worker:
     def run(self) -> int:
         """Serves in a new event loop; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
 
-        Client and coordinator are closed then as well, for they belong to that loop. Of the main thread only.
+        Client and coordinator are closed then as well, for they belong to that loop. Of the main thread only. An async
+        handler that swallows its cancellation keeps it from returning; ``qdo work`` ends all the same.
         """
         return asyncio.run(self._serve_alone())
 
@@ -167,7 +168,8 @@ class Worker:
         When the calling task is cancelled, the running handlers are given up, and what was handled before is recorded.
 
         Args:
-            signals: SIGTERM and SIGINT end it: the first drains, the second ends the process at once with code 1.
+            signals: SIGTERM and SIGINT end it: the first drains, the second ends the process at once with code 1,
+                also while a handler blocks the event loop.
 
         Returns:
             An exit code; see :mod:`qdo.worker.exit_codes`.
