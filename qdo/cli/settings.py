@@ -35,6 +35,8 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     Which messages:
         queue: A queue; several may be given.
         pattern: All queues whose names match, also future ones: `crash-*`, `job-?`; several may be given.
+        wait_for_queue: How long the worker waits for one of its queues to exist, if no `pattern` is given. Then it ends
+            with code 1; 0: it waits for ever.
         start: Where a group without an offset begins: with the oldest message, or with new messages only.
 
     Group:
@@ -98,6 +100,7 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     handler: str | None = None
     queue: tuple[str, ...] = ()
     pattern: tuple[str, ...] = ()
+    wait_for_queue: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
     start: Literal["earliest", "latest"] = "earliest"
     group: Annotated[str | None, Meta(min_length=1)] = None
     coordination: Annotated[str, Meta(min_length=1)] = "local:"

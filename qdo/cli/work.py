@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from qdo.cli.opening import make_coordinator, open_client
 from qdo.cli.options import with_settings
 from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
+from queuey.client import ClientError, NotAllowed
+from queuey.client.lookup import look_up
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
@@ -35,6 +38,9 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 log = logging.getLogger("qdo.cli")
+
+MAX_NAMES = 1000
+"""Names of queues that a misspelled name is compared with."""
 
 
 @app.command()
@@ -60,16 +66,48 @@ async def _serve(settings: WorkSettings) -> int:
         async with open_client(settings) as client:
             with _served_metrics(settings.metrics) as registry:
                 worker = _worker(settings, client, coordinator, registry)
+                watching = asyncio.create_task(_stop_without_queue(worker, client, settings))
                 try:
                     end_at_once_if_told()
                     async with ended_if_blocked(max(settings.stalled_after, coordinator.session_timeout)):
-                        return await worker.serve(signals=True)
+                        code = await worker.serve(signals=True)
+                    return exit_codes.FAILED if watching.done() and watching.result() else code
                 except HandlerError as error:
                     # It could be found and called, so this may pass: a supervisor should try again.
                     output.note(f"qdo: {error}")
                     return exit_codes.FAILED
+                finally:
+                    watching.cancel()
     finally:
         await coordinator.close()
+
+
+async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: WorkSettings) -> bool:
+    """Stops the worker if none of its queues exists when the time to wait for one is over; returns whether it did."""
+    if settings.pattern or not settings.wait_for_queue:
+        return False
+    while True:
+        await asyncio.sleep(settings.wait_for_queue)
+        try:
+            named = await look_up(client, settings.queue)
+            if named.found or named.hidden:
+                return False
+            names = (await client.name_page(limit=MAX_NAMES)).names
+            break
+        except NotAllowed:
+            names = ()
+            break
+        except ClientError as error:
+            log.debug("waiting for a queue: %s", error)
+    missing = ", ".join(settings.queue)
+    alike = sorted({name for wanted in settings.queue for name in get_close_matches(wanted, names)})
+    hint = f" Is {' or '.join(alike)} meant?" if alike else ""
+    output.note(
+        f"qdo: there is no queue {missing}, after {settings.wait_for_queue:g} s.{hint} Create it: queuey queue create; "
+        "or wait longer: --wait-for-queue"
+    )
+    worker.stop()
+    return True
 
 
 def _worker(

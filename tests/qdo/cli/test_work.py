@@ -191,6 +191,41 @@ def test_metrics_address_that_is_taken(hire: Hire, served: Served, queue: str) -
         assert worker.log == [f"qdo: metrics cannot be served on 127.0.0.1:{served.port}: Address already in use\n"]
 
 
+def test_a_worker_whose_queues_do_not_exist_ends(hire: Hire, queue: str) -> None:
+    """After the time to wait, with the code of failures, and a name that is close to what was given."""
+    wrong = f"{queue[:-1]}~"
+    with hire("handlers:handle", "--queue", wrong, "--queue", "no", "--wait-for-queue", "0.2") as worker:
+        assert worker.ended() == 1
+        assert f"qdo: there is no queue {wrong}, no, after 0.2 s. Is {queue} meant?" in "".join(worker.log)
+
+
+@pytest.mark.parametrize("how", ["for ever", "one is there", "a pattern"])
+def test_a_worker_waits_for_a_queue(hire: Hire, client: Client, queue: str, how: str) -> None:
+    """If it is told to wait for ever, if another one of its queues is there, if others may match a pattern."""
+    later = f"{queue}-later"
+    options = {
+        "for ever": ["--wait-for-queue", "0"],
+        "one is there": ["--wait-for-queue", "0.1", "--queue", queue],
+        "a pattern": ["--wait-for-queue", "0.1", "--pattern", f"{later}-*"],
+    }[how]
+    with hire("handlers:handle", "--queue", later, "--discover", "0.1", *options) as worker:
+        worker.logged(f"queues that do not exist: {later}")
+        client.create_queue(later, partitions=1)
+        client.send(later, "here")
+        assert worker.said(1) == ["handled 1 here"]
+        assert worker.end() == 0
+
+
+def test_a_queue_that_a_key_does_not_show_is_waited_for(hire: Hire, served: Served, queue: str) -> None:
+    """It may exist, so the worker does not say that it does not."""
+    words = ["app", "key-add", "queuey", "--allow", "read,claim", "--queues", "others-*", "--data", str(served.data)]
+    with served.command(*words, "--json") as made:
+        hire.variables["QUEUEY_KEY"] = json.loads(made.communicate()[0])["secret"]
+    with hire("handlers:handle", "--queue", queue, "--wait-for-queue", "0.1") as worker:
+        worker.logged(f"may see them: {queue}")
+        assert worker.end() == 0
+
+
 @pytest.fixture
 def two(hire: Hire, queue: str) -> Iterator[tuple[Working, Working]]:
     """Two workers of one group."""
