@@ -8,12 +8,13 @@ An assignment is
 * sticky: of all assignments that are as even, it is one that moves the fewest partitions;
 * the same wherever it is computed, whatever order members and partitions come in.
 
-Members say which queues they want, and the leader looks up which there are.
+Members say which queues they want and may see, and the leader looks up which there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from qdo.assignment.balancing import balance
@@ -22,8 +23,9 @@ from qdo.assignment.partition_choice import choose_partitions
 from qdo.assignment.partition_pools import gather
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 
-__all__ = ["AssignmentPlan", "assign", "plan"]
+__all__ = ["AssignmentPlan", "assign", "plan", "reported"]
 
 
 class AssignmentPlan(NamedTuple):
@@ -32,10 +34,12 @@ class AssignmentPlan(NamedTuple):
     Attributes:
         target: The target.
         recheck: When the next absent member's time is over, seconds since 1970; None: no member is absent.
+        unseen: Queues that are wanted and may exist, but that no member which wants them may see.
     """
 
     target: TargetAssignment
     recheck: float | None
+    unseen: frozenset[Queue] = frozenset()
 
 
 def assign(
@@ -65,8 +69,13 @@ def plan(
     target: TargetAssignment | None,
     now: float,
     grace: float,
+    absent: AbstractSet[Queue] = frozenset(),
 ) -> AssignmentPlan:
     """Returns what the target is to be, which is the present one if that is right.
+
+    A queue that any member sees goes to members that want it and may see it. If there are none, and the queue may
+    exist, its partitions stay with their owners. A member that does not say what it sees is taken to see what the
+    leader does.
 
     A static member that is gone keeps its partitions for a while, so that its return moves nothing. Meanwhile other
     members neither lose partitions to it nor get any of its.
@@ -75,10 +84,11 @@ def plan(
 
     Args:
         members: The present members.
-        queues: The existing queues, with their partitions.
+        queues: The queues that the leader sees, with their partitions.
         target: The present one.
         now: Seconds since 1970.
         grace: Seconds for which absent static members keep what they have.
+        absent: Queues that do not exist, by what the service said.
     """
     before = TargetAssignment() if target is None else target
     members = {name: member for name, member in members.items() if not member.leaving}
@@ -89,16 +99,43 @@ def plan(
     }
     since = {member: instant for member, instant in since.items() if instant + grace > now}
     kept = {partition: member for partition, member in before.owners.items() if member in since}
-    # Of members that want the same each is looked up once: they share one mapping.
+    others = reported(members.values())
+    seen = {queue: count for queue, count in others.items() if queue not in absent} | dict(queues)
+    # Of members that want and may see the same each is looked up once: they share one mapping.
     wanted = {
-        each: {queue: count for queue, count in queues.items() if each.takes(queue)}
-        for each in {member.wants for member in members.values()}
+        each: {
+            queue: count
+            for queue, count in (queues if sight is None else seen).items()
+            if wants.takes(queue) and (sight is None or sight.covers(queue.name))
+        }
+        for each, (wants, sight) in {_kind(member): (member.wants, member.sight) for member in members.values()}.items()
     }
-    owners = (
-        assign({name: wanted[member.wants] for name, member in members.items()}, before.owners, reserved=since) | kept
-    )
+    known = absent | set[Queue]().union(*wanted.values())
+    stay = {
+        partition: name
+        for partition, name in before.owners.items()
+        if partition.queue not in known and name in members and members[name].wants.takes(partition.queue)
+    }
+    named = {Queue(one.service, one.application, name) for one, _ in wanted for name in one.names}
+    unseen = frozenset(named | {partition.queue for partition in stay}) - known
+    assigned = assign({name: wanted[_kind(member)] for name, member in members.items()}, before.owners, reserved=since)
+    owners = assigned | kept | stay
     holders = set(kept.values())
-    absent = {member: instant for member, instant in since.items() if member in holders}
+    away = {member: instant for member, instant in since.items() if member in holders}
     static = frozenset(name for name, member in members.items() if member.static)
-    recheck = min(absent.values()) + grace if absent else None
-    return AssignmentPlan(TargetAssignment(owners, absent, static), recheck)
+    recheck = min(away.values()) + grace if away else None
+    return AssignmentPlan(TargetAssignment(owners, away, static), recheck, unseen)
+
+
+def _kind(member: Member) -> tuple[Subscription, tuple[str, ...] | None]:
+    return member.wants, None if member.sight is None else member.sight.patterns
+
+
+def reported(members: Iterable[Member]) -> dict[Queue, int]:
+    """Returns the queues that members see and the leader may not, with their partitions."""
+    found: dict[Queue, int] = {}
+    for member in members:
+        for name, count in member.sight.others.items() if member.sight is not None else ():
+            queue = Queue(member.wants.service, member.wants.application, name)
+            found[queue] = max(count, found.get(queue, 0))
+    return found

@@ -24,6 +24,7 @@ from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.manual_assignment import ManualAssignment
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.consumer.rebalance.queue_discovery import QueueFinder
+from qdo.consumer.refusals import Refusals
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, Coordinator, HandlingNote
 from qdo.errors import InvalidArgument, NotOwner, QdoError
@@ -122,6 +123,7 @@ class AsyncConsumer:
         if coordinator is not None and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
         self._buffer = FetchBuffer()
+        self._refusals = Refusals()
         self._finder = QueueFinder(
             client,
             wants,
@@ -129,6 +131,7 @@ class AsyncConsumer:
             prepare=self._take_over,
             changed=self._recheck,
             failed=self._fail,
+            refusals=self._refusals,
         )
         self._fetcher = Fetcher(
             client,
@@ -137,6 +140,7 @@ class AsyncConsumer:
             arrived=self._signal.set,
             missing=self._finder.soon,
             failed=self._fail,
+            refusals=self._refusals,
         )
         self._listener = PartitionListener(
             self._buffer,
@@ -415,6 +419,16 @@ class AsyncConsumer:
         if self._coordinator is None:
             raise InvalidArgument("this consumer has no group: give it a coordinator")
         return self._coordinator
+
+    @property
+    def refused(self) -> float:
+        """Seconds for which the service has refused reads, or the list of queues, to the client's credential."""
+        return self._refusals.seconds
+
+    @property
+    def unseen(self) -> frozenset[str]:
+        """Queues that may exist, but that no member which wants them may see; known to the group's leader only."""
+        return frozenset(queue.name for queue in self._finder.unseen)
 
     @property
     def service(self) -> str:

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -46,6 +47,24 @@ target, or the owner of a partition that could not be taken."""
 Listen = Callable[[Event], None]
 
 
+class Sight(msgspec.Struct, frozen=True):
+    """The queues that a member's credential may see.
+
+    Attributes:
+        patterns: Of their names; ``*`` stands for any text.
+        others: Queues that the member wants and found, with their partitions, as far as the leader may not see them.
+    """
+
+    patterns: tuple[str, ...] = ()
+    others: Mapping[str, int] = {}
+
+    def covers(self, name: str) -> bool:
+        """Returns whether the patterns match a name."""
+        return "*" in self.patterns or any(
+            fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]")) for pattern in self.patterns
+        )
+
+
 class Member(msgspec.Struct, frozen=True):
     """A member as other members see it.
 
@@ -55,6 +74,7 @@ class Member(msgspec.Struct, frozen=True):
         static: It chose its name and keeps its partitions for a while when it is gone.
         since: When it joined, seconds since 1970.
         leaving: It finishes its running messages, and must get no partitions.
+        sight: What it may see; None: it is an older program, which does not say it.
     """
 
     id: str
@@ -62,6 +82,7 @@ class Member(msgspec.Struct, frozen=True):
     static: bool = False
     since: float = 0.0
     leaving: bool = False
+    sight: Sight | None = None
 
 
 class TargetAssignment(msgspec.Struct, frozen=True):
@@ -163,6 +184,25 @@ class Session(abc.ABC):
 
         Raises:
             CoordinationLost, SessionLost
+        """
+
+    @abc.abstractmethod
+    async def leader(self) -> Member | None:
+        """Returns the member that leads, None if none does. A ``changed`` event follows when that or its sight changes.
+
+        Costs the same however many members the group has, on services for many machines.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
+
+    @abc.abstractmethod
+    async def set_sight(self, sight: Sight) -> None:
+        """Changes what others see of this member.
+
+        Raises:
+            CoordinationLost: It was changed or not.
+            SessionLost
         """
 
     @abc.abstractmethod

@@ -44,6 +44,8 @@ class WorkerMetrics(Collector):
         oldest: Seconds since the oldest message in flight was begun, at the last check.
         lag: Messages that are not yet committed, by partition, as last measured.
         owned: Partitions owned at the last check.
+        refused: Seconds for which the service has refused the worker's credential, at the last check.
+        unseen: If the worker leads its group: queues that no member which wants them may see.
     """
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
@@ -52,8 +54,8 @@ class WorkerMetrics(Collector):
         self._rebalances: Counter[str] = Counter()
         self._cells: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(BUCKETS) + 2))
         self.in_flight = 0
-        self.owned = 0
-        self.oldest = 0.0
+        self.owned = self.unseen = 0
+        self.oldest = self.refused = 0.0
         self.lag: Mapping[Partition, int] = {}
         self._registry = registry
         if registry is not None:
@@ -108,6 +110,10 @@ class WorkerMetrics(Collector):
         text = "Age of the message in hand that was begun first."
         yield GaugeMetricFamily("qdo_message_in_flight_age_seconds", text, value=self.oldest)
         yield GaugeMetricFamily("qdo_partitions_owned", "Partitions owned.", value=self.owned)
+        text = "Time for which the service has refused the worker's credential."
+        yield GaugeMetricFamily("qdo_refused_seconds", text, value=self.refused)
+        text = "Queues that no member of the group which wants them may see, known to its leader."
+        yield GaugeMetricFamily("qdo_unseen_queues", text, value=self.unseen)
         lag = GaugeMetricFamily("qdo_lag_messages", "Messages not yet committed.", labels=("queue", "partition"))
         for partition, number in sorted(self.lag.items()):
             lag.add_metric((partition.queue.name, str(partition.number)), number)

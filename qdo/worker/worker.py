@@ -321,6 +321,13 @@ class Worker:
             await asyncio.sleep(self.settings.commit_seconds)
             self._handling.glance()
             self.metrics.owned = len(self.consumer.assignment)
+            self.metrics.unseen = len(self.consumer.unseen)
+            self.metrics.refused = self.consumer.refused
+            if self.metrics.refused >= self.settings.stalled_after:
+                text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
+                logger.critical(text, self.metrics.refused)
+                self._code = self._code or exit_codes.FAILED
+                self._stop()
 
     async def _measure_lag(self) -> None:
         while True:

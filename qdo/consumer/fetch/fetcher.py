@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from qdo.consumer.fetch.fetch_buffer import FetchBuffer
 from qdo.consumer.owned_partition import OwnedPartition
+from qdo.consumer.refusals import Refusals
 from qdo.consumer.settings import ConsumerSettings
 from qdo.partitions import Partition, Queue
 from qdo.tasks import cancel, start
@@ -32,6 +33,8 @@ from queuey.client import (
     AsyncClient,
     ClientError,
     Message,
+    NotAllowed,
+    NotAuthenticated,
     Page,
     Query,
     QueueNotFound,
@@ -261,8 +264,9 @@ class Fetcher:
         buffer: Where messages go.
         settings: How much to read.
         arrived: Called when there is something new on the fetch buffer.
-        missing: Called when a queue was found to be gone.
+        missing: Called when a queue was found to be gone, or must not be read.
         failed: Called with an error that does not pass without help.
+        refusals: Gets what the service refuses.
     """
 
     def __init__(
@@ -274,7 +278,9 @@ class Fetcher:
         arrived: Callable[[], None],
         missing: Callable[[], None],
         failed: Callable[[Exception], None],
+        refusals: Refusals,
     ) -> None:
+        self._refusals = refusals
         self._client = client
         self._buffer = buffer
         self._settings = settings
@@ -307,6 +313,9 @@ class Fetcher:
         self._queues[queue] -= 1
         if not self._queues[queue]:
             del self._queues[queue]
+            self._forget_trouble(queue.name)
+        if not self._queues:
+            self._forget_trouble("")
 
     def leave(self, row: OwnedPartition) -> None:
         """Takes a partition out of the call that it is part of; a call without partitions is cancelled."""
@@ -407,7 +416,7 @@ class Fetcher:
                 self._take_page(pending_call, here, read.page)
             elif read.error is not None:
                 self._trouble(queue.name, read.error)
-                if isinstance(read.error, QueueNotFound):
+                if isinstance(read.error, QueueNotFound | NotAllowed):
                     self._missing()
                 self._rest(here.values(), read.error)
         if self._buffer.count != before:
@@ -450,6 +459,8 @@ class Fetcher:
         self._trouble("", error)
         if not (isinstance(error, ClientError) and error.temporary):
             self._failed(error)
+        if isinstance(error, NotAuthenticated):
+            self._missing()
         for queue in pending_call.rows:
             self._rest(pending_call.mine(queue).values(), error)
 
@@ -468,14 +479,20 @@ class Fetcher:
 
     def _trouble(self, name: str, error: Exception) -> None:
         """Says once that reads of a queue (without a name: all) fail."""
+        if isinstance(error, NotAuthenticated | NotAllowed):
+            self._refusals.note(name)
         if name not in self._troubled:
             self._troubled.add(name)
             log.warning("reads of %s fail and are retried: %s", name or "the service", error)
 
     def _restored(self, name: str) -> None:
         if name in self._troubled:
-            self._troubled.discard(name)
+            self._forget_trouble(name)
             log.info("reads of %s work again", name or "the service")
+
+    def _forget_trouble(self, name: str) -> None:
+        self._troubled.discard(name)
+        self._refusals.over(name)
 
 
 def _queries(pending_call: InFlightCall) -> list[Query]:

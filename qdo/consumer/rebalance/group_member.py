@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
+from qdo.assignment import reported
 from qdo.consumer.rebalance.member_states import (
     Cause,
     ComputedPlan,
@@ -30,7 +32,7 @@ from qdo.consumer.rebalance.partition_table import (
     SessionEvents,
     SessionOptions,
 )
-from qdo.coordination import Coordinator, Event, Member, Session
+from qdo.coordination import Coordinator, Event, Member, Session, Sight
 from qdo.errors import (
     CoordinationError,
     CoordinationIncompatible,
@@ -50,18 +52,37 @@ SOON = 0.1
 
 
 class QueueLookup(Protocol):
-    """Looks queues up for a member that leads, and makes it check again when it has found other queues."""
+    """Looks queues up for a member, and makes it check again when it has found others."""
 
     @property
     def own(self) -> Subscription:
         """What the member itself wants."""
 
     @property
-    def found(self) -> Mapping[Queue, int] | None:
-        """The queues that are there, with their partitions; None: that is not known yet."""
+    def sight(self) -> Sight:
+        """What the member may see, for others."""
 
-    def look_up(self, wanted: Collection[Subscription]) -> None:
-        """Says what members want; nothing: the member does not lead. Costs nothing when it says the same again."""
+    @property
+    def found(self) -> Mapping[Queue, int] | None:
+        """For a leader: the queues that it sees, with their partitions; None: that is not known yet."""
+
+    @property
+    def absent(self) -> AbstractSet[Queue]:
+        """For a leader: queues that it was asked for and that do not exist."""
+
+    def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
+        """The member leads; costs nothing when it is called again.
+
+        Args:
+            wanted: What members want.
+            held: Queues that have owners and that no other member sees: it must know whether they exist.
+        """
+
+    def follow(self, leader: Sight | None) -> None:
+        """Another member leads, which may see this; None: it does not say what, or none leads."""
+
+    def warn(self, unseen: AbstractSet[Queue]) -> None:
+        """These queues are wanted and may exist, but no member may see them."""
 
 
 class GroupSession:
@@ -72,7 +93,8 @@ class GroupSession:
         events: What the session reports.
         owner: Works on the partitions.
         options: How to behave.
-        queues: Looks queues up while the member leads.
+        queues: Looks queues up.
+        sight: What others see of the member's sight.
 
     Attributes:
         table: Its partitions.
@@ -85,6 +107,7 @@ class GroupSession:
         owner: Owner,
         options: SessionOptions,
         queues: QueueLookup,
+        sight: Sight | None = None,
     ) -> None:
         self.table = PartitionTable(session, owner, options, events)
         self._session = session
@@ -92,6 +115,7 @@ class GroupSession:
         self._events = events
         self._options = options
         self._queues = queues
+        self._reported = sight
         self._claiming: asyncio.Task[None] | None = None
         self._claim_again = False
         self._failed_claims = 0
@@ -182,6 +206,9 @@ class GroupSession:
         todo = partition_changes(await self._session.assignment(), self.table.states)
         self.table.give_up(todo.give_up)
         self._claim(todo.claim)
+        if self._reported != (sight := self._queues.sight):
+            await self._session.set_sight(sight)
+            self._reported = sight
         if await self._session.lead():
             try:
                 return await self._lead()
@@ -190,7 +217,8 @@ class GroupSession:
                 log.exception("no assignment is made: the group uses a newer format. Upgrade this program")
                 return None
         self._planned = None
-        self._queues.look_up(())
+        leader = await self._session.leader()
+        self._queues.follow(None if leader is None else leader.sight)
         return None
 
     async def _lead(self) -> float | None:
@@ -201,8 +229,10 @@ class GroupSession:
         """
         target = await self._session.target()
         members = await self._session.members()
-        self._queues.look_up({member.wants for member in members.values()})
-        queues = self._queues.found
+        held = set[Queue]() if target.target is None else {each.queue for each in target.target.owners}
+        wanted = {member.wants for member in members.values()}
+        self._queues.look_up(wanted, held - reported(members.values()).keys())
+        queues, absent = self._queues.found, self._queues.absent
         if queues is None:
             return None
         now = asyncio.get_running_loop().time()
@@ -212,11 +242,14 @@ class GroupSession:
             target=target.target,
             planned=self._planned,
             now=self._options.now(),
-            age=self._settling.age((members, queues), now, at_work=target.target is not None),
+            age=self._settling.age((members, queues, absent), now, at_work=target.target is not None),
             settle=self._options.settle,
             grace=self._options.grace,
+            absent=absent,
         )
         orders = decide_as_leader(view)
+        if orders.planned is not None and orders.planned is not self._planned:
+            self._queues.warn(orders.planned.unseen)
         self._planned = orders.planned
         if orders.target is not None:
             await self._session.set_target(orders.target, target.version)
@@ -438,7 +471,8 @@ class GroupMember:
     async def _join_once(self) -> GroupSession:
         """Joins under a new session."""
         events = SessionEvents(lambda event: self._on_event(events, event))
-        member = Member(self._member, self._queues.own, self._static, self._options.now())
+        sight = self._queues.sight
+        member = Member(self._member, self._queues.own, self._static, self._options.now(), sight=sight)
         # Only at the first time: two that run under one name would put each other out for ever.
         replace = self._static and self._group_session is None
         joining = asyncio.create_task(self._coordinator.join(member, events, replace=replace))
@@ -449,7 +483,7 @@ class GroupMember:
             start(_leave_when_joined(joining), self._strays)
             raise
         self._events = events
-        self._group_session = GroupSession(session, events, self._owner, self._options, self._queues)
+        self._group_session = GroupSession(session, events, self._owner, self._options, self._queues, sight)
         self.table = self._group_session.table
         self._move("joined")
         if events.lost.is_set():

@@ -1,11 +1,11 @@
 """Which queues a group subscribes to, and how many partitions each has now.
 
-The member that leads looks them up for all, by a :class:`QueueFinder`::
+Every member has a :class:`QueueFinder`. That of the leader looks queues up for all members. The others find out what
+they themselves may see, and look up for the leader what it may not::
 
-    idle ──look_up(wanted)──► looking ──found──► resting ──time over, asked, or wanted more──► looking
-      ▲                         │ ▲ │               │
-      │                         │ └─┴─failed, later─┘
-      └───────────look_up(nothing): it leads no more┘
+    idle ──look_up, follow──► looking ──found──► resting ──time over, asked, or something else is wanted──► looking
+                                ▲ │
+                                └─┴─failed, later
 """
 
 from __future__ import annotations
@@ -13,24 +13,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Set as AbstractSet
+from itertools import islice
 from random import uniform
 
 import msgspec
 
+from qdo.consumer.refusals import Refusals
+from qdo.coordination import Sight
 from qdo.errors import CoordinationLost, QdoError, StoreChanged
 from qdo.partitions import Queue
 from qdo.subscriptions import Subscription
 from qdo.tasks import happens
-from queuey.client import AsyncClient, ClientError, NotAllowed, NotFound, QueueNotFound, RetryPolicy
-from queuey.client import Queue as Described
+from queuey.client import AsyncClient, ClientError, InvalidRequest, NotAllowed, NotAuthenticated, NotFound, RetryPolicy
+from queuey.client.lookup import look_up
 
 log = logging.getLogger("qdo.consumer")
 
-ONE_BY_ONE = 5
-"""At most so many queues are looked up by one call each; for more, a listing is read."""
 LISTED = 1000
 """Queues in one page of the listing."""
+LISTS = "/"
+"""Under this, refusals to say which queues there are; no queue has such a name."""
+MAX_OTHERS = 5000
+"""Queues that a member reports at most: with the longest names they fit into a node of ZooKeeper."""
 SHORTEST = 1.0
 """The least seconds between two look-ups, however often one is asked for."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
@@ -38,7 +43,7 @@ _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
 
 
 async def discover(client: AsyncClient, subscription: Subscription, *, listed: int = LISTED) -> dict[str, int]:
-    """Returns the number of partitions of each wanted queue that exists now.
+    """Returns the number of partitions of each wanted queue that the caller sees.
 
     Args:
         client: To ask the service with.
@@ -48,13 +53,23 @@ async def discover(client: AsyncClient, subscription: Subscription, *, listed: i
     Raises:
         ClientError: The service cannot say.
     """
-    try:
-        return await _listed(client, subscription, listed)
-    except NotAllowed:
-        # A caller that may read another application's queues may not list them.
-        if subscription.patterns:
-            raise
-    return await _informed(client, subscription.names)
+    return (await _find(client, subscription, subscription.names, listed))[0]
+
+
+async def _find(
+    client: AsyncClient, subscription: Subscription, names: Iterable[str], listed: int = LISTED
+) -> tuple[dict[str, int], frozenset[str]]:
+    """Returns the partitions of the wanted queues that the caller sees, and which of the names no queue has."""
+    found: dict[str, int] = {}
+    for text in subscription.stretches():
+        start: str | None = text
+        while start is not None and start.startswith(text):
+            page = await client.queue_page(start=start or None, limit=listed)
+            found |= {queue.name: queue.partitions for queue in page.queues if subscription.wants(queue.name)}
+            start = page.next
+    named = await look_up(client, set(names) - found.keys())
+    found |= {name: queue.partitions for name, queue in named.found.items() if subscription.wants(name)}
+    return found, named.absent
 
 
 async def identify(client: AsyncClient) -> str:
@@ -72,65 +87,27 @@ async def identify(client: AsyncClient) -> str:
         ) from error
 
 
-async def ask(client: AsyncClient, subscription: Subscription) -> None:
-    """Checks that the service says which queues there are; costs it one small read.
+async def visible(client: AsyncClient, subscription: Subscription) -> tuple[str, ...]:
+    """Returns patterns of the queues that the caller may see; costs the service one small read.
+
+    A caller that may read another application's queues may not list them: the patterns are names then.
 
     Raises:
-        ClientError: It does not.
+        ClientError: The service refuses to say which queues there are.
     """
     try:
-        await client.queue_page(limit=1)
-    except NotAllowed:
+        return (await client.queue_page(limit=1)).patterns or ("*",)
+    except (NotAllowed, InvalidRequest):
         if subscription.patterns:
             raise
-        await _informed(client, sorted(subscription.names)[:1])
-
-
-async def _informed(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:
-    """Asks for each queue separately, which costs the service more than a listing."""
-    found: dict[str, int] = {}
-    for name in sorted(names):
-        with suppress(QueueNotFound):
-            found[name] = (await client.info(name)).partitions
-    return found
-
-
-async def _listed(client: AsyncClient, subscription: Subscription, limit: int) -> dict[str, int]:
-    found: dict[str, int] = {}
-    stretches = subscription.stretches()
-    names = sorted(name for name in subscription.names if not name.startswith(tuple(stretches)))
-    if len(names) > ONE_BY_ONE:
-        await _walk(client, subscription, names[0], names[-1], found, limit)
-    else:
-        for name in names:
-            await _walk(client, subscription, name, name, found, 1)
-    for text in stretches:
-        await _walk(client, subscription, text, text + "\U0010ffff", found, limit)
-    return found
-
-
-async def _walk(
-    client: AsyncClient,
-    subscription: Subscription,
-    first: str,
-    last: str,
-    found: dict[str, int],
-    limit: int,
-) -> None:
-    """Goes through the listing, which is sorted by code points, from one name to another."""
-    start: str | None = first
-    while start is not None and start <= last:
-        page = await client.queue_page(start=start or None, limit=limit)
-        found |= {queue.name: queue.partitions for queue in page.queues if _fits(queue, last, subscription)}
-        start = page.next
-
-
-def _fits(queue: Described, last: str, subscription: Subscription) -> bool:
-    return queue.name <= last and subscription.wants(queue.name)
+        named = await look_up(client, subscription.names)
+        if seen := named.found.keys() | named.absent:
+            return tuple(sorted(seen))
+        raise
 
 
 class QueueFinder:
-    """Finds the queues that the members of a group want: now and then, and when asked to.
+    """Finds queues now and then, and when asked to: those that all members want if its own member leads.
 
     Args:
         client: To ask the service with.
@@ -138,11 +115,16 @@ class QueueFinder:
             up.
         every: Seconds between look-ups.
         prepare: Awaited with the id of the service's store whenever its member begins to lead, before it says anything.
-        changed: Called when other queues were found.
+        changed: Called when other queues were found, or the member may see others.
         failed: Called when it cannot find any until an operator fixes the cause.
+        refusals: Gets what the service refuses.
 
     Attributes:
         own: The same; names the service's store as soon as :meth:`begin` has asked for it.
+        sight: What its own member may see.
+        found: While it leads: the queues that the last look-up found, with their partitions; None: there was none yet.
+        absent: While it leads: queues that were asked for and do not exist.
+        unseen: While it leads: queues that may exist, but that no member which wants them may see.
     """
 
     def __init__(
@@ -154,28 +136,31 @@ class QueueFinder:
         prepare: Callable[[str], Awaitable[None]],
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
+        refusals: Refusals,
     ) -> None:
         self.own = own
+        self.sight = Sight()
+        self.found: Mapping[Queue, int] | None = None
+        self.absent: AbstractSet[Queue] = frozenset()
+        self.unseen: AbstractSet[Queue] = frozenset()
         self._client = client
         self._every = every
         self._prepare = prepare
         self._changed = changed
         self._failed = failed
+        self._refusals = refusals
         self._wanted: Collection[Subscription] = ()
-        self._found: Mapping[Queue, int] | None = None
-        self._missing: frozenset[str] = frozenset()
+        self._held: AbstractSet[Queue] = frozenset()
+        self._leader: Sight | None = None
+        self._prepared = False
+        self._missing: AbstractSet[str] = frozenset()
         self._foreign: set[tuple[str, str]] = set()
         self._asked = asyncio.Event()
         self._more = asyncio.Event()
-        self._leads = asyncio.Event()
-
-    @property
-    def found(self) -> Mapping[Queue, int] | None:
-        """The queues that the last look-up found, with their partitions; None: there was none yet."""
-        return self._found
+        self._begun = asyncio.Event()
 
     async def begin(self) -> None:
-        """Asks for the id of the service's store, and whether it lists queues, until it answers.
+        """Asks for the id of the service's store, and which queues it shows, until it answers.
 
         Raises:
             ClientError: The service refuses.
@@ -186,7 +171,7 @@ class QueueFinder:
             try:
                 service = await identify(self._client)
                 if self.own:
-                    await ask(self._client, self.own)
+                    self.sight = Sight(await visible(self._client, self.own))
                 self.own = msgspec.structs.replace(self.own, service=service)
             except ClientError as error:
                 if not error.temporary:
@@ -194,73 +179,147 @@ class QueueFinder:
                 failures += 1
                 await self._pause_after(failures, "the service does not answer now, trying on", error)
 
-    def look_up(self, wanted: Collection[Subscription]) -> None:
-        """Says what members want; nothing: the member does not lead."""
-        if set(wanted) == set(self._wanted):
+    def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
+        """The member leads, and members want this; of queues that have owners it is asked whether they exist."""
+        self._held = held
+        if set(wanted) != set(self._wanted):
+            self._wanted = wanted
+            self._look_now()
+
+    def follow(self, leader: Sight | None) -> None:
+        """Another member leads, which may see this."""
+        if not self._wanted and self._begun.is_set() and leader == self._leader:
             return
-        self._wanted = wanted
-        if wanted:
-            self._leads.set()
-            self._more.set()
-            self._asked.set()
-        else:
-            self._leads.clear()
-            self._found = None
+        self._leader = leader
+        self._wanted, self.found, self.absent, self._prepared = (), None, frozenset(), False
+        self.warn(frozenset())
+        self._look_now()
+
+    def _look_now(self) -> None:
+        for event in (self._begun, self._more, self._asked):
+            event.set()
+
+    def warn(self, unseen: AbstractSet[Queue]) -> None:
+        """Says once that no member may see these queues."""
+        if new := unseen - self.unseen:
+            log.warning(
+                "no member that wants these queues may see them: %s. If they exist, their partitions stay with their "
+                "owners, and no others are assigned. Run a worker with a key for them",
+                ", ".join(sorted(queue.name for queue in new)),
+            )
+        self.unseen = unseen
 
     def soon(self) -> None:
-        """Asks for a look-up, because a queue was found to be gone."""
+        """Asks for a look-up, because a queue was found to be gone, or hidden."""
         self._asked.set()
 
     async def run(self) -> None:
         """Looks queues up until it is stopped."""
         failures = 0
         while True:
-            await self._leads.wait()
+            await self._begun.wait()
             self._asked.clear()
             self._more.clear()
+            before = self.sight, self.found, self.absent
             try:
                 await self._check_once()
-                failures = 0
-            except (ClientError, QdoError) as error:
-                failures += 1
-                if not (error.temporary if isinstance(error, ClientError) else isinstance(error, CoordinationLost)):
-                    self._failed(error)
-                await self._pause_after(failures, "cannot look for queues now, trying on", error)
-            except Exception:
-                log.exception("queues could not be read from the service")
+                failures, failure = 0, None
+            except Exception as error:  # noqa: BLE001 - it is logged, and looking goes on
+                failures, failure = failures + 1, error
+                self._handle_failure(error)
+            if before != (self.sight, self.found, self.absent):
+                self._changed()
+            if failure is None:
                 await self._pause()
             else:
-                await self._pause()
+                await self._pause_after(failures, "cannot look for queues now, trying on", failure)
+
+    def _handle_failure(self, error: Exception) -> None:
+        if not isinstance(error, ClientError | QdoError):
+            log.error("queues could not be read from the service", exc_info=error)
+        elif not (error.temporary if isinstance(error, ClientError) else isinstance(error, CoordinationLost)):
+            self._failed(error)
+        if isinstance(error, NotAuthenticated | NotAllowed):
+            self._blind()
 
     async def _check_once(self) -> None:
-        """Looks queues up once.
+        """Looks once what the member may see, and looks queues up: for all if it leads, else what the leader lacks.
 
         Raises:
             ClientError: The service cannot say.
             StoreChanged: It has another store than before.
             CoordinationError
         """
-        wanted = self.own.with_all(self._wanted)
-        self._log_foreign({(one.service, one.application) for one in self._wanted})
+        wanted, others = self._wanted, dict[str, int]()
+        if wanted:
+            service = await self._identify()
+            if not self._prepared:
+                await self._prepare(service)
+                self._prepared = True
+        patterns = await visible(self._client, self.own)
+        if wanted:
+            await self._find_for_all(wanted)
+        elif self._leader is not None and "*" not in self._leader.patterns:
+            others = await self._find_others(self._leader)
+        self.sight = Sight(patterns, others)
+        if self.own.patterns or any(map(self.sight.covers, self.own.names)):
+            self._refusals.over(LISTS)
+        else:
+            self._refusals.note(LISTS)
+
+    async def _identify(self) -> str:
+        """Returns the id of the service's store.
+
+        Raises:
+            ClientError: The service does not answer.
+            StoreChanged: It has another store than before.
+        """
         service = await identify(self._client)
-        if service != wanted.service:
+        if service != self.own.service:
             raise StoreChanged(
                 f"the service at {self._client.servers[0].root} has the store {service} now, and this member began "
-                f"with {wanted.service}: it has to be started again; all addresses must be of one store"
+                f"with {self.own.service}: it has to be started again; all addresses must be of one store"
             )
-        if self._found is None:
-            await self._prepare(service)
-        counts = await discover(self._client, wanted)
-        if not self._leads.is_set():
+        return service
+
+    async def _find_for_all(self, wanted: Collection[Subscription]) -> None:
+        """Looks queues up for all members.
+
+        Raises:
+            ClientError: The service cannot say.
+        """
+        mine = self.own.service, self.own.application
+        self._log_foreign({(one.service, one.application) for one in wanted})
+        every = self.own.with_all(wanted)
+        held = {queue.name for queue in self._held if queue[:2] == mine}
+        counts, absent = await _find(self._client, every, every.names | held)
+        if not self._wanted:
             return
-        missing = wanted.names - counts.keys()
-        if missing - self._missing:
-            log.warning("queues that do not exist: %s", ", ".join(sorted(missing - self._missing)))
-        self._missing = missing
-        found = {Queue(service, wanted.application, name): count for name, count in counts.items()}
-        if found != self._found:
-            self._found = found
-            self._changed()
+        if new := (absent & every.names) - self._missing:
+            log.warning("queues that do not exist: %s", ", ".join(sorted(new)))
+        self._missing = absent & every.names
+        self.found = {Queue(*mine, name): count for name, count in counts.items()}
+        self.absent = {Queue(*mine, name) for name in absent}
+
+    async def _find_others(self, leader: Sight) -> dict[str, int]:
+        """Returns the queues that its own member wants and the leader may not see.
+
+        Raises:
+            ClientError: The service cannot say.
+        """
+        found = await discover(self._client, self.own)
+        others = {name: count for name, count in sorted(found.items()) if not leader.covers(name)}
+        if len(others) > MAX_OTHERS:
+            text = "the group's leader may not see %d queues that this member wants, and gets the names of %d only"
+            log.warning(text, len(others), MAX_OTHERS)
+        return dict(islice(others.items(), MAX_OTHERS))
+
+    def _blind(self) -> None:
+        """The service refuses to say what there is, so its member sees nothing for now."""
+        self._refusals.note(LISTS)
+        self.sight = Sight()
+        if self._prepared:
+            self.found, self.absent = {}, frozenset()
 
     def _log_foreign(self, works_for: set[tuple[str, str]]) -> None:
         """Says once that members get nothing because they work for something else."""

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from qdo.coordination import Event, Listen, Member, OwnedOffset, Session, TargetAssignment, Versioned
+from qdo.coordination import Event, Listen, Member, OwnedOffset, Session, Sight, TargetAssignment, Versioned
 from qdo.coordination.local import transactions
 from qdo.coordination.local.database import CoordinationFile, FileTransaction
 from qdo.coordination.local.options import LocalOptions
@@ -85,12 +85,24 @@ class LocalSession(Session):
 
     async def lead(self) -> bool:
         """See the contract. Of the members of one machine it is the one whose name comes first."""
-        staying = [name for name, member in (await self.members()).items() if not member.leaving]
-        return min(staying, default=None) == self._member.id
+        leader = await self.leader()
+        return leader is not None and leader.id == self._member.id
+
+    async def leader(self) -> Member | None:
+        """See the contract."""
+        staying = [member for member in (await self.members()).values() if not member.leaving]
+        return min(staying, key=lambda member: member.id, default=None)
+
+    async def set_sight(self, sight: Sight) -> None:
+        """See the contract."""
+        await self._update(msgspec.structs.replace(self._member, sight=sight))
 
     async def retire(self) -> None:
         """See the contract."""
-        self._member = msgspec.structs.replace(self._member, leaving=True)
+        await self._update(msgspec.structs.replace(self._member, leaving=True))
+
+    async def _update(self, member: Member) -> None:
+        self._member = member
         await self._ask(lambda tx: transactions.update(tx, self.key, self.where, self._member))
 
     async def members(self) -> dict[str, Member]:

@@ -29,7 +29,17 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from qdo.coordination import CommittedOffset, Event, Listen, Member, OwnedOffset, Session, TargetAssignment, Versioned
+from qdo.coordination import (
+    CommittedOffset,
+    Event,
+    Listen,
+    Member,
+    OwnedOffset,
+    Session,
+    Sight,
+    TargetAssignment,
+    Versioned,
+)
 from qdo.coordination.encoding import decode_member, decode_offset, encode_member, encode_offset
 from qdo.coordination.zookeeper.batching import ParentNodes, apply_each, lacks_parent, make
 from qdo.coordination.zookeeper.driver import Link, State
@@ -156,9 +166,23 @@ class ZooKeeperSession(Session):
         """See the contract."""
         self._member = msgspec.structs.replace(self._member, leaving=True)
         leads = await self.lead()
-        await self.link.apply([(SetData(self._paths.member(self._member.id), encode_member(self._member), ANY),)])
+        await self._update()
         if leads:
             await self.link.apply([(Delete(self._paths.leader),)])
+
+    async def leader(self) -> Member | None:
+        """See the contract."""
+        node = await self._watching.node(self._paths.leader)
+        member = node and await self._watching.node(self._paths.member(node.data.decode()))
+        return None if member is None else decode_member(member.data)
+
+    async def set_sight(self, sight: Sight) -> None:
+        """See the contract."""
+        self._member = msgspec.structs.replace(self._member, sight=sight)
+        await self._update()
+
+    async def _update(self) -> None:
+        await self.link.apply([(SetData(self._paths.member(self._member.id), encode_member(self._member), ANY),)])
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from httpx2 import AsyncBaseTransport
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.fetch.fetch_buffer import Batch
@@ -83,10 +84,20 @@ class Site:
         receipts = await self.client.send_many(queue.name, [Outgoing(body, partition=partition) for body in bodies])
         return [receipt.id for receipt in receipts]
 
-    def connect(self, *, retry: RetryPolicy = HASTY, url: str | None = None, key: str | None = None) -> AsyncClient:
-        """Makes a client that goes through the gate; it is closed at the end."""
+    def connect(
+        self,
+        *,
+        retry: RetryPolicy = HASTY,
+        url: str | None = None,
+        key: str | None = None,
+        transport: AsyncBaseTransport | None = None,
+    ) -> AsyncClient:
+        """Makes a client that goes through the gate, or another transport; it is closed at the end."""
         client = AsyncClient(
-            url or self.profile.url, key=self.profile.key if key is None else key, transport=self.gate, retry=retry
+            url or self.profile.url,
+            key=self.profile.key if key is None else key,
+            transport=transport or self.gate,
+            retry=retry,
         )
         self._opened.push_async_callback(client.close)
         return client

@@ -120,7 +120,7 @@ def test_it_does_what_the_other_does(make: Make, client: Client, queue: str) -> 
         assert numbers(again, 1) == [6]
 
 
-DRIVEN = {"attach", "connected", "coordinator", "found", "note", "recall", "rejoin"}
+DRIVEN = {"attach", "connected", "coordinator", "found", "note", "recall", "refused", "rejoin", "unseen"}
 """What only a worker uses."""
 
 

@@ -14,6 +14,7 @@ from qdo.consumer.fetch.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition, State
 from qdo.consumer.partition_listener import Callbacks, PartitionListener
 from qdo.consumer.rebalance.partition_table import Ownership
+from qdo.consumer.refusals import Refusals
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.errors import NotOwner
@@ -38,7 +39,13 @@ class Scene:
         # A client whose calls go nowhere: this is about who is told what.
         site.gate.shut()
         self.fetcher = Fetcher(
-            site.connect(), self.buffer, ConsumerSettings(), arrived=nothing, missing=nothing, failed=nothing
+            site.connect(),
+            self.buffer,
+            ConsumerSettings(),
+            arrived=nothing,
+            missing=nothing,
+            failed=nothing,
+            refusals=Refusals(),
         )
         self.owner = PartitionListener(
             self.buffer,

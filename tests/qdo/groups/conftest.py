@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import SessionOptions
-from qdo.coordination import Coordinator
+from qdo.coordination import Coordinator, Sight
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
@@ -55,6 +56,9 @@ class Count:
         slow: Partitions that it does not give up before the event.
         found: The queues that there are.
         own: What it wants.
+        sight: What it may see.
+        absent: Queues that do not exist.
+        unseen: When it leads: what no member may see.
         counted: How often it recorded a number, for each partition.
         unknown: How often it does not know whether it did.
     """
@@ -70,12 +74,22 @@ class Count:
         self._counting = asyncio.Lock()
         self.found: Mapping[Queue, int] | None = {}
         self.own = WANTS
+        self.sight = Sight(("*",))
+        self.absent: AbstractSet[Queue] = frozenset()
+        self.unseen: AbstractSet[Queue] = frozenset()
         self.group = GroupMember(
             coordinator, name, self, queues=self, static=static, options=SessionOptions(0.02, grace)
         )
 
-    def look_up(self, wanted: Collection[Subscription]) -> None:
+    def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
         """See the protocol of what looks queues up: here everybody says what there is."""
+
+    def follow(self, leader: Sight | None) -> None:
+        """See there."""
+
+    def warn(self, unseen: AbstractSet[Queue]) -> None:
+        """See there."""
+        self.unseen = unseen
 
     def times(self, what: str) -> set[Partition]:
         """Returns the partitions of everything that it was told of a kind."""

@@ -10,11 +10,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdo.assignment import assign, plan
+from qdo.assignment import AssignmentPlan, assign, plan
 from qdo.assignment.balancing import balance, fill
 from qdo.assignment.fewest_moves import undo_needless_moves
 from qdo.assignment.partition_pools import gather
-from qdo.coordination import Member, TargetAssignment
+from qdo.coordination import Member, Sight, TargetAssignment
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
 
@@ -401,3 +401,62 @@ def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, boo
         assert not there or len(made.target.owners) == 10
         assert plan(there, seen, made.target, now, 10.0) == made
         target = made.target
+
+
+def sees(name: str, *patterns: str, others: Mapping[str, int] | None = None) -> Member:
+    """Returns a member that wants all queues and may see some."""
+    return msgspec.structs.replace(member(name), sight=Sight(patterns, others or {}))
+
+
+def queues_of(made: AssignmentPlan) -> dict[str, set[str]]:
+    """Returns the queues of which each member has partitions."""
+    found: dict[str, set[str]] = {}
+    for partition, owner in made.target.owners.items():
+        found.setdefault(owner, set()).add(partition.queue.name)
+    return found
+
+
+def test_a_queue_goes_to_members_that_may_see_it() -> None:
+    """Whether the leader sees it or only another member does; one that nobody sees is named."""
+    members = group(sees("a", "aud*"), sees("b", "b*", "c?rts", others={"billing": 2, "carts": 1}))
+    made = plan(members, {QUEUES[0]: 2}, None, 0.0, 10.0)
+    assert queues_of(made) == {"a": {"audits"}, "b": {"billing", "carts"}} or queues_of(made) == {
+        "a": {"audits"},
+        "b": {"billing"},
+    }
+    assert not made.unseen
+
+
+def test_patterns_know_only_one_wildcard() -> None:
+    """Every other character of a key's pattern stands for itself."""
+    sight = Sight(("a?[b]*", "x"))
+    assert [name for name in ("a?[b]", "a?[b]c", "aab", "ab", "x", "xx") if sight.covers(name)] == [
+        "a?[b]",
+        "a?[b]c",
+        "x",
+    ]
+    assert Sight(("*",)).covers("anything")
+    assert not Sight().covers("anything")
+
+
+def test_what_nobody_sees_stays_unless_it_is_known_not_to_exist() -> None:
+    """With its owner, as long as that is there; and no longer than the service says that the queue may exist."""
+    carts = QUEUES[2]
+    before = TargetAssignment({Partition(carts, 1): "b", Partition(carts, 2): "gone", Partition(QUEUES[0], 1): "a"})
+    members = group(sees("a", "aud*"), sees("b", "aud*"))
+    made = plan(members, {QUEUES[0]: 1}, before, 0.0, 10.0)
+    assert {each: owner for each, owner in made.target.owners.items() if each.queue == carts} == {
+        Partition(carts, 1): "b"
+    }
+    assert made.unseen == {carts}
+    gone = plan(members, {QUEUES[0]: 1}, before, 0.0, 10.0, frozenset({carts}))
+    assert {each.queue for each in gone.target.owners} == {QUEUES[0]}
+    assert not gone.unseen
+
+
+def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> None:
+    """It gets what it wants of that, and keeps what the leader cannot see."""
+    before = TargetAssignment({Partition(QUEUES[2], 1): "b"})
+    members = group(sees("a", "aud*"), member("b"), sees("c", "b*", others={"billing": 2}))
+    made = plan(members, {QUEUES[0]: 4}, before, 0.0, 10.0)
+    assert queues_of(made) == {"a": {"audits"}, "b": {"audits", "carts"}, "c": {"billing"}}

@@ -5,22 +5,28 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination import CommittedOffset, Member, TargetAssignment
+from qdo.consumer.rebalance.queue_discovery import MAX_OTHERS
+from qdo.coordination import CommittedOffset, Member, Sight, TargetAssignment
 from qdo.coordination.encoding import (
+    MEMBER_FORMAT,
     decode_member,
     decode_offset,
     decode_target,
     encode_member,
     encode_offset,
     encode_target,
+    pack,
     shares,
+    unpack,
     unshare,
     valid_name,
 )
+from qdo.coordination.zookeeper.transactions import NODE_LIMIT
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
@@ -127,3 +133,23 @@ def test_names() -> None:
     for name in ("", "x" * 1001, "\udc80"):
         with pytest.raises(InvalidArgument, match="group"):
             valid_name("group", name)
+
+
+def test_the_largest_sight_fits_into_a_node() -> None:
+    """With names as long, and as little alike, as names can be."""
+    draw = random.Random(7)
+    names = ("".join(chr(draw.randrange(0x10000, 0x110000)) for _ in range(50)) for _ in range(MAX_OTHERS))
+    data = encode_member(Member("a", sight=Sight(("x" * 100,) * 20, dict.fromkeys(names, 200))))
+    assert len(data) < NODE_LIMIT
+
+
+def test_an_older_program_reads_a_member_that_says_what_it_sees() -> None:
+    """And this one reads a member of an older program, which does not."""
+
+    class Older(msgspec.Struct, frozen=True):
+        id: str
+        wants: Subscription = Subscription()
+
+    data = encode_member(Member("a", sight=Sight(("*",))))
+    assert unpack("member", data, msgspec.json.Decoder(Older), MEMBER_FORMAT) == Older("a")
+    assert decode_member(pack(Older("a"), MEMBER_FORMAT)) == Member("a")

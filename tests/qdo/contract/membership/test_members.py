@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from qdo.coordination import Member, Session, TargetAssignment
+from qdo.coordination import Member, Session, Sight, TargetAssignment
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
@@ -225,3 +225,27 @@ async def test_a_member_of_a_newer_program_is_not_guessed_at(join: Join, service
     await service.write_member("group", "b", b"qdo9=?")
     with pytest.raises(CoordinationIncompatible):
         await mine.members()
+
+
+async def test_everybody_hears_of_what_the_leader_may_see(join: Join) -> None:
+    """Members know the leader as it is now, and it knows them; a member that retires leads no more."""
+    sight = Sight(("orders", "log-*"), {})
+    first, mine = await join("a", sight=sight)
+    assert await first.lead()
+    second, heard = await join("b")
+    leader = await eventually(heard, second.leader, lambda found: found is not None)
+    assert leader is not None
+    assert (leader.id, leader.sight) == ("a", sight)
+    assert await second.members()
+    assert not await second.lead()
+    more = Sight(("*",))
+    await first.set_sight(more)
+    await eventually(heard, second.leader, lambda found: found is not None and found.sight == more)
+    await first.members()
+    others = Sight(("bills",), {f"bills-{number}": number for number in range(1, 200)})
+    await second.set_sight(others)
+    seen = await eventually(mine, first.members, lambda found: found["b"].sight == others)
+    assert seen["a"].sight == more
+    await first.retire()
+    assert await eventually(heard, second.lead, bool)
+    assert (await second.members())["a"].sight == more

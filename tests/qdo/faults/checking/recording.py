@@ -16,6 +16,7 @@ from qdo.coordination import (
     Member,
     OwnedOffset,
     Session,
+    Sight,
     TargetAssignment,
     Versioned,
 )
@@ -188,6 +189,14 @@ class RecordingSession(Session):
     async def lead(self) -> bool:
         """See the contract."""
         return await self._inner.lead()
+
+    async def leader(self) -> Member | None:
+        """See the contract."""
+        return await self._inner.leader()
+
+    async def set_sight(self, sight: Sight) -> None:
+        """See the contract."""
+        await self._inner.set_sight(sight)
 
     async def retire(self) -> None:
         """See the contract."""

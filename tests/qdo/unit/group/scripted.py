@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Literal, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from qdo.coordination import (
     Member,
     OwnedOffset,
     Session,
+    Sight,
     TargetAssignment,
     Versioned,
 )
@@ -283,15 +285,29 @@ class ScriptedSession(Session):
         staying = [name for name, member in self.service.there.items() if not member.leaving]
         return await self.service.call("lead", lambda: min(staying, default=None) == self.member.id, self)
 
-    async def retire(self) -> None:
+    async def leader(self) -> Member | None:
         """See the contract."""
 
+        def effect() -> Member | None:
+            staying = [member for member in self.service.there.values() if not member.leaving]
+            return min(staying, key=lambda member: member.id, default=None)
+
+        return await self.service.call("leader", effect, self)
+
+    async def set_sight(self, sight: Sight) -> None:
+        """See the contract."""
+        await self._update("set_sight", msgspec.structs.replace(self.member, sight=sight))
+
+    async def retire(self) -> None:
+        """See the contract."""
+        await self._update("retire", msgspec.structs.replace(self.member, leaving=True))
+
+    async def _update(self, call: str, member: Member) -> None:
         def effect() -> None:
-            self.member = msgspec.structs.replace(self.member, leaving=True)
-            self.service.there[self.member.id] = self.member
+            self.member = self.service.there[member.id] = member
             self.service.tell("changed")
 
-        await self.service.call("retire", effect, self)
+        await self.service.call(call, effect, self)
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""
@@ -362,24 +378,40 @@ class Catalogue:
 
     Attributes:
         own: What the member itself wants.
+        sight: What it may see.
+        absent: Queues that do not exist.
         away: The service cannot say.
         wanted: What is to be looked up.
+        leader: What the leader may see, if that is another member.
+        unseen: What no member may see.
     """
 
     def __init__(self, service: Scripted, own: Subscription) -> None:
         self.own = own
         self._service = service
         self.away = False
+        self.sight = Sight(("*",))
+        self.absent: AbstractSet[Queue] = frozenset()
         self.wanted: Collection[Subscription] = ()
+        self.leader: Sight | None = None
+        self.unseen: AbstractSet[Queue] = frozenset()
 
     @property
     def found(self) -> Mapping[Queue, int] | None:
         """See the protocol."""
         return None if self.away else self._service.queues
 
-    def look_up(self, wanted: Collection[Subscription]) -> None:
+    def look_up(self, wanted: Collection[Subscription], _held: AbstractSet[Queue]) -> None:
         """See the protocol."""
         self.wanted = wanted
+
+    def follow(self, leader: Sight | None) -> None:
+        """See the protocol."""
+        self.wanted, self.leader = (), leader
+
+    def warn(self, unseen: AbstractSet[Queue]) -> None:
+        """See the protocol."""
+        self.unseen = unseen
 
 
 class Diary:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 
 import pytest
 
 from qdo.consumer.owned_partition import OwnedPartition
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import SessionOptions
-from qdo.coordination import Coordinator, Member, TargetAssignment
+from qdo.coordination import Coordinator, Member, Sight, TargetAssignment
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.coordination.zookeeper.transactions import NODE_LIMIT
 from qdo.errors import CoordinationLost, CoordinationRefused
@@ -32,10 +33,18 @@ class Found:
     def __init__(self, coordinator: Coordinator, name: str, partitions: int = len(ALL)) -> None:
         self.found: Mapping[Queue, int] = {QUEUE: partitions}
         self.own = WANTS
+        self.sight = Sight(("*",))
+        self.absent: AbstractSet[Queue] = frozenset()
         self.coordinator = coordinator
         self.group = GroupMember(coordinator, name, self, queues=self, options=SessionOptions(settle=0.0))
 
-    def look_up(self, wanted: Collection[Subscription]) -> None:
+    def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
+        """See the protocol."""
+
+    def follow(self, leader: Sight | None) -> None:
+        """See the protocol."""
+
+    def warn(self, unseen: AbstractSet[Queue]) -> None:
         """See the protocol."""
 
     async def assigned(self, rows: Collection[OwnedPartition]) -> None:

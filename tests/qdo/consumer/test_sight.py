@@ -1,0 +1,236 @@
+"""Groups whose members have keys for different queues, on every coordination service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from hashlib import sha256
+
+import httpx2
+import pytest
+
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.partitions import Partition, Queue
+from queuey.messages import Scope
+from queuey.storage import Store
+from queuey.storage.sqlite import open_store
+from tests.qdo.consumer.conftest import Site, until
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import backend, service
+from tests.servers.served import Served
+
+__all__ = ["backend", "service"]
+
+SOON = 0.1
+"""Seconds between looks."""
+NONE = "no-key-at-all"
+
+
+class Badge(httpx2.AsyncHTTPTransport):
+    """Sends requests with a key that a test may exchange, as if the key had been limited or revoked.
+
+    Attributes:
+        key: The key.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Sends a request."""
+        request.headers["Authorization"] = f"Application {self.key}"
+        return await super().handle_async_request(request)
+
+
+class Office:
+    """Makes keys, and members that have them.
+
+    Attributes:
+        site: The service, the coordination, and a client to look behind the members' backs.
+        full: A key without limits.
+        revoked: For each member what was taken from it.
+    """
+
+    def __init__(self, site: Site, store: Store) -> None:
+        self.site = site
+        self.full = str(site.profile.key)
+        self.revoked: dict[str, set[Partition]] = {}
+        self.given: dict[str, set[Partition]] = {}
+        self._store = store
+        self._prefix = secrets.token_hex(4)
+
+    def key(self, *queues: Queue, allow: str = "read,claim") -> str:
+        """Makes a key for these queues."""
+        secret = secrets.token_hex(16)
+        scope = Scope(tuple(allow.split(",")), tuple(queue.name for queue in queues))
+        self._store.add_key("queuey", sha256(secret.encode()).digest(), scope=scope)
+        return secret
+
+    async def queues(self, *names: str, partitions: int = 2) -> list[Queue]:
+        """Makes queues whose names begin with a text that no other test uses."""
+        found = [self.site.named(f"{self._prefix}-{name}") for name in names]
+        for queue in found:
+            await self.site.client.create_queue(queue.name, partitions=partitions)
+        return found
+
+    @property
+    def pattern(self) -> str:
+        """All these queues, and those that are made later."""
+        return f"{self._prefix}-*"
+
+    async def join(
+        self, name: str, key: str, *queues: Queue, patterns: tuple[str, ...] = ()
+    ) -> tuple[AsyncConsumer, Badge]:
+        """Has a member join that wants these queues."""
+        badge = Badge(key)
+        client = self.site.connect(transport=badge)
+        self.revoked[name], self.given[name] = set(), set()
+        consumer = await self.site.consumer(
+            *queues,
+            client=client,
+            member=name,
+            patterns=patterns,
+            discover=SOON,
+            owns=(),
+            callbacks={"on_revoke": self.revoked[name].update, "on_assign": self.given[name].update},
+        )
+        return consumer, badge
+
+
+@pytest.fixture
+async def office(service: Service, site: Site, running: Served) -> AsyncIterator[Office]:
+    """Where keys are made."""
+    site.service = service  # type: ignore[assignment] # any of the contract
+    with contextlib.closing(open_store(running.data)) as store:
+        yield Office(site, store)
+
+
+def both(queue: Queue) -> set[Partition]:
+    """The partitions of a queue."""
+    return {Partition(queue, 1), Partition(queue, 2)}
+
+
+def owns(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
+    """Tells whether a member owns these queues and nothing else."""
+    expected = set().union(*map(both, queues))
+    return lambda: consumer.assignment == expected
+
+
+async def test_a_leader_that_sees_less_takes_nothing_away(office: Office) -> None:
+    """Queues that only others may see go to them, and stay with them, whoever leads."""
+    orders, mails = await office.queues("orders", "mails")
+    mailer, _ = await office.join("b-mails", office.full, mails)
+    await until(owns(mailer, mails))
+    leader, _ = await office.join("a-orders", office.key(orders), orders)
+    await until(owns(leader, orders))
+    third, _ = await office.join("c-both", office.key(orders, mails), orders, mails)
+    await until(lambda: len(third.assignment) == 1)
+    await mailer.close()
+    await until(lambda: third.assignment == both(mails))
+    assert both(mails) & office.given["a-orders"] == set()
+    assert office.revoked["b-mails"] <= both(mails)
+
+
+async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(office: Office) -> None:
+    """It gives queues that it does not see to those that do, new partitions and new queues included."""
+    orders, mails = await office.queues("orders", "mails")
+    leader, _ = await office.join("a", office.key(orders), patterns=(office.pattern,))
+    await until(owns(leader, orders))
+    other, _ = await office.join("b", office.full, patterns=(office.pattern,))
+    await until(lambda: both(mails) <= other.assignment)
+    await until(lambda: leader.assignment | other.assignment == both(orders) | both(mails))
+    (bills,) = await office.queues("bills", partitions=1)
+    await until(lambda: Partition(bills, 1) in other.assignment)
+    await office.site.client.update_queue(mails.name, partitions=3)
+    await until(lambda: Partition(mails, 3) in other.assignment)
+    await office.site.send(mails, 1, partition=3)
+    batches = await asyncio.wait_for(other.poll(timeout=None), 60)
+    assert [message.body for batch in batches for message in batch.messages] == ["3:1"]
+    await office.site.client.delete_queue(mails.name)
+    await until(lambda: not any(each.queue == mails for each in other.assignment))
+    assert {each.queue for each in office.given["a"]} == {orders}
+
+
+async def test_a_leader_that_sees_more_gives_nobody_what_it_cannot_read(office: Office) -> None:
+    """Of the same subscription each member gets the queues that its key allows."""
+    orders, mails = await office.queues("orders", "mails")
+    leader, _ = await office.join("a", office.full, orders, mails)
+    await until(owns(leader, orders, mails))
+    other, _ = await office.join("b", office.key(orders), orders, mails)
+    await until(lambda: len(other.assignment) == 2)
+    assert other.assignment == both(orders)
+    assert leader.assignment <= both(orders) | both(mails)
+    assert office.given["b"] <= both(orders)
+
+
+async def test_what_nobody_sees_waits_until_somebody_does(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    """Where no member sees all, each queue goes to one that does; one that nobody sees is named, and waits."""
+    caplog.set_level(logging.WARNING, "qdo.consumer")
+    orders, mails, bills = wanted = await office.queues("orders", "mails", "bills")
+    leader, _ = await office.join("a", office.key(orders), *wanted)
+    other, _ = await office.join("b", office.key(mails), *wanted)
+    await until(lambda: owns(leader, orders)() and owns(other, mails)())
+    await until(lambda: leader.unseen == {bills.name})
+    assert f"no member that wants these queues may see them: {bills.name}" in caplog.text
+    third, _ = await office.join("c", office.key(bills), *wanted)
+    await until(lambda: owns(third, bills)() and not leader.unseen)
+    assert not office.revoked["a"] | office.revoked["b"]
+
+
+async def test_what_nobody_sees_any_more_stays_until_it_is_gone(office: Office) -> None:
+    """A key that is limited while its member runs takes no partition away if nobody else may have it."""
+    orders, mails = await office.queues("orders", "mails")
+    leader, _ = await office.join("a", office.key(orders), orders, mails)
+    other, badge = await office.join("b", office.full, orders, mails)
+    await until(lambda: both(mails) <= other.assignment and len(other.assignment | leader.assignment) == 4)
+    badge.key = office.key(orders)
+    await until(lambda: leader.unseen == {mails.name})
+    assert both(mails) <= other.assignment
+    await office.site.client.delete_queue(mails.name)
+    await until(lambda: not both(mails) & other.assignment and not leader.unseen)
+    assert len(leader.assignment | other.assignment) == 2
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+async def test_a_key_that_is_limited_hands_over_what_others_may_read(office: Office, name: str) -> None:
+    """Whether the member leads or not."""
+    orders, mails = await office.queues("orders", "mails")
+    members = {each: await office.join(each, office.full, orders, mails) for each in ("a", "b")}
+    await until(lambda: all(len(consumer.assignment) == 2 for consumer, _ in members.values()))
+    limited, badge = members.pop(name)
+    ((healthy, _),) = members.values()
+    badge.key = office.key(orders)
+    await until(lambda: both(mails) <= healthy.assignment and limited.assignment <= both(orders))
+    await until(lambda: len(healthy.assignment | limited.assignment) == 4)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+async def test_a_key_that_is_revoked_hands_everything_over(office: Office, name: str) -> None:
+    """And a member whose key is good again gets its share back."""
+    (orders,) = await office.queues("orders")
+    members = {each: await office.join(each, office.full, orders) for each in ("a", "b")}
+    await until(lambda: all(len(consumer.assignment) == 1 for consumer, _ in members.values()))
+    refused, badge = members.pop(name)
+    ((healthy, _),) = members.values()
+    badge.key = NONE
+    await until(lambda: owns(healthy, orders)() and not refused.assignment)
+    await until(lambda: refused.refused > 0)
+    badge.key = office.full
+    await until(lambda: len(healthy.assignment) == len(refused.assignment) == 1)
+    await until(lambda: refused.refused == 0)
+
+
+async def test_keys_with_the_same_queues_are_looked_up_by_the_leader_alone(office: Office) -> None:
+    """New queues go to all members at once, and no member says what it found."""
+    orders, mails = await office.queues("orders", "mails")
+    members = [(await office.join(name, office.key(orders, mails), orders, mails))[0] for name in ("a", "b")]
+    await until(lambda: all(len(consumer.assignment) == 2 for consumer in members))
+    found = await (await office.site.coordinator()).members()
+    sights = [member.sight for member in found.values()]
+    assert [(sight.patterns, sight.others) for sight in sights if sight is not None] == [
+        ((orders.name, mails.name), {})
+    ] * 2
