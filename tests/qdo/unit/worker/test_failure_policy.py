@@ -44,7 +44,7 @@ def test_a_dead_letter_does_not_die_again() -> None:
 
 
 def test_what_is_meant_to_end_the_worker_does() -> None:
-    """No number of attempts and no setting keeps StopWorker or KeyboardInterrupt from ending it."""
+    """No number of attempts and no setting keeps StopWorker or Ctrl-C from ending it."""
     settings = WorkerSettings(on_failure="retry")
     assert decide(settings, "orders", Failure.of(StopWorker()), 1, 0) == StopTheWorker("asked")
-    assert decide(settings, "orders", Failure.of(KeyboardInterrupt()), 1, 0) == StopTheWorker("error")
+    assert decide(settings, "orders", Failure.of(KeyboardInterrupt(), interrupts=True), 1, 0) == StopTheWorker("error")
