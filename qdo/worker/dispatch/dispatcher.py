@@ -16,10 +16,10 @@ from typing import Protocol
 from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.errors import QdoError, TimeLimit
 from qdo.partitions import Partition
+from qdo.worker.dispatch.batch_size import BatchSize
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
 from qdo.worker.dispatch.partition_work import (
-    BatchSize,
     FailedMessage,
     KeyedQueue,
     MessageRun,
@@ -285,16 +285,16 @@ class Dispatcher:
         """
         works = [work for work in self._works.values() if partitions is None or work.partition in partitions]
         self._shut(works)
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await asyncio.gather(*(self._finish(work) for work in works))
-        except TimeoutError:
-            if late := [str(work.partition) for work in works if not work.quiet]:
-                text = "messages in hand were not finished in time: %s"
-                logger.warning(text, ", ".join(late), extra={"partitions": late})
-        unfinished = [work for work in works if not work.quiet and not work.void]
-        for work in unfinished:
-            self._settle_begun(work)
+                await asyncio.gather(*(self._finish(work, deadline) for work in works))
+        for work in works:
+            if not work.quiet and not work.void:
+                self._settle_begun(work)
+        unfinished = [str(work.partition) for work in works if work.unfinished and not work.void]
+        if unfinished:
+            text = "messages were not finished in time, so some will be handled again: %s"
+            logger.warning(text, ", ".join(unfinished), extra={"partitions": unfinished})
         await self._take_notes_back(works)
         self._remove(works)
         self._readmit(partitions)
@@ -316,7 +316,7 @@ class Dispatcher:
     def void(self, partitions: Collection[Partition]) -> bool:
         """Makes messages in flight of some partitions count no more; returns whether there were any."""
         works = [work for work in self._works.values() if work.partition in partitions]
-        in_hand = not all(work.quiet for work in works)
+        in_hand = any(work.unfinished for work in works)
         self._remove(works)
         self._readmit(partitions)
         return in_hand
@@ -334,11 +334,11 @@ class Dispatcher:
             work.close()
             self.busy.add(work.partition)
 
-    async def _finish(self, work: PartitionWork) -> None:
+    async def _finish(self, work: PartitionWork, deadline: float) -> None:
         """Waits for the messages in flight, then handles those in the gaps between the done ones."""
         await work.until_quiet()
         before = work.partition_queue.count
-        more = not self._halted and work.fill()
+        more = not self._halted and work.fill(deadline)
         self._held -= before - work.partition_queue.count  # what was dropped is held no more
         if more:
             self._queue(work)
@@ -504,6 +504,7 @@ class Dispatcher:
             self._hooks.call("failed", held.message, place, failure)
         match decision:
             case StopTheWorker(why):
+                work.leave(held)
                 if why != "asked":
                     report(logging.CRITICAL, place, held.message, failure, "ends the worker: %s")
                 self._end(decision, failure)
@@ -512,8 +513,7 @@ class Dispatcher:
                 self._hooks.call("retrying", held.message, place, failure, seconds)
                 text = "attempt %d failed, the next in %.1f s: %s"
                 report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
-                if not work.closed:
-                    self._retry_later(work, held, seconds)
+                self._retry_later(work, held, seconds)
             case SkipMessage(reason):
                 text = "given up after %d attempts and passed over, as %s: %s"
                 report(logging.ERROR, place, held.message, failure, text, held.attempt, reason)
@@ -530,7 +530,7 @@ class Dispatcher:
             self._changed()
 
         timer = asyncio.get_running_loop().call_later(seconds, again)
-        work.later(timer)
+        work.later(timer, held)
 
     async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
         """Publishes a dead letter, until that succeeds or the partition is to be handed back."""
@@ -548,6 +548,7 @@ class Dispatcher:
                 text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
                 report(logging.ERROR, place, held.message, failure, text, error, pause)
                 if not await work.pause(pause):
+                    work.leave(held)
                     return
             else:
                 break

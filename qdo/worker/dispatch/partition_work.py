@@ -6,8 +6,9 @@
       └────────────────────void───────────────────────────────────────────────────▲
 
 Closed: messages in flight are finished and count; after that, only messages before a done one are handled, so that the
-done one need not be repeated elsewhere. Void: handlers may still run, because a thread cannot be stopped, but their
-results do not count, and the partition takes no other messages here until they have ended.
+done one need not be repeated elsewhere. One that failed is tried again for this if its time comes soon enough. Void:
+handlers may still run, because a thread cannot be stopped, but their results do not count, and the partition takes no
+other messages here until they have ended.
 
 Its messages are in a queue, which is pure bookkeeping. A message is in one of these states::
 
@@ -148,6 +149,9 @@ class OrderedQueue:
         end: The id up to which everything is done; None: nothing yet.
     """
 
+    done_behind = False
+    """Messages are done that cannot be recorded, because one before them is not: here there are none."""
+
     def __init__(self) -> None:
         self._messages: Sequence[Message] = ()
         self._at = 0
@@ -225,13 +229,17 @@ class OrderedQueue:
         self._held = False
         self._advance(1)
 
-    def narrow(self) -> bool:
+    def leave(self, held: FailedMessage) -> None:
+        """Marks the held message as one that is not tried again here."""
+
+    def narrow(self) -> set[str]:
         """Drops whatever waits, but for what keeps messages that are done from being recorded: here that is nothing.
 
-        To be called when nothing is running. From then on only that is given; returns whether there is any.
+        To be called first when nothing is running, and again when a message is left. From then on only that is given;
+        returns it, with what is running or held.
         """
         self._messages = self._messages[: self._at]
-        return False
+        return set()
 
     def _advance(self, count: int) -> None:
         self._at += count
@@ -259,10 +267,9 @@ class KeyedQueue:
         """Keys of which nothing is running or held, in the order in which they are to be served."""
         self._attempts: dict[Hashable, int] = {}
         """The attempt that the first message of a key is at, if it is not the first."""
-        self._held: set[str] = set()
+        self._left: set[str] = set()
         self._waiting = 0
         self._running = 0
-        self._narrow = False
 
     @property
     def end(self) -> str | None:
@@ -273,6 +280,11 @@ class KeyedQueue:
     def count(self) -> int:
         """How many messages are not done."""
         return self._prefix.unfinished
+
+    @property
+    def done_behind(self) -> bool:
+        """Whether messages are done that cannot be recorded, because one before them is not."""
+        return len(self._prefix) > self._prefix.unfinished
 
     @property
     def waiting(self) -> bool:
@@ -321,7 +333,6 @@ class KeyedQueue:
         rest = run.messages[handled:]
         if failed:
             held, rest = FailedMessage(rest[0], run.attempt, self._key(rest[0])), rest[1:]
-            self._held.add(held.message.id)
         elif handled and run.attempt > 1:
             self._attempts.pop(run.keys[0], None)
         for message in reversed(rest):
@@ -330,13 +341,10 @@ class KeyedQueue:
         for key in run.keys:
             if held is None or key != held.key:
                 self._freed(key)
-        if held is not None and self._narrow:
-            self.narrow()
         return held
 
     def again(self, held: FailedMessage) -> None:
         """Lets a held message be tried again, before all others that wait."""
-        self._held.discard(held.message.id)
         self._chains[held.key].appendleft(held.message)
         self._waiting += 1
         self._attempts[held.key] = held.attempt + 1
@@ -344,21 +352,23 @@ class KeyedQueue:
 
     def finish(self, held: FailedMessage) -> None:
         """Marks a held message as done."""
-        self._held.discard(held.message.id)
         self._prefix.done(held.message.id)
         self._attempts.pop(held.key, None)
         self._freed(held.key)
 
-    def narrow(self) -> bool:
-        """Drops what fills no gap; see :class:`OrderedQueue`. What lies behind a held message fills none."""
-        self._narrow = True
-        gaps = self._prefix.gaps(self._held)
+    def leave(self, held: FailedMessage) -> None:
+        """See :class:`OrderedQueue`. Whatever lies behind it cannot be recorded any more."""
+        self._left.add(held.message.id)
+
+    def narrow(self) -> set[str]:
+        """Drops what fills no gap; see :class:`OrderedQueue`. What lies behind a message that was left fills none."""
+        gaps = self._prefix.gaps(self._left)
         self._waiting = 0
         for key, chain in self._chains.items():
             self._chains[key] = deque(message for message in chain if message.id in gaps)
             self._waiting += len(self._chains[key])
         self._ready = deque(key for key in self._ready if self._chains[key])
-        return bool(self._ready)
+        return gaps
 
     def _gather(self, most: int) -> tuple[list[Message], list[Hashable]]:
         """Takes the waiting messages of one key after another, at least one message."""
@@ -418,7 +428,8 @@ class PartitionWork:
         self.runs: dict[MessageRun, None] = {}
         """What is running."""
         self._ended = ended
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timers: dict[asyncio.TimerHandle, FailedMessage] = {}
+        self._deadline = float("inf")
         self._dead_letters: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
         self._quiet = asyncio.Event()
@@ -433,6 +444,11 @@ class PartitionWork:
     def quiet(self) -> bool:
         """Whether no message is in flight."""
         return self._quiet.is_set()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether messages that were handled, or are in flight, will be handled again if it ends now."""
+        return not self.quiet or self.partition_queue.done_behind
 
     @property
     def suspect(self) -> Message | None:
@@ -469,13 +485,21 @@ class PartitionWork:
         self.runs.pop(run, None)
         return None if self.void else self.partition_queue.settle(run, handled, failed=failed)
 
-    def later(self, timer: asyncio.TimerHandle) -> None:
-        """Something is to be tried again then."""
-        self._timers.add(timer)
+    def later(self, timer: asyncio.TimerHandle, held: FailedMessage) -> None:
+        """A message is to be tried again then, unless that is too late."""
+        self._timers[timer] = held
+        if self.filling:
+            self._narrow()
 
     def came(self, timer: asyncio.TimerHandle) -> None:
         """That time has come."""
-        self._timers.discard(timer)
+        del self._timers[timer]
+
+    def leave(self, held: FailedMessage) -> None:
+        """A message is not tried again here."""
+        self.partition_queue.leave(held)
+        if self.filling:
+            self._narrow()
 
     def dead_letter(self, task: asyncio.Task[None]) -> None:
         """A dead letter is being published; its message counts as in flight."""
@@ -492,26 +516,41 @@ class PartitionWork:
         """Nothing new begins."""
         self.closed = True
         self._closing.set()
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
         self.halt()
 
-    def fill(self) -> bool:
+    def fill(self, deadline: float) -> bool:
         """Lets the gaps be filled, if there are any; until then it is not quiet.
 
         To be called when it was quiet; another task that waited for that may have called it since.
+
+        Args:
+            deadline: Of the loop's clock. What is to be tried again later than this is left.
         """
         if self.quiet:
-            self.filling = not self.void and self.partition_queue.narrow()
+            self._deadline = deadline
+            self.filling = not self.void and self._narrow()
             if self.filling:
                 self._quiet.clear()
         return self.filling
+
+    def _narrow(self) -> bool:
+        """Drops what fills no gap, and what does so too late; returns whether anything is left to do."""
+        for timer, held in self._timers.items():
+            if timer.when() > self._deadline:
+                self.partition_queue.leave(held)
+        gaps = self.partition_queue.narrow()
+        for timer in [timer for timer, held in self._timers.items() if held.message.id not in gaps]:
+            timer.cancel()
+            del self._timers[timer]
+        return self.partition_queue.waiting or bool(self._timers)
 
     def cancel(self) -> None:
         """Nothing counts from now on."""
         self.close()
         self.void = True
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
         for task in self._dead_letters:
             task.cancel()
         self.look()
@@ -530,52 +569,9 @@ class PartitionWork:
 
     def look(self) -> None:
         """Checks whether a message is still in flight."""
-        if self.filling and not self.void and self.partition_queue.waiting:
+        if self.filling and not self.void and (self.partition_queue.waiting or self._timers):
             return
         if not self.runs and not self._dead_letters:
             self._quiet.set()
             if self.void:
                 self._ended(self)
-
-
-_FIRST = 16
-_WEIGHT = 0.2
-"""Of the latest run in the mean, if it was as long as the aim."""
-
-
-class BatchSize:
-    """Learns how long a message takes, and so how many fill a stretch of time.
-
-    Fast handlers get long runs, because then the cost per run matters most. Slow ones get few messages: those that a
-    run holds cannot be given to another handler meanwhile, and a partition that waits for its turn waits for all of
-    them.
-
-    Args:
-        seconds: How long a run should take at most.
-        most: Messages in a run at most.
-    """
-
-    def __init__(self, seconds: float, most: int) -> None:
-        self._seconds = seconds
-        self._most = most
-        self._mean: float | None = None
-
-    @property
-    def messages(self) -> int:
-        """Messages of one run, at least 1."""
-        if self._mean is None:
-            return min(_FIRST, self._most)
-        if self._mean * self._most <= self._seconds:
-            return self._most
-        return max(1, int(self._seconds / self._mean))
-
-    def ran(self, messages: int, seconds: float) -> None:
-        """Learns from a run; the longer it was, the more."""
-        if not messages:
-            return
-        each = seconds / messages
-        if self._mean is None:
-            self._mean = each
-        else:
-            weight = min(1.0, max(_WEIGHT * seconds / self._seconds, 0.02))
-            self._mean += weight * (each - self._mean)

@@ -278,7 +278,7 @@ def _settle(
 
 
 def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
-    """Behind a held message nothing is handled any more, for it would be handled again elsewhere."""
+    """Behind a message that was left nothing is handled any more, for it would be handled again elsewhere."""
     partition_queue = KeyedQueue(key_by("header:key"), 1, 100)
     messages = fed(partition_queue, "abcd")
     for key in "abcd":
@@ -290,6 +290,11 @@ def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
     run = partition_queue.take(1)
     assert run is not None
     assert (run.messages, run.attempt, run.keys) == ([messages[0]], 1, ("a",))
-    assert partition_queue.settle(run, 0, failed=True) is not None
+    held = partition_queue.settle(run, 0, failed=True)
+    assert held is not None
+    assert partition_queue.narrow() == {message.id for message in messages[:3]}
+    partition_queue.leave(held)
+    assert partition_queue.narrow() == set()
     assert partition_queue.take(3) is None
     assert not partition_queue.waiting
+    assert partition_queue.done_behind
