@@ -278,7 +278,7 @@ def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
 def _progress(size: int | None) -> Iterator[FeedProgress]:
     """Shows a bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
-        yield _show_nothing
+        yield lambda _messages, _size: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -289,10 +289,6 @@ def _progress(size: int | None) -> Iterator[FeedProgress]:
     with Bar(*columns, *known, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("0 messages", total=size)
         yield lambda messages, size: bar.update(task, completed=size, description=output.plural(messages, "message"))
-
-
-def _show_nothing(messages: int, size: int) -> None:
-    """Is the progress where there is no terminal."""
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -43,7 +43,7 @@ Code = Literal[
 """What a reason says, in a word that stays; ``docs/api.md`` has a line for each."""
 
 MOST_SHOWN = 10
-"""Partitions in which one id is looked at closely: only PUT makes a message in several of them."""
+"""Partitions in which one id is looked at closely: only PUT and Spark make messages with one id in several of them."""
 _EARLY = 1.0
 """Seconds by which an id may be older than its queue: the clocks of two processes may differ so much."""
 

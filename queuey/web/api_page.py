@@ -42,7 +42,7 @@ def page(document: Part, link: str) -> str:
         document: An OpenAPI document as :func:`queuey.web.openapi.document` makes it.
         link: Where the document itself is, relative to the page.
     """
-    title = _title(document)
+    title = escape(f"{document['info']['title']} {document['info']['version']}: HTTP API")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -67,10 +67,6 @@ def contents(document: Part, link: str) -> str:
         f'<h2 id="types">Types</h2>\n{"".join(_schema(name, schema) for name, schema in parts["schemas"].items())}'
         "</main>\n</div>\n"
     )
-
-
-def _title(document: Part) -> str:
-    return f"{escape(document['info']['title'])} {escape(document['info']['version'])}: HTTP API"
 
 
 def _text(text: str) -> str:

@@ -90,8 +90,7 @@ def audit(
         copies=not equal_bodies,
         samples=samples,
     )
-    if run.dry_run:
-        output.note("This command changes nothing, so --dry-run has no effect.")
+    run.nothing_to_try()
     with run.session() as spark:
         found = job.run(spark, options, run.say)
     if run.json:

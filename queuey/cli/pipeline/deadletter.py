@@ -37,8 +37,7 @@ def classes(
     from queuey.spark.jobs.deadletter import deadletter_job
 
     wanted = choose()
-    if run.dry_run:
-        _nothing_to_try()
+    run.nothing_to_try()
     with run.session() as spark:
         found = deadletter_job.classes(spark, run.store, wanted, samples=samples, say=run.say)
     if run.json:
@@ -55,8 +54,7 @@ def list_dead_letters(run: PipelineRun, choose: Choose) -> None:
     from queuey.spark.jobs.deadletter import deadletter_job
 
     wanted = choose(shown=_SHOWN)
-    if run.dry_run:
-        _nothing_to_try()
+    run.nothing_to_try()
     listing = Listing(json=run.json)
     with run.session() as spark:
         for one in deadletter_job.each(spark, run.store, wanted, run.say):
@@ -93,10 +91,6 @@ def redrive(
     with run.session() as spark:
         done = deadletter_job.redrive(spark, run.store, order, run.say)
     tell(done, dry_run=run.dry_run, json=run.json, run=order.run)
-
-
-def _nothing_to_try() -> None:
-    output.note("This command changes nothing, so --dry-run has no effect.")
 
 
 def _show_classes(found: DeadLetterClasses) -> None:

@@ -121,6 +121,11 @@ class PipelineRun:
         elif not self.json:
             output.note(text)
 
+    def nothing_to_try(self) -> None:
+        """Says that ``--dry-run`` makes no difference, for a command that changes nothing anyway."""
+        if self.dry_run:
+            output.note("This command changes nothing, so --dry-run has no effect.")
+
     @contextmanager
     def session(self, queues: Selection | None = None) -> Iterator[SparkSession]:
         """Checks the store, starts Spark, shows the progress of its tasks on a terminal, and stops it.

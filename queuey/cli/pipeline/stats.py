@@ -74,8 +74,7 @@ def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
     from queuey.spark.jobs.stats import stats_job as job
 
     options = job.StatsOptions(store=run.store, selection=selection, top=top)
-    if run.dry_run:
-        _say_nothing_changes()
+    run.nothing_to_try()
     with run.session(options.selection) as spark:
         found = job.run(spark, options, run.say)
     if run.json:
@@ -110,8 +109,7 @@ def _lag(
         sample=times.length(sample, least=0, most=MAX_SAMPLE),
         top=top,
     )
-    if run.dry_run:
-        _say_nothing_changes()
+    run.nothing_to_try()
     with run.session(options.selection) as spark:
         found = lag.run(spark, options, run.say)
     if run.json:
@@ -128,10 +126,6 @@ def _selection(queues: list[str] | None, pattern: str | None) -> Selection | Non
     if pattern:
         return Pattern(pattern)
     return Subscribe(tuple(dict.fromkeys(queues))) if queues else None
-
-
-def _say_nothing_changes() -> None:
-    output.note("This command changes nothing, so --dry-run has no effect.")
 
 
 def _document(found: Stats) -> dict[str, Any]:

@@ -88,7 +88,9 @@ def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, Gr
 
 def groups(queue: str) -> Call[tuple[str, ...]]:
     """Lists the groups with recorded offsets."""
-    return Call("GET", f"{queue_segment(queue)}/offsets", _groups, repeatable=True)
+    return Call(
+        "GET", f"{queue_segment(queue)}/offsets", lambda answer: decode(answer, _Groups).groups, repeatable=True
+    )
 
 
 def delete_group(queue: str, group: str) -> Call[None]:
@@ -110,7 +112,3 @@ def _id(progress: Progress) -> str:
 
 def _set(answer: HttpAnswer) -> dict[int, str | None]:
     return {number: state.offset for number, state in decode(answer, _Set).partitions.items()}
-
-
-def _groups(answer: HttpAnswer) -> tuple[str, ...]:
-    return decode(answer, _Groups).groups

@@ -130,7 +130,7 @@ class MoveRecords:
             for move in directory.moves:
                 if move.source_qid != source.qid:
                     continue
-                state = self._progress(move).state
+                state = progress_of(self.raw(move)).state
                 if state == "running" and move.target_qid == target.qid:
                     found.append((move, False))
                     return directory
@@ -213,9 +213,6 @@ class MoveRecords:
             # It may have begun and ended since: it leaves those under way with a record.
             raw = self._store.entry(_RECORD, number)
         return None if raw is None else _decode(raw)
-
-    def _progress(self, move: Move) -> Progress:
-        return progress_of(self.raw(move))
 
     def _list(self, move: Move) -> None:
         """Notes a move in the list of its application."""

@@ -192,7 +192,10 @@ def _hex_texts(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> pa.Array:
 def _travelling(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
     """Returns the columns that come from what travels with bodies."""
     if meta.null_count == len(meta):
-        return {field.name: pa.repeat(_scalar(field, text=True, meta=Meta()), len(meta)) for field in fields}
+        return {
+            field.name: pa.repeat(pa.scalar(_value(field.name, text=True, meta=Meta()), field.type), len(meta))
+            for field in fields
+        }
     encoded = meta.dictionary_encode()
     # The place after the last distinct value stands for null: text and nothing with it.
     decoded = [meta_from(value) for value in (*encoded.dictionary.to_pylist(), None)]
@@ -203,10 +206,6 @@ def _travelling(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
         )
         for field in fields
     }
-
-
-def _scalar(field: pa.Field, *, text: bool, meta: Meta) -> pa.Scalar:
-    return pa.scalar(_value(field.name, text=text, meta=meta), field.type)
 
 
 def _value(name: str, *, text: bool, meta: Meta) -> object:

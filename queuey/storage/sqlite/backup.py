@@ -178,7 +178,8 @@ def examine(path: Path, tell: Tell, *, name: Path | None = None) -> Contents:
     try:
         connection = driver.open_copy(path)
         try:
-            connection.set_progress_handler(_go_on, _STEPS)
+            # Gives Python the chance to notice Ctrl-C while SQLite works.
+            connection.set_progress_handler(lambda: False, _STEPS)
             schema.require_format(connection, name)
             if complaints := schema.complaints(connection):
                 text = f"{name} is damaged: {len(complaints)} defects, the first: {complaints[0]}. Use another backup."
@@ -242,11 +243,6 @@ def _copy(backup: Path, partial: Path, tell: Tell) -> str:
             digest.update(piece)
             tell("copying", file.tell(), size)
     return digest.hexdigest()
-
-
-def _go_on() -> bool:
-    """Gives Python the chance to notice Ctrl-C while SQLite works."""
-    return False
 
 
 def _of_copying(error: DatabaseError, target: Path) -> Exception:

@@ -80,7 +80,7 @@ class Database:
         self.options = options
         self.clock = options.clock
         self.queues = SqliteQueueCache(options.cached_queues)
-        self.told: Callable[[Transaction], None] = _nobody
+        self.told: Callable[[Transaction], None] = lambda _: None
         """Called after each commit, in the writer's thread."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -196,7 +196,3 @@ class Database:
 def _comes_due(connection: Connection, partitions: Iterable[int] | None, last: int, now: int) -> bool:
     """Returns whether any of the partitions has a message above ``last`` that is due."""
     return partitions is None or any(connection.execute(_COMES_DUE, (qp, last, now)).fetchall() for qp in partitions)
-
-
-def _nobody(_transaction: Transaction) -> None:
-    """Takes no notice."""

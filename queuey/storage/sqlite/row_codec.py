@@ -19,6 +19,7 @@ QUEUE_COLUMNS = (
     "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
     "dead_letter, on_ack, kind, created"
 )
+_QUEUE_FIELDS = QUEUE_COLUMNS.split(", ")
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
 
 _decode_principals = msgspec.json.Decoder(tuple[Principal, ...]).decode
@@ -28,48 +29,16 @@ _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 
 def queue_from_row(row: Sequence[Any], version: int) -> Queue:
     """Returns the queue of a row with ``QUEUE_COLUMNS``, read at a version of the catalogue."""
-    application, name, uid, qid, partitions, type_, consistency, principals, ttl, read_delay, *claims, created = row
-    max_deliveries, dead_letter, on_ack, kind = claims
-    return Queue(
-        application=application,
-        name=name,
-        uid=uid,
-        qid=qid,
-        partitions=partitions,
-        type=type_,
-        consistency=consistency,
-        principals=_decode_principals(principals) if principals else (),
-        ttl=ttl,
-        read_delay=read_delay,
-        max_deliveries=max_deliveries,
-        dead_letter=dead_letter,
-        on_ack=on_ack,
-        kind=kind,
-        created=created,
-        version=version,
-    )
+    fields = {name: value for name, value in zip(_QUEUE_FIELDS, row, strict=True) if value is not None}
+    if "principals" in fields:
+        fields["principals"] = _decode_principals(fields["principals"])
+    return Queue(**fields, version=version)
 
 
 def queue_to_row(queue: Queue) -> tuple[Any, ...]:
     """Returns the values of ``QUEUE_COLUMNS``."""
     principals = msgspec.json.encode(queue.principals).decode() if queue.principals else None
-    return (
-        queue.application,
-        queue.name,
-        queue.uid,
-        queue.qid,
-        queue.partitions,
-        queue.type,
-        queue.consistency,
-        principals,
-        queue.ttl,
-        queue.read_delay,
-        queue.max_deliveries,
-        queue.dead_letter,
-        queue.on_ack,
-        queue.kind,
-        queue.created,
-    )
+    return tuple(principals if name == "principals" else getattr(queue, name) for name in _QUEUE_FIELDS)
 
 
 def find_queue(connection: Connection, application: str, name: str, version: int) -> Queue | None:

@@ -104,7 +104,7 @@ class RangeViews:
         def begin(done: Done) -> Callable[[], Outcome]:
             if not self._reader.begin_read(queue, wanted, done, wait, waiter):
                 raise WouldBlock
-            return _nothing_left
+            return lambda: "none"
 
         return begin, _shown
 
@@ -169,11 +169,6 @@ class RangeViews:
 
 def _shown(reading: Reading) -> Response:
     return Response(200, body_of(render_reading(reading)), JSON)
-
-
-def _nothing_left() -> Outcome:
-    """What becomes of a read that is given up."""
-    return "none"
 
 
 def _rendered(name: str, result: Reading | QueueyError) -> list[bytes]:

@@ -420,7 +420,7 @@ class ReplayRun:
 
     def _spec(self, target: str) -> QueueSpec:
         """Returns what a new queue is to be: as the archived one was last."""
-        last = max((one for one in self._manifests if self._targets[one.queue] == target), key=_when)
+        last = max((one for one in self._manifests if self._targets[one.queue] == target), key=lambda one: one.bucket)
         source: ArchivedQueue = last.source
         return QueueSpec(
             partitions=self._options.partitions or self._needed(target),
@@ -479,7 +479,3 @@ def _check_partitions(manifests: Sequence[Manifest], options: ReplayOptions) -> 
 def _partitions(one: Manifest) -> int:
     """Returns how many partitions a queue had; one that was gone when it was archived had none that were known."""
     return max(one.source.partitions, *one.summary.partitions)
-
-
-def _when(one: Manifest) -> str:
-    return one.bucket

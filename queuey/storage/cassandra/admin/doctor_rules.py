@@ -88,7 +88,7 @@ def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
         if there < count:
             state: Literal["warn", "fail"] = "fail" if there < quorum(count) else "warn"
             advice = "Add nodes, or keep fewer copies (ALTER KEYSPACE)."
-            return [Finding("replication", state, f"{text}, but {there} nodes{_in(name)}", advice)]
+            return [Finding("replication", state, f"{text}, but {there} nodes{name and f' in {name}'}", advice)]
     findings = []
     if "" in copies and len({host.dc for host in hosts}) > 1:
         advice = "ALTER KEYSPACE … WITH replication = {'class': 'NetworkTopologyStrategy', …}, then repair."
@@ -198,10 +198,6 @@ def _catalogue(write: str, read: str, copies: Copies) -> Finding:
         return Finding("levels", "ok", text)
     advice = "Set write and read of consistency.catalogue to QUORUM."
     return Finding("levels", "fail" if meets == "never" else "warn", text, advice)
-
-
-def _in(name: str) -> str:
-    return f" in {name}" if name else ""
 
 
 def _number(version: str) -> tuple[int, ...]:

@@ -77,33 +77,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     """Returns the row with these values of ``COLUMNS``."""
-    uid, qid, home_class, longest_ttl, longest_row, partitions, type_, consistency, principals, *later = values
-    ttl, read_delay, max_deliveries, dead_letter, on_ack, kind, created, version = later
-    queue = Queue(
-        application=application,
-        name=name,
-        uid=uid,
-        qid=qid,
-        partitions=partitions,
-        type=type_,
-        consistency=consistency,
-        principals=_decode_principals(principals) if principals else (),
-        ttl=ttl,
-        read_delay=read_delay,
-        max_deliveries=max_deliveries or 0,
-        dead_letter=dead_letter or "",
-        on_ack=on_ack or "keep",
-        kind=kind or "plain",
-        created=created,
-        version=version,
-    )
-    return Row(
-        queue=queue,
-        home_class=home_class,
-        longest_ttl=longest_ttl,
-        longest_row=longest_row or 0,
-        read_at=read_at,
-    )
+    found = zip(COLUMNS.split(", "), values, strict=True)
+    fields = {column: value for column, value in found if value is not None and value != ""}
+    own = {column: fields.pop(column, 0) for column in ("home_class", "longest_ttl", "longest_row")}
+    if "principals" in fields:
+        fields["principals"] = _decode_principals(fields["principals"])
+    return Row(queue=Queue(application=application, name=name, **fields), **own, read_at=read_at)
 
 
 def fields_of(queue: Queue) -> tuple[Any, ...]:

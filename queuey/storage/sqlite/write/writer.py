@@ -61,12 +61,8 @@ class _Operation(msgspec.Struct):
 
     def withdraw(self) -> Outcome:
         """Gives up; afterwards no callback is called. Returns the possible outcomes of the write."""
-        self.done = _nobody
+        self.done = lambda _result, _error: None
         return "none" if self.claim.acquire(blocking=False) else "unknown"
-
-
-def _nobody(_result: object, _error: Exception | None) -> None:
-    """Takes the end of an operation whose caller has given up."""
 
 
 class SqliteWriter:

@@ -62,7 +62,7 @@ class EmodbFacade(Facade):
     def resources(self) -> list[Resource]:
         """See the base class."""
         return [
-            Resource("emodb.ping", "/ping", {"GET": _ping}),
+            Resource("emodb.ping", "/ping", {"GET": lambda _environ, _match: Response(200, b"pong", errors.TEXT)}),
             Resource("emodb.batches", f"{BASE}/_sendbatch", {"POST": self.send_batches}),
             Resource("emodb.moves", f"{BASE}/_move", {"POST": self.move}),
             Resource("emodb.move", f"{BASE}/_move/{{reference}}", {"GET": self.show_move}),
@@ -368,10 +368,6 @@ class EmodbFacade(Facade):
             return bool(self._patterns(environ, action))
         except NotAllowed:
             return False
-
-
-def _ping(_environ: Environ, _match: Match) -> Response:
-    return Response(200, b"pong", errors.TEXT)
 
 
 def _in_a_thread(_environ: Environ, _match: Match) -> Begun:
