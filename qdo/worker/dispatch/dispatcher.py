@@ -424,6 +424,8 @@ class Dispatcher:
                 await self._progress.begin(work.partition, suspicion.restored(end))
         except QdoError as error:
             logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
+            # Mostly the partition is another member's by now, and this worker will hear of it.
+            await work.pause(_FIRST_PAUSE)
         return ran
 
     def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
 from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import subscribe
-from queuey.client import NotAllowed
+from queuey.client import NotAllowed, QueuePage
 from tests.qdo.consumer.conftest import Site, bodies, collect, until
 
 SOON = 0.05
@@ -41,6 +42,25 @@ async def test_few_names_are_looked_up_one_by_one(site: Site) -> None:
     prefix, one, other = await named(site, "-a", "-ab")
     assert await discover(site.client, subscribe([one.name, prefix.name + "-aa"], [])) == {one.name: 1}
     assert await discover(site.client, subscribe([one.name, other.name], [])) == {one.name: 1, other.name: 1}
+
+
+async def test_names_are_found_without_the_queues_between_them(site: Site) -> None:
+    """Which another application may have thousands of."""
+    names = [f"-{letter}{number:02}" for letter in "abcdef" for number in range(20)]
+    prefix, *_ = await named(site, *names)
+    wanted = [f"{prefix.name}-{letter}07" for letter in "abcdef"]
+    client, listed = site.connect(), 0
+    read = client.queue_page
+
+    async def counted(**options: Any) -> QueuePage:  # noqa: ANN401 - passed on
+        nonlocal listed
+        page = await read(**options)
+        listed += len(page.queues)
+        return page
+
+    client.queue_page = counted  # type: ignore[method-assign]
+    assert set(await discover(client, subscribe(wanted, []))) == set(wanted)
+    assert listed <= 4 * len(wanted)
 
 
 async def test_new_queues_are_found(site: Site) -> None:

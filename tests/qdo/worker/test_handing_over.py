@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.partition_listener import Callbacks
 from qdo.coordination import Member
-from qdo.errors import CoordinationLost
+from qdo.errors import CoordinationLost, NotOwner
 from qdo.partitions import Partition
 from qdo.worker import exit_codes
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
@@ -443,3 +444,26 @@ async def test_any_thread_can_stop_it(floor: Floor) -> None:
     assert await floor.start(worker) == exit_codes.ENDED
     assert (await floor.offsets())[1] == ids[2]
     worker.stop()
+
+
+async def test_what_cannot_be_noted_is_not_tried_without_a_pause(floor: Floor) -> None:
+    """A partition that is another member's by now is not begun again and again until the worker hears of it."""
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 3)
+    partition = Partition(queue, 1)
+    session = await (await floor.site.coordinator()).join(Member("gone"), lambda _: None)
+    await session.claim([partition])
+    await session.leave()  # without a release: the next owner notes what it begins
+    worker = await floor.worker(floor.note_async, queue)
+    note, tried = worker.consumer.note, list[float]()
+
+    async def refused(*given: Any) -> None:  # noqa: ANN401 - passed on
+        tried.append(asyncio.get_running_loop().time())
+        if len(tried) <= 3:
+            raise NotOwner("it went to another member", frozenset([partition]))
+        await note(*given)
+
+    worker.consumer.note = refused  # type: ignore[method-assign] # stands for a coordination that lets it know late
+    assert await floor.serve_until(worker, 3) == exit_codes.ENDED
+    assert floor.seen == ["1:1", "1:2", "1:3"]
+    assert tried[2] - tried[0] > 0.9
