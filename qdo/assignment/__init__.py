@@ -14,7 +14,6 @@ Members say which queues they want and may see, and the leader looks up which th
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from qdo.assignment.balancing import balance
@@ -69,7 +68,6 @@ def plan(
     target: TargetAssignment | None,
     now: float,
     grace: float,
-    absent: AbstractSet[Queue] = frozenset(),
 ) -> AssignmentPlan:
     """Returns what the target is to be, which is the present one if that is right.
 
@@ -84,11 +82,10 @@ def plan(
 
     Args:
         members: The present members.
-        queues: The queues that the leader sees, with their partitions.
+        queues: The queues that the leader sees, with their partitions. 0: there is no such queue.
         target: The present one.
         now: Seconds since 1970.
         grace: Seconds for which absent static members keep what they have.
-        absent: Queues that do not exist, by what the service said.
     """
     before = TargetAssignment() if target is None else target
     members = {name: member for name, member in members.items() if not member.leaving}
@@ -99,18 +96,17 @@ def plan(
     }
     since = {member: instant for member, instant in since.items() if instant + grace > now}
     kept = {partition: member for partition, member in before.owners.items() if member in since}
-    others = reported(members.values())
-    seen = {queue: count for queue, count in others.items() if queue not in absent} | dict(queues)
+    seen = reported(members.values()) | dict(queues)
     # Of members that want and may see the same each is looked up once: they share one mapping.
     wanted = {
         each: {
             queue: count
             for queue, count in (queues if sight is None else seen).items()
-            if wants.takes(queue) and (sight is None or sight.covers(queue.name))
+            if count and wants.takes(queue) and (sight is None or sight.covers(queue.name))
         }
         for each, (wants, sight) in {_kind(member): (member.wants, member.sight) for member in members.values()}.items()
     }
-    known = absent | set[Queue]().union(*wanted.values())
+    known = {queue for queue, count in queues.items() if not count}.union(*wanted.values())
     stay = {
         partition: name
         for partition, name in before.owners.items()

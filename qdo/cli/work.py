@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from qdo.cli.opening import make_coordinator, open_client
 from qdo.cli.options import with_settings
 from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
-from queuey.client import ClientError, NotAllowed
+from queuey.client import ClientError
 from queuey.client.lookup import look_up
 
 if TYPE_CHECKING:
@@ -88,17 +88,14 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
         return False
     while True:
         await asyncio.sleep(settings.wait_for_queue)
-        try:
+        with suppress(ClientError):
             named = await look_up(client, settings.queue)
-            if named.found or named.hidden:
-                return False
-            names = (await client.name_page(limit=MAX_NAMES)).names
             break
-        except NotAllowed:
-            names = ()
-            break
-        except ClientError as error:
-            log.debug("waiting for a queue: %s", error)
+    if named.found or named.hidden:
+        return False
+    names: tuple[str, ...] = ()
+    with suppress(ClientError):
+        names = (await client.name_page(limit=MAX_NAMES)).names
     missing = ", ".join(settings.queue)
     alike = sorted({name for wanted in settings.queue for name in get_close_matches(wanted, names)})
     hint = f" Is {' or '.join(alike)} meant?" if alike else ""

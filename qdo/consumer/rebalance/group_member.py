@@ -64,11 +64,7 @@ class QueueLookup(Protocol):
 
     @property
     def found(self) -> Mapping[Queue, int] | None:
-        """For a leader: the queues that it sees, with their partitions; None: that is not known yet."""
-
-    @property
-    def absent(self) -> AbstractSet[Queue]:
-        """For a leader: queues that it was asked for and that do not exist."""
+        """For a leader: the queues that it sees, with their partitions (0: it does not exist); None: not known yet."""
 
     def look_up(self, wanted: Collection[Subscription], held: AbstractSet[Queue]) -> None:
         """The member leads; costs nothing when it is called again.
@@ -232,7 +228,7 @@ class GroupSession:
         held = set[Queue]() if target.target is None else {each.queue for each in target.target.owners}
         wanted = {member.wants for member in members.values()}
         self._queues.look_up(wanted, held - reported(members.values()).keys())
-        queues, absent = self._queues.found, self._queues.absent
+        queues = self._queues.found
         if queues is None:
             return None
         now = asyncio.get_running_loop().time()
@@ -242,10 +238,9 @@ class GroupSession:
             target=target.target,
             planned=self._planned,
             now=self._options.now(),
-            age=self._settling.age((members, queues, absent), now, at_work=target.target is not None),
+            age=self._settling.age((members, queues), now, at_work=target.target is not None),
             settle=self._options.settle,
             grace=self._options.grace,
-            absent=absent,
         )
         orders = decide_as_leader(view)
         if orders.planned is not None and orders.planned is not self._planned:

@@ -67,7 +67,6 @@ class ComputedPlan(NamedTuple):
         queues: The queues at that time.
         target: What the target is to be.
         recheck: When it is to be computed again even so, seconds since 1970; None: never.
-        absent: The queues that did not exist at that time.
         unseen: Queues that are wanted and may exist, but that no member may see.
     """
 
@@ -75,15 +74,13 @@ class ComputedPlan(NamedTuple):
     queues: Mapping[Queue, int]
     target: TargetAssignment
     recheck: float | None
-    absent: AbstractSet[Queue] = frozenset()
     unseen: AbstractSet[Queue] = frozenset()
 
     def covers(self, view: LeaderView) -> bool:
         """Returns whether computing it again would change nothing."""
         due = self.recheck is not None and view.now >= self.recheck
         same_target = view.target is self.target or view.target == self.target
-        same_queues = view.queues == self.queues and view.absent == self.absent
-        return not due and same_target and same_queues and view.members == self.members
+        return not due and same_target and view.members == self.members and view.queues == self.queues
 
 
 class LeaderView(NamedTuple):
@@ -91,14 +88,13 @@ class LeaderView(NamedTuple):
 
     Attributes:
         members: The present members.
-        queues: The queues that it sees, with their partitions.
+        queues: The queues that it sees, with their partitions. 0: there is no such queue.
         target: The target, read before the members: so it is never set on account of older members.
         planned: What it computed last.
         now: Seconds since 1970.
         age: Seconds for which members and queues have been changing.
         settle: Seconds for which it lets changes gather.
         grace: Seconds for which absent static members keep what they have.
-        absent: Queues that do not exist, by what the service said.
     """
 
     members: Mapping[str, Member]
@@ -109,7 +105,6 @@ class LeaderView(NamedTuple):
     age: float
     settle: float
     grace: float
-    absent: AbstractSet[Queue] = frozenset()
 
 
 class PartitionChanges(NamedTuple):
@@ -157,8 +152,8 @@ def decide_as_leader(view: LeaderView) -> LeaderDecision:
         return LeaderDecision(None, _until(view.planned.recheck, view.now), view.planned)
     if view.age < view.settle:
         return LeaderDecision(None, view.settle - view.age, view.planned)
-    computed = plan(view.members, view.queues, view.target, view.now, view.grace, view.absent)
-    planned = ComputedPlan(view.members, view.queues, computed.target, computed.recheck, view.absent, computed.unseen)
+    computed = plan(view.members, view.queues, view.target, view.now, view.grace)
+    planned = ComputedPlan(view.members, view.queues, computed.target, computed.recheck, computed.unseen)
     target = None if computed.target == view.target else computed.target
     return LeaderDecision(target, _until(computed.recheck, view.now), planned)
 

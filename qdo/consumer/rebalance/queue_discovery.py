@@ -53,13 +53,14 @@ async def discover(client: AsyncClient, subscription: Subscription, *, listed: i
     Raises:
         ClientError: The service cannot say.
     """
-    return (await _find(client, subscription, subscription.names, listed))[0]
+    found = await _find(client, subscription, subscription.names, listed)
+    return {name: count for name, count in found.items() if count}
 
 
 async def _find(
     client: AsyncClient, subscription: Subscription, names: Iterable[str], listed: int = LISTED
-) -> tuple[dict[str, int], frozenset[str]]:
-    """Returns the partitions of the wanted queues that the caller sees, and which of the names no queue has."""
+) -> dict[str, int]:
+    """Returns the partitions of the wanted queues that the caller sees, 0 for names that no queue has."""
     found: dict[str, int] = {}
     for text in subscription.stretches():
         start: str | None = text
@@ -68,8 +69,7 @@ async def _find(
             found |= {queue.name: queue.partitions for queue in page.queues if subscription.wants(queue.name)}
             start = page.next
     named = await look_up(client, set(names) - found.keys())
-    found |= {name: queue.partitions for name, queue in named.found.items() if subscription.wants(name)}
-    return found, named.absent
+    return dict.fromkeys(named.absent, 0) | {name: queue.partitions for name, queue in named.found.items()} | found
 
 
 async def identify(client: AsyncClient) -> str:
@@ -122,8 +122,8 @@ class QueueFinder:
     Attributes:
         own: The same; names the service's store as soon as :meth:`begin` has asked for it.
         sight: What its own member may see.
-        found: While it leads: the queues that the last look-up found, with their partitions; None: there was none yet.
-        absent: While it leads: queues that were asked for and do not exist.
+        found: While it leads: the queues that the last look-up found, with their partitions, 0 for those that do not
+            exist; None: there was none yet.
         unseen: While it leads: queues that may exist, but that no member which wants them may see.
     """
 
@@ -141,7 +141,6 @@ class QueueFinder:
         self.own = own
         self.sight = Sight()
         self.found: Mapping[Queue, int] | None = None
-        self.absent: AbstractSet[Queue] = frozenset()
         self.unseen: AbstractSet[Queue] = frozenset()
         self._client = client
         self._every = every
@@ -191,7 +190,7 @@ class QueueFinder:
         if not self._wanted and self._begun.is_set() and leader == self._leader:
             return
         self._leader = leader
-        self._wanted, self.found, self.absent, self._prepared = (), None, frozenset(), False
+        self._wanted, self.found, self._prepared = (), None, False
         self.warn(frozenset())
         self._look_now()
 
@@ -220,14 +219,14 @@ class QueueFinder:
             await self._begun.wait()
             self._asked.clear()
             self._more.clear()
-            before = self.sight, self.found, self.absent
+            before = self.sight, self.found
             try:
                 await self._check_once()
                 failures, failure = 0, None
             except Exception as error:  # noqa: BLE001 - it is logged, and looking goes on
                 failures, failure = failures + 1, error
                 self._handle_failure(error)
-            if before != (self.sight, self.found, self.absent):
+            if before != (self.sight, self.found):
                 self._changed()
             if failure is None:
                 await self._pause()
@@ -292,14 +291,14 @@ class QueueFinder:
         self._log_foreign({(one.service, one.application) for one in wanted})
         every = self.own.with_all(wanted)
         held = {queue.name for queue in self._held if queue[:2] == mine}
-        counts, absent = await _find(self._client, every, every.names | held)
+        counts = await _find(self._client, every, every.names | held)
         if not self._wanted:
             return
-        if new := (absent & every.names) - self._missing:
+        missing = {name for name in every.names if counts.get(name) == 0}
+        if new := missing - self._missing:
             log.warning("queues that do not exist: %s", ", ".join(sorted(new)))
-        self._missing = absent & every.names
+        self._missing = missing
         self.found = {Queue(*mine, name): count for name, count in counts.items()}
-        self.absent = {Queue(*mine, name) for name in absent}
 
     async def _find_others(self, leader: Sight) -> dict[str, int]:
         """Returns the queues that its own member wants and the leader may not see.
@@ -319,7 +318,7 @@ class QueueFinder:
         self._refusals.note(LISTS)
         self.sight = Sight()
         if self._prepared:
-            self.found, self.absent = {}, frozenset()
+            self.found = {}
 
     def _log_foreign(self, works_for: set[tuple[str, str]]) -> None:
         """Says once that members get nothing because they work for something else."""

@@ -57,7 +57,6 @@ class Count:
         found: The queues that there are.
         own: What it wants.
         sight: What it may see.
-        absent: Queues that do not exist.
         unseen: When it leads: what no member may see.
         counted: How often it recorded a number, for each partition.
         unknown: How often it does not know whether it did.
@@ -75,7 +74,6 @@ class Count:
         self.found: Mapping[Queue, int] | None = {}
         self.own = WANTS
         self.sight = Sight(("*",))
-        self.absent: AbstractSet[Queue] = frozenset()
         self.unseen: AbstractSet[Queue] = frozenset()
         self.group = GroupMember(
             coordinator, name, self, queues=self, static=static, options=SessionOptions(0.02, grace)

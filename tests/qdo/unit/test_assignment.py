@@ -449,7 +449,7 @@ def test_what_nobody_sees_stays_unless_it_is_known_not_to_exist() -> None:
         Partition(carts, 1): "b"
     }
     assert made.unseen == {carts}
-    gone = plan(members, {QUEUES[0]: 1}, before, 0.0, 10.0, frozenset({carts}))
+    gone = plan(members, {QUEUES[0]: 1, carts: 0}, before, 0.0, 10.0)
     assert {each.queue for each in gone.target.owners} == {QUEUES[0]}
     assert not gone.unseen
 

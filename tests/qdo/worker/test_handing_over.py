@@ -463,7 +463,7 @@ async def test_what_cannot_be_noted_is_not_tried_without_a_pause(floor: Floor) -
             raise NotOwner("it went to another member", frozenset([partition]))
         await note(*given)
 
-    worker.consumer.note = refused  # type: ignore[method-assign] # stands for a coordination that lets it know late
+    worker.consumer.note = refused  # type: ignore[assignment, method-assign] # stands for a coordination that lets it know late
     assert await floor.serve_until(worker, 3) == exit_codes.ENDED
     assert floor.seen == ["1:1", "1:2", "1:3"]
     assert tried[2] - tried[0] > 0.9

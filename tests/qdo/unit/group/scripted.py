@@ -379,7 +379,6 @@ class Catalogue:
     Attributes:
         own: What the member itself wants.
         sight: What it may see.
-        absent: Queues that do not exist.
         away: The service cannot say.
         wanted: What is to be looked up.
         leader: What the leader may see, if that is another member.
@@ -391,7 +390,6 @@ class Catalogue:
         self._service = service
         self.away = False
         self.sight = Sight(("*",))
-        self.absent: AbstractSet[Queue] = frozenset()
         self.wanted: Collection[Subscription] = ()
         self.leader: Sight | None = None
         self.unseen: AbstractSet[Queue] = frozenset()

@@ -34,7 +34,6 @@ class Found:
         self.found: Mapping[Queue, int] = {QUEUE: partitions}
         self.own = WANTS
         self.sight = Sight(("*",))
-        self.absent: AbstractSet[Queue] = frozenset()
         self.coordinator = coordinator
         self.group = GroupMember(coordinator, name, self, queues=self, options=SessionOptions(settle=0.0))
 
