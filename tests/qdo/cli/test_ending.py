@@ -27,7 +27,7 @@ async def test_a_worker_that_hangs_as_a_whole_ends(
 ) -> None:
     """A handler blocks the event loop, or holds the interpreter: the code is 1, and the log shows where it hangs."""
     client.send(queue, handler)
-    options = ("--stalled-after", "1", "--coordination", service.url, "--session-timeout", str(service.short))
+    options = ("--stalled-after", "2", "--coordination", service.url, "--session-timeout", str(service.short))
     with hire(f"handlers:{handler}", "--queue", queue, *options) as worker:
         worker.said(1)
         assert worker.ended() == 1
@@ -36,7 +36,7 @@ async def test_a_worker_that_hangs_as_a_whole_ends(
 
 async def test_a_lost_session_does_not_end_a_worker(hire: Hire, client: Client, queue: str, service: Service) -> None:
     """A worker whose event loop runs joins again when it can reach the coordination service."""
-    options = ("--stalled-after", "1", "--coordination", service.url, "--session-timeout", str(service.short))
+    options = ("--stalled-after", "5", "--coordination", service.url, "--session-timeout", str(service.short))
     with hire("handlers:handle", "--queue", queue, *options) as worker:
         worker.logged("3 partitions assigned")
         await service.cut()
@@ -55,7 +55,7 @@ def test_a_message_that_hangs_its_workers_becomes_a_dead_letter(
         client.send(queue, body, partition=1)
     lives: list[list[str]] = []
     while not lives or lives[-1][-1] != "done behind":
-        options = ("--stalled-after", "0.5", "--session-timeout", "1", "--attempts", "3")
+        options = ("--stalled-after", "2", "--session-timeout", "2", "--attempts", "3")
         with hire("handlers:blocking", "--queue", queue, *options) as worker:
             lives.append(worker.said(1))
             if lives[-1] == ["begun behind"]:
