@@ -47,18 +47,18 @@ def _parameters(lines: Iterable[WorkSetting]) -> list[inspect.Parameter]:
     file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
     parameters = [optional("config", Annotated[Path | None, file])]
     for line in lines:
-        several = line.type == "texts"
+        several, switch = line.type == "texts", line.kind is bool
         if line.positional:
             argument = typer.Argument(help=line.help.replace("`", ""), show_default=False)
             parameters.append(optional(line.name, Annotated[str | None, argument]))
             continue
         option = typer.Option(
-            line.option,
+            f"{line.option}/--no-{line.name}" if switch else line.option,
             help=line.help.replace("`", ""),
-            metavar=line.name.upper(),
+            metavar=None if switch else line.name.upper(),
             show_default=line.default or False,
             rich_help_panel=line.panel,
         )
-        kind: Any = list[str] | None if several else str | None
+        kind: Any = list[str] | None if several else bool | None if switch else str | None
         parameters.append(optional(line.name, Annotated[kind, option]))
     return parameters

@@ -21,7 +21,7 @@ from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.coordination import TargetAssignment
 from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset
-from queuey.terminal import time_parsing
+from queuey.terminal import plural, time_parsing
 
 if TYPE_CHECKING:
     from qdo.coordination import CommittedOffset, Coordinator, Member
@@ -207,8 +207,9 @@ def _print(found: GroupStatus) -> None:
         return
     owned = sum(each.owner is not None for each in found.partitions)
     counted = [each.lag for each in found.partitions if each.lag is not None]
-    behind = f", {sum(counted)} messages behind" if counted else ""
-    output.say(f"{found.group}: {len(found.members)} members own {owned} of {len(found.partitions)} partitions{behind}")
+    behind = f", {plural(sum(counted), 'message')} behind" if counted else ""
+    owners = plural(len(found.members), "member owns", "members own")
+    output.say(f"{found.group}: {owners} {owned} of {plural(len(found.partitions), 'partition')}{behind}")
     if found.lag_unknown:
         output.note(f"The lag is not known: {found.lag_unknown}")
     services = {each.service for each in found.partitions}

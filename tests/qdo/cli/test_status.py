@@ -54,6 +54,17 @@ def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, 
     assert sent[1].id in shown
 
 
+def test_one_is_one(run: Run, place: Place, client: Client, queue: str) -> None:
+    """A group of one member with one partition and one message behind is told in the singular."""
+    one = place.partition(client.create_queue().name, 1)
+    first = client.send(one.queue.name, "a")
+    client.send(one.queue.name, "b")
+    place.record({one: first.id})
+    member = Member("anna", subscribe([one.queue.name], [], one.queue.service, one.queue.application))
+    with living(place.url, GROUP, member, owns={"anna": [one]}):
+        assert f"{GROUP}: 1 member owns 1 of 1 partition, 1 message behind" in run("status").text
+
+
 def test_looking_on_leaves_no_trace(run: Run, place: Place, client: Client, queue: str) -> None:
     """Counting what is behind records nothing that stays with the service."""
     sent = client.send(queue, "x", partition=1)

@@ -137,6 +137,8 @@ def test_time_limit_of_an_async_handler(hire: Hire, run: Run, client: Client, qu
         (["handlers:handle", "--queue", "q", "--threads", "2", "--processes", "2"], "processes"),
         (["handlers:handle", "--queue", "q", "--time-limit", "1"], "thread"),
         (["handlers:handle", "--queue", "_q"], "_q"),
+        (["handlers:handle", "--queue", "_q", "--mirror"], "_q"),
+        (["handlers:handle", "--queue", "_q", "--no-mirror"], "_q"),
         (["handlers:handle", "--queue", "q", "--coordination", "postgres://x"], "postgres"),
         (["handlers:handle", "--queue", "q", "--group", ""], "group"),
     ],
