@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -34,9 +34,12 @@ MaxDeliveries = Annotated[
     int | None, typer.Option(min=0, max=1000, help="Deliveries by claims before a dead letter; 0: endlessly.")
 ]
 DeadLetter = Annotated[str | None, typer.Option(help="Queue of dead letters, else the queue's name and .dead.")]
-OnAck = Annotated[str | None, typer.Option(help="keep acknowledged messages for reads by time, or delete them.")]
+OnAck = Annotated[
+    Literal["keep", "delete"] | None, typer.Option(help="keep acknowledged messages for reads by time, or delete them.")
+]
 Kind = Annotated[
-    str | None, typer.Option(help="plain, or dedup: of messages with equal bodies that wait one is delivered.")
+    Literal["plain", "dedup"] | None,
+    typer.Option(help="plain, or dedup: of messages with equal bodies that wait one is delivered."),
 ]
 
 _RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "dead_letter", "on_ack")

@@ -471,5 +471,5 @@ async def _each(messages: Messages) -> AsyncIterator[ToSend]:
         async for message in messages:
             yield message
     else:
-        for message in messages:
+        for message in send_calls.several(messages):
             yield message

@@ -329,7 +329,7 @@ class Client:
             batch: Messages per request, at most.
         """
         batcher = Batcher(batch)
-        for message in messages:
+        for message in send_calls.several(messages):
             chunk = batcher.add(message)
             if chunk is not None:
                 receipts = self._send_chunk(queue, chunk, after)

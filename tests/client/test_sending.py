@@ -73,6 +73,16 @@ def test_what_headers_cannot_carry_travels_as_json(
     assert script.sent() == {"messages": [options if item is None else item]}
 
 
+@pytest.mark.parametrize("messages", ["abc", b"bytes", ""])
+@pytest.mark.parametrize("options", [{}, {"idempotency_key": "k"}])
+def test_one_body_is_not_many_messages(connect: Connect, messages: Any, options: dict[str, str]) -> None:  # noqa: ANN401
+    """A text in the place of several messages is refused, and not sent letter by letter."""
+    script = Script(receipts())
+    with pytest.raises(InvalidArgument, match=f"messages is {messages!r}, which is one body"):
+        connect(script).send_many("q", messages, **options)
+    assert script.requests == []
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -6,7 +6,7 @@ import doctest
 import inspect
 import subprocess
 import sys
-from typing import get_type_hints
+from typing import Literal, get_type_hints
 
 import pytest
 
@@ -23,6 +23,7 @@ from queuey.client import (
     SendOptions,
     errors,
 )
+from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.credentials import tokens
 
@@ -161,6 +162,13 @@ print([name for name in opened if isinstance(name, str) and "site-packages" not 
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == ["[]", "[]"]
+
+
+def test_options_of_a_queue_with_few_values_have_a_type() -> None:
+    """A type checker finds a kind that is none, and an end of acknowledged messages that there is not."""
+    hints = get_type_hints(QueueFields)
+    assert hints["kind"] == Literal["plain", "dedup"] | None
+    assert hints["on_ack"] == Literal["keep", "delete"] | None
 
 
 def test_the_example_of_a_token_file_runs() -> None:

@@ -54,8 +54,27 @@ def url() -> Iterator[str]:
 
 def test_an_unknown_authority_is_refused(url: str) -> None:
     """Without being told otherwise, a certificate of unknown origin ends the connection before anything is sent."""
-    with Client(url, key="k", retry=ONCE) as client, pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
+    with (
+        Client(url, key="k", retry=ONCE) as client,
+        pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED") as caught,
+    ):
         client.heartbeat()
+    assert "Start the service" not in str(caught.value)
+
+
+def test_a_server_without_tls() -> None:
+    """An https address of a server that speaks plain HTTP is named as the cause, and no other one is."""
+    with Quiet(("127.0.0.1", 0), Heartbeat) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        with (
+            Client(f"https://127.0.0.1:{server.server_port}", key="k", retry=ONCE) as client,
+            pytest.raises(ConnectionFailed, match="without TLS has an address that begins with http://") as caught,
+        ):
+            client.heartbeat()
+        server.shutdown()
+        thread.join()
+    assert "Start the service" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["path", "text", "context", "unchecked"])

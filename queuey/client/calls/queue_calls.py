@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -44,8 +44,8 @@ class QueueFields(TypedDict, total=False):
     read_delay: float | None
     max_deliveries: int | None
     dead_letter: str | None
-    on_ack: str | None
-    kind: str | None
+    on_ack: Literal["keep", "delete"] | None
+    kind: Literal["plain", "dedup"] | None
 
 
 class _WireQueue(Queue, frozen=True, kw_only=True):

@@ -188,6 +188,17 @@ class Batcher:
         return chunk
 
 
+def several(messages: Iterable[ToSend]) -> Iterable[ToSend]:
+    """Returns messages to send, unless they are one body, whose characters would be sent one by one.
+
+    Raises:
+        InvalidArgument: They are.
+    """
+    if isinstance(messages, str | bytes):
+        raise InvalidArgument(f"messages is {messages!r:.100}, which is one body: give a list, or call send")
+    return messages
+
+
 def one_batch(messages: Iterable[ToSend]) -> BatchBody:
     """Returns the batch that holds all messages.
 
@@ -195,7 +206,7 @@ def one_batch(messages: Iterable[ToSend]) -> BatchBody:
         InvalidArgument: There are none, or they do not fit into one request.
     """
     batcher = Batcher()
-    full = any(batcher.add(message) is not None for message in messages)
+    full = any(batcher.add(message) is not None for message in several(messages))
     batch = batcher.rest()
     if full or batch is None:
         raise InvalidArgument(

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
 from queuey.client.calls import claim_calls
-from queuey.client.calls.call import Call
+from queuey.client.calls.call import Call, queue_segment
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
@@ -216,6 +216,7 @@ class AsyncJobQueue:
     """
 
     def __init__(self, name: str, run: AsyncRun, keeper: AsyncKeeper, policy: RetryPolicy, timing: AsyncTiming) -> None:
+        queue_segment(name)  # A name that no queue can have is refused here, and not by the first claim.
         self.name = name
         self._run = run
         self._keeper = keeper

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Unpack
 
 from queuey.client.calls import claim_calls
-from queuey.client.calls.call import Call
+from queuey.client.calls.call import Call, queue_segment
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import Claiming, ClaimOptions
@@ -115,6 +115,7 @@ class JobQueue:
     """
 
     def __init__(self, name: str, run: SendCall, keeper: Keeper, policy: RetryPolicy, timing: Timing) -> None:
+        queue_segment(name)  # A name that no queue can have is refused here, and not by the first claim.
         self.name = name
         self._run = run
         self._keeper = keeper

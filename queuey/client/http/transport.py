@@ -281,4 +281,6 @@ def _translated(server: Server, *, closed: bool) -> Iterator[None]:
         kind = next((ours for theirs, ours in _FAILURES if isinstance(error, theirs)), ConnectionLost)
         detail = "" if issubclass(kind, Timeout) or not str(error) else f" ({error})"
         hint = ". Start the service: queuey serve" if server.local and kind is ConnectionFailed else ""
+        if "SSL" in detail:
+            hint = "" if "CERTIFICATE" in detail else ". A server without TLS has an address that begins with http://"
         raise kind(_TEXTS[kind] + detail + hint, server.root) from error

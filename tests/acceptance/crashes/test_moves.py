@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from itertools import chain
+from typing import Literal
 
 import pytest
 
@@ -14,6 +15,7 @@ from queuey.client import Client, Outgoing
 from tests.acceptance.crashes.conftest import APP, KEY, PATIENT, Start
 from tests.servers.served import free_port
 
+Kind = Literal["plain", "dedup"]
 PARTITIONS = 3
 CERTAIN = 4
 """Seconds after which a copy is never delivered beside the message whose copy it is, and reads by time show it."""
@@ -34,7 +36,7 @@ def claim_all(client: Client, queue: str) -> Counter[str]:
     return found
 
 
-def run(start: Start, *, messages: int, kills: int, seed: int, kind: str = "plain", to: str = "plain") -> None:
+def run(start: Start, *, messages: int, kills: int, seed: int, kind: Kind = "plain", to: Kind = "plain") -> None:
     """Kills the service again and again while it moves messages, then compares what is where.
 
     If one of the queues is a dedup queue, there are two messages of each body.
@@ -89,7 +91,7 @@ KINDS = [("dedup", "dedup"), ("dedup", "plain"), ("plain", "dedup")]
 
 @pytest.mark.parametrize("start", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(("kind", "to"), KINDS)
-def test_dedup_queues(start: Start, kind: str, to: str) -> None:
+def test_dedup_queues(start: Start, kind: Kind, to: Kind) -> None:
     """The same where one of the queues is a dedup queue: copies of one body stay one."""
     run(start, messages=4_000, kills=1, seed=2, kind=kind, to=to)
 
@@ -104,6 +106,6 @@ def test_many_killed_services(start: Start, messages: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("start", "messages"), [("sqlite", 40_000), ("cassandra", 8_000)], indirect=["start"])
 @pytest.mark.parametrize(("kind", "to"), KINDS)
-def test_many_kills_with_dedup_queues(start: Start, messages: int, kind: str, to: str) -> None:
+def test_many_kills_with_dedup_queues(start: Start, messages: int, kind: Kind, to: Kind) -> None:
     """The same with dedup queues."""
     run(start, messages=messages, kills=5, seed=random.randrange(1 << 30), kind=kind, to=to)

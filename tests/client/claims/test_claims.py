@@ -296,6 +296,13 @@ def test_options_are_checked(connect: Connect, options: dict[str, float]) -> Non
     assert script.requests == []
 
 
+@pytest.mark.parametrize("name", [["high", "low"], "", "a/b", "_q", None])
+def test_a_name_that_no_queue_can_have(connect: Connect, name: Any) -> None:  # noqa: ANN401 - a mistake
+    """It is refused where it is given, and not by the first claim."""
+    with pytest.raises(InvalidArgument, match=r"queue is|no queue can be named"):
+        connect(Script(claims())).job_queue(name)
+
+
 def test_batches(connect: Connect) -> None:
     """A program may claim and acknowledge by itself; it is told which receipts were refused."""
     script = Script(claims(1, 2, 3), settled(2), settled(), settled())
