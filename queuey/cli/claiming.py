@@ -50,7 +50,7 @@ def claim(
     ttl: Annotated[float, typer.Option(help="Seconds until other callers may get the messages.")] = 30.0,
     wait: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds to wait for messages, up to 20. 0; with a program any number, and for ever."),
+        typer.Option(min=0, help="Seconds to wait for messages if there are none. 0; with a program for ever."),
     ] = None,
     retry: Annotated[
         float, typer.Option(min=0, help="Seconds until a message whose program failed is delivered again.")
@@ -68,7 +68,14 @@ def claim(
     if command:
         _work(jobs, command, limit=limit, ttl=ttl, idle=wait, retry=retry, partitions=partitions)
         return
-    claimed = jobs.receive(limit or 1, ttl=ttl, wait=wait or 0.0, partitions=partitions)
+    from queuey.client.claims.claiming import LONGEST_WAIT
+
+    end = time.monotonic() + (wait or 0.0)
+    while True:
+        left = min(max(0.0, end - time.monotonic()), LONGEST_WAIT)
+        claimed = jobs.receive(limit or 1, ttl=ttl, wait=left, partitions=partitions)
+        if claimed or not left:
+            break
     if json:
         output.write(b"".join(_json(each) + b"\n" for each in claimed), json=True)
     else:

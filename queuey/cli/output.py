@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from queuey.terminal import INTERRUPTED, confirm, emit, note, plural, printable, say, write
+from queuey.terminal import INTERRUPTED, confirm, emit, fail, note, plural, printable, say, write
 from queuey.terminal.tables import cell, pairs, table
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "cell",
     "confirm",
     "emit",
+    "fail",
     "note",
     "pairs",
     "plural",

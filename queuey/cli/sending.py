@@ -179,13 +179,13 @@ class _Feeding:
         interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
-            output.note(f"queuey: {error}")
+            output.fail(f"{error}")
         output.note(f"{output.plural(stored, 'message was', 'messages were')} stored before.")
         if interrupted or getattr(error, "outcome", None) == "unknown":
             output.note("Some messages of the current batch may be stored as well.")
-        if self._route.queue_field is None:
+        if self._route.queue_field is None and done:
             output.note(f"To continue after line {done}: --skip {done}")
-        else:
+        elif self._route.queue_field is not None:
             output.note("No --skip continues exactly here: with --queue-field lines are sent by queue, not in order.")
 
 
@@ -214,7 +214,7 @@ def _send_named(
     try:
         receipt = store(text, content, **options)
     except NameTaken as error:
-        output.note(f"queuey: {text!r} names another message. Wait until that is done, or replace it: --replace")
+        output.fail(f"{text!r} names another message. Wait until that is done, or replace it: --replace")
         raise typer.Exit(1) from error
     _show(receipt, json=json)
 
@@ -268,7 +268,7 @@ def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
     try:
         file = source.open("rb")
     except OSError as error:
-        output.note(f"queuey: {source} cannot be read: {error.strerror}")
+        output.fail(f"{source} cannot be read: {error.strerror}")
         raise typer.Exit(1) from error
     with file:
         yield file, source.stat().st_size if source.is_file() else None

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from queuey.terminal import note
+from queuey.terminal import fail
 from queuey.terminal.commands import optional, with_parameters
 
 
@@ -64,7 +64,7 @@ def existing(queue: str) -> Iterator[None]:
     try:
         yield
     except QueueNotFound as error:
-        note(f"queuey: Queue {queue!r} does not exist. List those that do: queuey queue list")
+        fail(f"Queue {queue!r} does not exist. List those that do: queuey queue list")
         raise typer.Exit(1) from error
 
 

@@ -12,10 +12,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
+from itertools import takewhile
 from typing import NoReturn, TextIO
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
+PIPE_CLOSED = 141
+"""Exit code if the reader of a pipe has gone away, as that of programs which SIGPIPE ends."""
 
 # Control characters, line and paragraph separators, all that turns the direction of writing, what shows nothing, and
 # lone surrogates. The two joiners (U+200C, U+200D) stay: writing systems and pictures need them.
@@ -44,6 +47,27 @@ def note(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         _silence(sys.stderr)  # The output is closed or cannot be written, so no error can be shown.
+
+
+def wants_json() -> bool:
+    """Returns whether the command line has the option ``--json``."""
+    return "--json" in takewhile("--".__ne__, sys.argv)
+
+
+def fail(text: str, code: str | None = None, begin: str = "queuey: ") -> None:
+    """Prints the error that ends a command; with ``--json`` as a JSON document.
+
+    Args:
+        text: For people.
+        code: Stable, for programs, where there is one.
+        begin: What is printed before the text for people.
+    """
+    if not wants_json():
+        note(begin + text)
+        return
+    import msgspec
+
+    note(msgspec.json.encode({"error": text, **({"code": code} if code else {})}).decode())
 
 
 def emit(value: object) -> None:
@@ -93,7 +117,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        note(f"{question} There is no terminal to ask: repeat with --yes.")
+        fail(f"{question} There is no terminal to ask: repeat with --yes.", begin="")
         raise typer.Exit(2)
     if not typer.confirm(printable(question), err=True):
         note("Nothing was changed.")
@@ -127,10 +151,12 @@ def run(
     except KeyboardInterrupt:
         code = INTERRUPTED
     except known as error:
-        note("; ".join([f"{program}: {error}", *getattr(error, "__notes__", ())]))
+        notes = getattr(error, "__notes__", ())
+        text = str(error).removesuffix(".") if notes else str(error)
+        fail("; ".join([text, *notes]), getattr(error, "code", None), f"{program}: ")
         code = 2 if is_usage(error) else 1
     except OSError as error:
-        note(f"{program}: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+        fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", begin=f"{program}: ")
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -152,9 +178,10 @@ def _print(data: str | bytes) -> None:
 
 def _lost(error: OSError) -> int:
     """Says that no more of the result can be written, unless its reader has gone away; returns the exit code."""
-    if not isinstance(error, BrokenPipeError):
-        note(f"The output is not complete: {error.strerror}.")
     _silence(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return PIPE_CLOSED
+    note(f"The output is not complete: {error.strerror}.")
     return 1
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from queuey.terminal import say
+from queuey.terminal import fail, say, wants_json
 
 
 class LazyGroup(TyperGroup):
@@ -24,6 +25,18 @@ class LazyGroup(TyperGroup):
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever typer hands on
         super().__init__(**options)
         self.commands = {name: TyperCommand(name=name, help=text) for name, text in self.LISTED.items()}
+
+    def main(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - typer's
+        """Runs the command line; with ``--json`` an error of usage is JSON, too."""
+        if not wants_json():
+            return super().main(*args, **options)
+        try:
+            sys.exit(super().main(*args, **options | {"standalone_mode": False}))
+        except typer.TyperException as error:
+            fail(error.format_message(), "InvalidArgument")
+            sys.exit(2)
+        except typer.Abort:
+            sys.exit(1)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - typer's
         """Finds the command that the arguments name, and loads it."""

@@ -49,7 +49,8 @@ def ttl(text: str) -> int:
 
     found = seconds(text, "--ttl")
     if not (found.is_integer() and 1 <= found <= MAX_TTL):
-        raise typer.BadParameter(f"a TTL is 1 to {MAX_TTL} whole seconds, not {text!r}", param_hint="--ttl")
+        days = f"{MAX_TTL // 86_400} days"
+        raise typer.BadParameter(f"a TTL is 1 second to {days}, in whole seconds, not {text!r}", param_hint="--ttl")
     return int(found)
 
 

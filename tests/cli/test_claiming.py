@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from queuey.client import Client
+from queuey.client.claims import claiming
+from queuey.client.claims.claiming import LONGEST_WAIT
 from tests.commands import Run
+from tests.replacing import replace_in
 from tests.servers.served import Served
 
 
@@ -29,6 +33,17 @@ def all_come(client: Client, jobs: str) -> bool:
         if len(found) == len("abc"):
             return True
     return False
+
+
+def test_a_long_wait_takes_several_requests(run: Run, client: Client, queue: str) -> None:
+    """A wait may be longer than one request may wait, and ends with the first message."""
+    assert run("claim", queue, "--wait", "0.2").err == "There is nothing to claim now.\n"
+    sending = Timer(1.5, client.send, (queue, "late"))
+    sending.start()
+    with replace_in(claiming, LONGEST_WAIT, 0.5):
+        ended = run("claim", queue, "--wait", "60", "--json")
+    sending.join()
+    assert (ended.code, [line["body"] for line in ended.json_lines]) == (0, ["late"])
 
 
 def test_claim_and_acknowledge(run: Run, client: Client, jobs: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -41,8 +42,10 @@ def test_what_has_to_be_there(run: Run) -> None:
         (["read", "x", "--limit", "0"], "greater than or equal to 1; '0' is given"),
         (["queue", "create", "x", "--ttl", "1y"], "--ttl: '1y' is no length of time"),
         (["queue", "create", "x", "--read-delay", "1y"], "--read-delay: '1y' is no length of time"),
-        (["queue", "create", "x", "--ttl", "1.5"], "--ttl: a TTL is 1 to 33554432 whole seconds, not '1.5'"),
-        (["send", "x", "a", "--ttl", "500ms"], "--ttl: a TTL is 1 to 33554432 whole seconds, not '500ms'"),
+        (["queue", "create", "x", "--ttl", "1.5"], "--ttl: a TTL is 1 second to 388 days, in whole seconds, not '1.5'"),
+        (["send", "x", "a", "--ttl", "500ms"], "--ttl: a TTL is 1 second to 388 days, in whole seconds, not '500ms'"),
+        (["send", "x", "a", "--ttl", "500d"], "--ttl: a TTL is 1 second to 388 days, in whole seconds, not '500d'"),
+        (["queue", "create", "x", "--kind", "fifo"], "'fifo' is not one of 'plain', 'dedup'"),
         (["app", "rotate", "x", "--grace", "1y"], "--grace: '1y' is no length of time"),
         (["serve", "--facade", "sqs"], "'--facade': Value error, 'sqs' is not one of"),
     ],
@@ -52,6 +55,41 @@ def test_wrong_values(run: Run, words: list[str], said: str) -> None:
     ended = run(*words)
     assert ended.code == 2
     assert said in " ".join(ended.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["read", "no-such"], 1, {"code": "InvalidQueueName", "error": "404 InvalidQueueName: Queue 'no-such' does"}),
+        (["queue", "delete", "no-such", "--yes"], 1, {"error": "Queue 'no-such' does not exist. List those that do"}),
+        (["queue", "delete", "no-such"], 2, {"error": "Delete "}),
+        (["read", "x", "--limit", "0"], 2, {"code": "InvalidArgument", "error": "Invalid value for '--limit'"}),
+        (["read"], 2, {"code": "InvalidArgument", "error": "Missing argument"}),
+        (["read", "_x"], 2, {"code": "InvalidArgument", "error": "no queue can be named '_x'"}),
+        (
+            ["read", "x", "--profile", "/no-such"],
+            1,
+            {"code": "ProfileNotFound", "error": "no server is named: give its url"},
+        ),
+    ],
+)
+def test_errors_as_json(run: Run, words: list[str], code: int, error: dict[str, str]) -> None:
+    """With --json the error that ends a command is a line of JSON, whatever its cause."""
+    ended = run(*words, "--json")
+    found = json.loads(ended.err)
+    assert (ended.code, ended.out, found.get("code")) == (code, b"", error.get("code"))
+    assert found["error"].startswith(error["error"]), found
+
+
+def test_options_of_a_program_are_its_own(run: Run, queue: str, client: Client) -> None:
+    """What stands behind -- makes no error JSON."""
+    client.send(queue, "a")
+    assert run("claim", queue, "--", "/no-such", "--json").err.startswith("Usage:")
+
+
+def test_two_sentences_have_one_stop(run: Run, queue: str) -> None:
+    """What is added to an error begins after a semicolon, and not after a stop and a semicolon."""
+    assert ".;" not in run("send", queue, "a", "--key", "k").err
 
 
 def test_wrong_settings(run: Run) -> None:

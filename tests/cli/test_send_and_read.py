@@ -106,6 +106,14 @@ def test_bad_line_ends_the_feed(run: Run, client: Client, queue: str) -> None:
     assert bodies(client, queue) == [1, 2, 3, 6]
 
 
+def test_a_feed_that_begins_badly(run: Run, client: Client, queue: str) -> None:
+    """If nothing was stored, nothing is said about how to continue."""
+    ended = run("send", queue, "--from", "-", stdin=b"{oops\n2\n")
+    assert (ended.code, bodies(client, queue)) == (1, [])
+    assert "0 messages were stored before." in ended.err
+    assert "--skip" not in ended.err
+
+
 def test_raw_lines(run: Run, client: Client, queue: str) -> None:
     """With --raw lines are texts, JSON or not."""
     ended = run("send", queue, "--from", "-", "--raw", "-p", "1", stdin=b'{"a":1}\n \n\nplain\n')
@@ -277,7 +285,7 @@ def test_tail_in_the_background_ignores_ctrl_c(served: Served, client: Client, q
 
 
 def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: str) -> None:
-    """A reader that has seen enough is no error to talk about."""
+    """A reader that has seen enough is no error to talk about; the exit code is that of a program without a reader."""
     client.send_many(queue, ["x" * 1000] * 3000)
     with served.command("read", queue, "--all") as process:
         assert process.stdout is not None
@@ -285,7 +293,7 @@ def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: st
         assert len(process.stdout.readline()) > 1000
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(100) in {0, 1}
+        assert process.wait(100) == 128 + signal.SIGPIPE
 
 
 def test_recent_messages_are_found_by_the_clock(run: Run, client: Client, queue: str) -> None:

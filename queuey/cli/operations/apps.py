@@ -153,8 +153,8 @@ def rotate(
             raise KeyNotFound(key, text)
         scopes = {found.scope for found in old}
         if len(scopes) > 1:
-            output.note(
-                f"queuey: the keys of {name} are not limited alike, so one new key cannot stand for all. "
+            output.fail(
+                f"the keys of {name} are not limited alike, so one new key cannot stand for all. "
                 f"Rotate them one by one: queuey app rotate {name} --key {old[0].id}"
             )
             raise typer.Exit(1)
@@ -209,17 +209,15 @@ def key_import(
     secret = sys.stdin.readline().strip()
     if not secret or not secret.isascii() or not secret.isprintable() or set(secret) & set(" ;,"):
         what = "it has a character that no key has" if secret else "standard input is empty"
-        output.note(
-            f"queuey: no key was imported: {what}. It is one line of ASCII without spaces, commas and semicolons."
-        )
+        output.fail(f"no key was imported: {what}. It is one line of ASCII without spaces, commas and semicolons.")
         raise typer.Exit(1)
     with store_at.open() as store:
         with suppress(ApplicationExists):
             store.create_application(name)
         added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note, scope=scope)
         if added.scope != scope:
-            output.note(
-                f"queuey: {name} has this key already, as {added.id}, with other limits, and it was left as it is. "
+            output.fail(
+                f"{name} has this key already, as {added.id}, with other limits, and it was left as it is. "
                 f"To change them revoke it first: queuey app revoke {name} {added.id}"
             )
             raise typer.Exit(1)

@@ -44,7 +44,7 @@ def backup(
     settings = store_at.settings
     _require_sqlite(store_at, "queuey backup")
     if not opening.is_made(settings):
-        output.note(f"queuey: there is no store at {settings.data}; name its directory by --data")
+        output.fail(f"there is no store at {settings.data}; name its directory by --data")
         raise typer.Exit(1)
     if file.is_dir() or not file.absolute().parent.is_dir() or (file.exists() and not file.is_file()):
         raise typer.BadParameter(f"{str(file)!r} is not a file in a directory that is there", param_hint="FILE")
@@ -97,7 +97,7 @@ def _require_sqlite(store_at: ConfiguredStore, command: str) -> None:
     from queuey.storage import opening
 
     if opening.is_cassandra(store_at.settings):
-        output.note(f"queuey: {command} {_TO_CASSANDRA}")
+        output.fail(f"{command} {_TO_CASSANDRA}")
         raise typer.Exit(BAD_SETTINGS)
 
 

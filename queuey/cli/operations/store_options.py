@@ -69,7 +69,7 @@ class ConfiguredStore:
         from queuey.storage import opening
 
         if not opening.is_cassandra(self.settings) and not self.settings.data.is_dir():
-            output.note(f"queuey: there is no store at {self.settings.data}; queuey serve makes one")
+            output.fail(f"there is no store at {self.settings.data}; queuey serve makes one")
             raise typer.Exit(1)
 
     @contextmanager
@@ -116,7 +116,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
         if check:
             opening.check(loaded)
     except SettingsError as error:
-        output.note(f"queuey: {error}")
+        output.fail(f"{error}")
         raise typer.Exit(BAD_SETTINGS) from error
     return loaded
 

@@ -162,7 +162,7 @@ class PipelineRun:
             failure = failures.explain(error)
             if failure is None:
                 raise
-            output.note(f"queuey: {failure.text}")
+            output.fail(f"{failure.text}")
             raise typer.Exit(BAD_SETTINGS if failure.usage else 1) from error
 
     @contextmanager
@@ -216,7 +216,7 @@ def require_spark() -> None:
     """
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        output.note(f"queuey: the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}")
+        output.fail(f"the pipeline needs {', '.join(missing)}. Install it: {install_command('spark')}")
         raise typer.Exit(BAD_SETTINGS)
 
 
