@@ -314,3 +314,15 @@ def test_services_of_the_readme_run_side_by_side() -> None:
     ports = [re.sub(r".*--port (\d+).*", r"\1", options) if "--port" in options else "5000" for options in starts]
     assert sorted(ports) == sorted(set(ports))
     assert set(re.findall(r"127\.0\.0\.1:(50\d\d)", text_of("README.md"))) == set(ports)
+
+
+WRITES = re.compile(r"(?:> |--to )(\w[\w./]*)")
+
+
+def test_the_readme_leaves_nothing_in_the_clone() -> None:
+    """What blocks of the README write into the directory of the clone is ignored by git, so nothing is untracked."""
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+    written = {name for block in pages.blocks("README.md") for name in WRITES.findall(block.text)}
+    assert written == {"archive", "handlers.py"}
+    assert [name for name in written if not {f"/{name}", f"/{name}/"} & set(ignored)] == []
+    assert "/build/" in ignored  # where the demo draws its chart
