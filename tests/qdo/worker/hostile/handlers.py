@@ -1,0 +1,77 @@
+"""Handlers that do what a body says: ``kill:3`` is the third message, which kills its worker."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from queuey.client import Message
+
+_FOR_EVER = 3600.0
+
+
+class Panic(BaseException):
+    """As extensions in Rust raise one."""
+
+
+RAISED = {
+    "error": ValueError,
+    "panic": Panic,
+    "interrupt": KeyboardInterrupt,
+    "leave": SystemExit,
+    "stop": GeneratorExit,
+}
+ENDING = {"kill", "exit", "block"}
+"""They end the whole worker, perhaps only after the time of ``--stalled-after``."""
+KINDS = {*RAISED, *ENDING, "hang", "swallow", "fine"}
+
+
+def note(text: str) -> None:
+    """Writes a line into the file that all lives share."""
+    with Path(os.environ["HOSTILE_BOOK"]).open("a") as file:
+        file.write(f"{text}\n")
+
+
+def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - nothing of it is used
+    """Does it in a thread or a process."""
+    kind = _begin(message)
+    if kind == "block":
+        ctypes.PyDLL(None).usleep(int(_FOR_EVER * 1_000_000))  # in C, with the interpreter: no other thread runs
+    elif kind in {"hang", "swallow"}:
+        time.sleep(_FOR_EVER)
+    time.sleep(0.002)
+    note(f"done {message.body}")
+
+
+async def handle_async(message: Message, context: Any) -> None:  # noqa: ANN401 - likewise
+    """Does it in a task."""
+    kind = _begin(message)
+    if kind == "block":
+        time.sleep(_FOR_EVER)  # noqa: ASYNC251 - it lets no other task run
+    while kind in {"hang", "swallow"}:
+        try:
+            await asyncio.sleep(_FOR_EVER)
+        except asyncio.CancelledError:
+            if kind == "hang":
+                raise
+    await asyncio.sleep(0.002)
+    note(f"done {message.body}")
+
+
+def _begin(message: Message) -> str:
+    """Does what is alike in all modes."""
+    kind = str(message.body).partition(":")[0]
+    note(f"begun {message.body}")
+    if kind in RAISED:
+        raise RAISED[kind]
+    if kind == "kill":
+        os.kill(int(os.environ["HOSTILE_WORKER"]), signal.SIGKILL)
+        time.sleep(_FOR_EVER)
+    if kind == "exit":
+        os._exit(7)
+    return kind

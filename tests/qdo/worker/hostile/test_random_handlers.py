@@ -1,0 +1,183 @@
+"""Whatever handlers do, in any order: after a bounded number of starts each message is done or a dead letter."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qdo.worker import exit_codes
+from queuey.client import Outgoing
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.conftest import backend, service
+from tests.qdo.worker.conftest import Floor
+from tests.qdo.worker.hostile import handlers
+from tests.qdo.worker.hostile.handlers import ENDING, KINDS, RAISED
+from tests.qdo.worker.test_misbehaving import dead
+from tests.servers.served import Served, environment
+
+__all__ = ["backend", "service"]
+
+ATTEMPTS = 3
+MODES = {"threads": ["--threads", "3"], "tasks": ["--tasks", "3"], "processes": ["--processes", "2"]}
+QUICK = {"fine", "kill", "exit", *RAISED}
+"""What takes no time."""
+
+
+class Supervised:
+    """A supervisor with its worker, and what all of its lives wrote down."""
+
+    def __init__(self, directory: Path, starts: int, arguments: list[str]) -> None:
+        self._book = directory / "book"
+        self._log = (directory / "log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.qdo.worker.hostile.supervisor", str(starts), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=environment(HOSTILE_BOOK=str(self._book)),
+            start_new_session=True,
+        )
+
+    def said(self, word: str) -> list[str]:
+        """Gives what follows a word, in order."""
+        lines = self._book.read_text().splitlines() if self._book.exists() else []
+        return [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")]
+
+    async def stop(self) -> int:
+        """Ends the worker as a supervisor does, and gives its code; one that is dying just then is started again."""
+        told: set[str] = set()
+        while self.process.poll() is None:
+            for pid in self.said("started")[-1:]:
+                if pid not in told and len(self.said("ended")) < len(self.said("started")):
+                    told.add(pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGTERM)
+            await asyncio.sleep(0.05)
+        return int(self.said("ended")[-1])
+
+    @property
+    def log(self) -> str:
+        """Everything that was printed."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def kill(self) -> None:
+        """Ends all of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(60)
+        self._log.close()
+
+
+def drawn(chance: random.Random, kinds: set[str], count: int, partitions: int) -> list[Outgoing]:
+    """Draws messages: most are harmless, and behind one that ends its worker there often is another one."""
+    most, outgoing = sorted(kinds - {"fine"}), []
+    kind = "fine"
+    for number in range(count):
+        if kind not in ENDING or chance.random() < 0.5:
+            kind = chance.choice(most) if chance.random() < 0.4 else "fine"
+        headers = {"key": chance.choice("abc")}
+        outgoing.append(Outgoing(f"{kind}:{number}", partition=chance.randrange(partitions) + 1, headers=headers))
+    return outgoing
+
+
+def ends(kind: str, mode: str) -> bool:
+    """Returns whether a message ends its worker, and not only the process of a handler."""
+    return kind in ({"kill"} if mode == "processes" else ENDING)
+
+
+Supervise = Callable[[int, list[str]], Supervised]
+
+
+class Play:
+    """Supervises a worker of a queue whose messages are drawn, until each is done or a dead letter.
+
+    Args:
+        floor: Where the queue is.
+        supervise: Starts a supervisor for so many starts, with arguments of ``qdo work``.
+        mode: One of :data:`MODES`.
+    """
+
+    def __init__(self, floor: Floor, supervise: Supervise, mode: str) -> None:
+        self._floor = floor
+        self._supervise = supervise
+        self._mode = mode
+
+    async def __call__(self, chance: random.Random, kinds: set[str], count: int, *options: str) -> None:
+        """Plays once."""
+        partitions = chance.choice([1, 2, 3])
+        queue = await self._floor.site.queue(partitions=partitions)
+        outgoing = drawn(chance, kinds, count, partitions)
+        await self._floor.site.client.send_many(queue.name, outgoing)
+        bodies = {str(each.body): str(each.body).partition(":")[0] for each in outgoing}
+        ending = sum(ends(kind, self._mode) for kind in bodies.values())
+        held = sum(kind in {"hang", "swallow", "block"} for kind in bodies.values())
+        handler = "handle_async" if self._mode == "tasks" else "handle"
+        by = ["--by", "header:key"] if chance.random() < 0.5 else []
+        supervised = self._supervise(
+            1 + ending * (ATTEMPTS + ending),
+            [f"{handlers.__name__}:{handler}", "--queue", queue.name, *MODES[self._mode], *by, *options],
+        )
+        letters: set[str] = set()
+        while not bodies.keys() <= {*supervised.said("done"), *letters}:
+            assert supervised.process.poll() is None, (bodies, supervised.said("ended"), letters, supervised.log)
+            await asyncio.sleep(0.1)
+            letters = {str(body) for body, _ in await dead(self._floor, queue)}
+        code = await supervised.stop()
+        assert letters == {body for body, kind in bodies.items() if kind != "fine"}, supervised.log
+        assert set(supervised.said("done")) == bodies.keys() - letters, supervised.log
+        begun = Counter(supervised.said("begun"))
+        for body, times in begun.items():
+            in_a_life = ATTEMPTS if body in letters else 1
+            assert times <= len(supervised.said("started")) * in_a_life + held * ATTEMPTS, (begun, supervised.log)
+        assert code == exit_codes.ENDED or (held and code == exit_codes.UNFINISHED), supervised.log
+
+
+@pytest.fixture
+def supervise(running: Served, tmp_path: Path) -> Iterator[Supervise]:
+    """Starts supervisors that end with their test."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(starts: int, arguments: list[str]) -> Supervised:
+            common = ["--profile", str(running.profile_path), "--group", "group", "--attempts", str(ATTEMPTS)]
+            common += ["--retry-base", "0.01", "--retry-cap", "0.01", "--drain", "5"]
+            directory = Path(tempfile.mkdtemp(dir=tmp_path))
+            supervised = Supervised(directory, starts, ["work", *arguments, *common])
+            stack.callback(supervised.kill)
+            return supervised
+
+        yield begin
+
+
+@pytest.mark.parametrize(("mode", "seed"), [("threads", 7), ("tasks", 16), ("processes", 18)])
+async def test_every_message_is_done_or_dead(
+    floor: Floor, supervise: Supervise, tmp_path: Path, mode: str, seed: int
+) -> None:
+    """With handlers that kill, exit and raise; a worker that comes back under its name waits for no session's end."""
+    where = ["--coordination", f"local://{tmp_path}/coordination", "--name", "worker", "--grace", "1m"]
+    await Play(floor, supervise, mode)(random.Random(seed), QUICK, 10, *where)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("mode", MODES)
+async def test_handlers_of_all_kinds_leave_nothing_undone(
+    floor: Floor, supervise: Supervise, service: Service, mode: str, seed: int
+) -> None:
+    """On both coordination services; also handlers that hang, swallow their cancellation and hang the whole worker."""
+    chance = random.Random(f"{mode} {seed}")
+    options = ["--coordination", service.url, "--session-timeout", str(LONG_ENOUGH), "--stalled-after", "5s"]
+    if chance.random() < 0.5:
+        options += ["--name", "worker", "--grace", "1m"]
+    await Play(floor, supervise, mode)(chance, KINDS, 10, *options)
