@@ -39,10 +39,9 @@ class Merge:
         self._limit = limit
         self._max_bytes = max_bytes
         self._certain = certain
-        # All that is known: messages, None where only the id was read.
-        self._found: dict[_Key, Message | None] = {}
+        # All that is known: messages with their bytes in an answer, None where only the id was read.
+        self._found: dict[_Key, tuple[Message, int] | None] = {}
         self._order: list[_Key] = []
-        self._weights: dict[_Key, int] = {}
         # By partition: where what is not known yet begins, and its slice.
         self._unread: dict[int, tuple[_Key, Slice]] = {}
         self._next: dict[int, Position | None] = {}
@@ -62,10 +61,9 @@ class Merge:
     def further(self) -> list[Slice]:
         """Returns the slices of the next read; none if the page is complete."""
         page, size = self._page()
-        count, held = len(self._weights), sum(self._weights.values())
-        lacking = self._limit // SEVERAL
-        if held:
-            lacking = (self._max_bytes - size) * count // held
+        weights = [known[1] for known in self._found.values() if known]
+        count, held = len(weights), sum(weights)
+        lacking = (self._max_bytes - size) * count // held if held else self._limit // SEVERAL
         expected = min(self._limit, len(page) + lacking + 1)
         self._filling = []
         if self._is_stuck or len(page) == self._limit or size >= self._max_bytes:
@@ -77,14 +75,13 @@ class Merge:
             return [replace(piece, limit=limit, bodies=False) for piece in behind]
         # What is held but does not follow the page makes room for what does. So much may be read for that again.
         spare = 3 * self._max_bytes // 2 - self._spent if page else self._max_bytes
-        room = min(self._max_bytes - held, spare)
         if spare <= 0:
             return []
-        if room <= 0:
+        if held >= self._max_bytes:
+            self._found.update(dict.fromkeys(self._order[len(page) :]))
             room = min(self._max_bytes - size, spare)
-            for key in self._order[len(page) :]:
-                self._found[key] = None
-                self._weights.pop(key, None)
+        else:
+            room = min(self._max_bytes - held, spare)
         # Bodies may be longer than those before, so some room is left; it serves the next read.
         fit = 3 * room * count // (4 * held) if held else lacking
         self._filling = [key for key in self._order[:expected] if self._found[key] is None][: fit + 1]
@@ -106,21 +103,18 @@ class Merge:
     def take(self, asked: Sequence[Slice], pages: Sequence[Page]) -> None:
         """Takes the pages of slices."""
         self._horizon = self._horizon or pages[0].horizon
-        known = len(self._found)
         for piece, page in zip(asked, pages, strict=True):
             for message in page.messages:
                 key = self._key(message.position, piece.partition)
-                self._found[key] = message if piece.bodies else None
-                if piece.bodies:
-                    self._weights[key] = weight = rendered_bytes(message.body, message.meta)
-                    self._spent += weight
+                weight = rendered_bytes(message.body, message.meta) if piece.bodies else 0
+                self._found[key] = (message, weight) if piece.bodies else None
+                self._spent += weight
             if not self._filling:
                 self._read_up_to(piece, page)
         if self._filling:
             self._forget({piece.partition: page for piece, page in zip(asked, pages, strict=True)})
             self._is_stuck = self._found.get(self._filling[0], True) is None
-        if known != len(self._found) or self._filling:
-            self._order = sorted(self._found)
+        self._order = sorted(self._found)
 
     def _read_up_to(self, piece: Slice, page: Page) -> None:
         """Notes how far a partition is known. All reads have the horizon of the first."""
@@ -160,11 +154,11 @@ class Merge:
         page: list[Message] = []
         size = 0
         for key in self._order[: self._limit]:
-            message = self._found[key]
-            if message is None or size >= self._max_bytes or (fence is not None and key >= fence):
+            known = self._found[key]
+            if known is None or size >= self._max_bytes or (fence is not None and key >= fence):
                 break
-            page.append(message)
-            size += self._weights[key]
+            page.append(known[0])
+            size += known[1]
         return page, size
 
     def _key(self, position: Position, partition: int) -> _Key:

@@ -211,12 +211,7 @@ def load(name: str) -> Callable[[DataFrame], DataFrame]:
 
 
 def _source(store: StoreOptions, selection: Selection) -> dict[str, str]:
-    return _store(store) | find_buckets.choice_of(selection)
-
-
-def _store(store: StoreOptions) -> dict[str, str]:
-    own = {"config": store.config, "application": store.application}
-    return {**dict(store.settings), **{name: text for name, text in own.items() if text is not None}}
+    return find_buckets.texts_of(store) | find_buckets.choice_of(selection)
 
 
 def _stream(spark: SparkSession, pipe: Pipe) -> DataFrame:
@@ -373,7 +368,7 @@ def _sink(pipe: Pipe) -> dict[str, str]:
         "ttl": None if pipe.ttl is None else str(pipe.ttl),
         "lead": str(pipe.lead),
     }
-    return {**_store(pipe.store), **{name: text for name, text in options.items() if text is not None}}
+    return {**find_buckets.texts_of(pipe.store), **{name: text for name, text in options.items() if text is not None}}
 
 
 def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
