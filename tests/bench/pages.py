@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.bench.results import Report, number
+from tests.bench.results import FOR_THE_PAGE, Report, number
 from tests.bench.started.processes import ROOT
 
 FOR_USERS = "performance.md"
@@ -65,7 +65,9 @@ class Taken(NamedTuple):
 
     def section(self, kept: Sequence[str] = ()) -> str:
         """Returns the section of a page, without the heading of the next one."""
-        parts = [f"### `{self.report.name}`: {self.report.title}", self.line, *kept, *self.report.tables()]
+        short = [note.removeprefix(FOR_THE_PAGE).strip() for note in self.report.notes if note.startswith(FOR_THE_PAGE)]
+        tables = short or self.report.tables()
+        parts = [f"### `{self.report.name}`: {self.report.title}", self.line, *kept, *tables]
         return "\n\n".join(parts) + "\n\n"
 
 

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 Better = Literal["higher", "lower"]
 
+FOR_THE_PAGE = "For the page:"
+"""Begins a note whose table is all that a page shows of a measure with many figures."""
+
 
 @dataclass(frozen=True)
 class Row:

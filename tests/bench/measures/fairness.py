@@ -17,7 +17,7 @@ from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
 from tests.bench.load.greedy import CONNECTIONS, KINDS, LISTED, PARTITIONS
 from tests.bench.load.modest import ModestPlan, Times
-from tests.bench.results import Report, Row, Verdict, number, table
+from tests.bench.results import FOR_THE_PAGE, Report, Row, Verdict, number, table
 from tests.bench.started import service
 from tests.bench.started.processes import Process
 
@@ -140,6 +140,6 @@ def report(samples: dict[str, list[Sample]]) -> Report:
     notes = [
         f"{CONNECTIONS} greedy connections, one of the other application; p99 in ms; each answer to it a success.",
         "Generators and service share processors: p99 rises beside any busy process, so that is what it is divided by.",
-        f"For the page:\n\n{table(head, lines.values())}\n",
+        f"{FOR_THE_PAGE}\n\n{table(head, lines.values())}\n",
     ]
     return Report("fairness", "", rows, verdicts, notes)
