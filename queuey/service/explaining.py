@@ -224,10 +224,10 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
 
 
-def _standing(position: Position, state: State, now: int) -> _Standing:
-    """Looks a message up in a state; ``now``: milliseconds since 1970."""
+def _standing(position: Position, state: State, expired: int) -> _Standing:
+    """Looks a message up in a state; ``expired``: claims that expire before this are over (ms since 1970)."""
     if (claim := state.outstanding.get(position)) is not None:
-        code: Code = "claimed" if claim.expires >= now else "waiting"
+        code: Code = "claimed" if claim.expires >= expired else "waiting"
         return _Standing(code=code, deliveries=claim.deliveries, expires=claim.expires / 1000)
     if position in state.outbox:
         target, deliveries = state.outbox[position]

@@ -221,7 +221,7 @@ class ClaimUseCases:
 
         return give_up
 
-    def claim(
+    def claim(  # noqa: PLR0913 - what a caller may ask for
         self,
         access: QueueAccess,
         *,
@@ -230,6 +230,7 @@ class ClaimUseCases:
         wait: float = 0.0,
         waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
+        max_bytes: int | None = None,
         gather: bool = False,
         ack: JoinedAck | None = None,
     ) -> list[HandedOut]:
@@ -242,10 +243,12 @@ class ClaimUseCases:
             wait: Seconds to wait at most.
             waiter: The request that waits instead of this call, as for :meth:`begin_claim`. None: this call waits.
             partitions: Partitions to claim from.
+            max_bytes: See :meth:`begin_claim`.
             gather: See :meth:`begin_claim`.
             ack: See :meth:`begin_claim`.
         """
-        asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "partitions": partitions, "gather": gather}
+        asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "partitions": partitions}
+        asked |= {"max_bytes": max_bytes, "gather": gather}
 
         def attempt(waiter: Waiter | None) -> list[HandedOut]:
             found: list[HandedOut] = access.use(
@@ -397,7 +400,7 @@ class ClaimUseCases:
     def is_done(self, queue: Queue, location: Location) -> bool:
         """Returns whether a message was acknowledged, or is done in another way. Waits for the answer."""
         number, position = location
-        return self.look_at(queue, lambda state, _now: state.is_done(position), [number])[number]
+        return self.look_at(queue, lambda state, _expired: state.is_done(position), [number])[number]
 
     # Moves to another queue
 
@@ -428,8 +431,8 @@ class ClaimUseCases:
     def counts(self, access: QueueAccess) -> dict[int, ClaimCounts]:
         """Counts claims, by partition."""
 
-        def count(state: State, now: int) -> ClaimCounts:
-            claimed = sum(claim.expires >= now for claim in state.outstanding.values())
+        def count(state: State, expired: int) -> ClaimCounts:
+            claimed = sum(claim.expires >= expired for claim in state.outstanding.values())
             return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
 
         return access.use(lambda queue: self.look_at(queue, count))
@@ -491,18 +494,19 @@ class ClaimUseCases:
     def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
     ) -> dict[int, T]:
-        """Returns what ``look`` says of partitions' states, given the time (milliseconds since 1970); waits.
+        """Returns what ``look`` says of partitions' states; waits.
 
         Args:
             queue: The row.
-            look: Called once a partition.
+            look: Called once a partition, with the state and a time (milliseconds since 1970): claims that expire
+                before it are over for every process.
             numbers: Of partitions; None: all.
         """
         numbers = range(1, queue.partitions + 1) if numbers is None else numbers
         self.check(queue, numbers)
 
         def make(_number: int, each: Done) -> Request:
-            return LookRequest(queue, each, lambda state: look(state, self._runtime.now()))
+            return LookRequest(queue, each, lambda state: look(state, self._timing.expired(self._runtime.now())))
 
         found: dict[int, T] = _wait(partial(begin_each, self._logs_of(queue), numbers, make))
         return found
@@ -525,7 +529,7 @@ def _by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimRecei
 class _View:
     """What is not done in a state, and what scans pass over."""
 
-    def __init__(self, state: State, _now: int) -> None:
+    def __init__(self, state: State, _expired: int) -> None:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)

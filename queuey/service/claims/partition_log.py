@@ -206,7 +206,7 @@ class PartitionLog:
             draft, passed = self._decide(queue, taken, material)
             if not draft.changes and passed < WORTH:
                 leave(taken)
-                if (yield from self._catch_up_for(queue, polls)):
+                if (yield from self._catch_up_for(queue, taken)):
                     material = None
                     continue
                 self._totals.ended(taken, None, self.state)
@@ -421,9 +421,9 @@ class PartitionLog:
         yield from self._read_from(queue, State(), newest=True)
         self._is_loaded = True
 
-    def _catch_up_for(self, queue: Queue, polls: Sequence[PollRequest]) -> Work:
-        """If polls find nothing, reads what others wrote since they were asked for; returns whether there was any."""
-        if any(poll.poll.given for poll in polls) or all(poll.asked <= self._current for poll in polls):
+    def _catch_up_for(self, queue: Queue, taken: Sequence[Request]) -> Work:
+        """Reads what others wrote since requests came whose answers depend on it; returns whether there was any."""
+        if all(request.asked <= self._current for request in taken if request.depends_on_others):
             return False
         before = self.state.number
         yield from self._read_from(queue, self.state)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from queuey.claims import MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, Settlement, State
+from queuey.claims import MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, ReceiptStatus, Settlement, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.ids import Position
@@ -73,6 +73,11 @@ class Request:
         return None
 
     @property
+    def depends_on_others(self) -> bool:
+        """Whether it needs no entry, but an entry of another process may change its answer."""
+        return False
+
+    @property
     def answered(self) -> bool:
         """Whether the caller has its answer, or has given up."""
         return self._first.locked()
@@ -98,6 +103,11 @@ class PollRequest(Request):
             self.answer(None, too_late())
             return False
         return self.answer(given)
+
+    @property
+    def depends_on_others(self) -> bool:
+        """See the base class."""
+        return not self.answered
 
     @property
     def weight(self) -> int:  # type: ignore[override]
@@ -136,6 +146,11 @@ class SettleRequest(Request):
             self.settled = draft.release(self.receipts, self.ttl)
         elif self.kind == "acknowledge":
             self.settled = draft.acknowledge(self.receipts)
+
+    @property
+    def depends_on_others(self) -> bool:
+        """See the base class."""
+        return any(one.status in {ReceiptStatus.SUPERSEDED, ReceiptStatus.REFUSED} for one in self.settled)
 
     def newest(self) -> int:
         """Returns the highest number of an entry that it speaks of."""

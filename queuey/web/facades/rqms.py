@@ -142,7 +142,7 @@ class RqmsFacade(OpenFacade):
     def begin_fetch(self, environ: Environ, match: Match) -> Begun:
         """Is ``fetch`` without blocking."""
         queue = self._authorization.enter_at_once(environ, match, "work")
-        begin = partial(self._claims.begin_claim, queue, **_asked(environ), max_bytes=SHORT_BYTES)
+        begin = partial(self._claims.begin_claim, queue, **_asked(environ))
         return begin, partial(_fetched, queue)
 
     # Finishing
@@ -218,6 +218,7 @@ def _asked(environ: Environ) -> dict[str, Any]:
         "limit": int(min(count or COUNT, MOST_CLAIMS)),
         "ttl": min(max(TIME if time is None else time, SHORTEST), MAX_CLAIM),
         "wait": WAIT,
+        "max_bytes": SHORT_BYTES,
         "waiter": environ.get(WAITER),
     }
 

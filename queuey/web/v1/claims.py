@@ -66,7 +66,7 @@ class ClaimViews:
         queue = self._authorization.enter_at_once(environ, match, "work")
         asked = self._asked(environ)
         ack = _at_once(partial(self._acknowledged_first, environ), queue)
-        begin = partial(self._claims.begin_claim, queue, **asked, max_bytes=SHORT_BYTES, ack=ack)
+        begin = partial(self._claims.begin_claim, queue, **asked, ack=ack)
         return _begun(begin, partial(_handed_out, queue, ack))
 
     def _acknowledged_first(self, environ: Environ, queue: Queue) -> JoinedAck:
@@ -96,6 +96,7 @@ class ClaimViews:
             "ttl": ttl,
             "wait": wait or 0.0,
             "partitions": partitions,
+            "max_bytes": SHORT_BYTES,
             "waiter": environ.get(WAITER),
         }
 

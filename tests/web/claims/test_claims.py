@@ -187,6 +187,21 @@ def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
     assert len(owner.get("q/peek", limit=1).messages) == 1
 
 
+def test_what_waits_can_be_claimed(owner: Caller, q: str, clock: Clock) -> None:
+    """A claim that has expired counts as claimed for another second, in which nobody can get its message."""
+    owner.post("q", "d", X_Partition="2")
+    (claimed,) = claim(owner, partitions="2", ttl=10)
+    explain = f"q/explain/{claimed['message_id']}"
+    clock.advance(10.5)
+    assert claim(owner, partitions="2", ttl=0) == []
+    assert owner.get("q/claims").json["partitions"]["2"] == {"claimed": 1, "waiting": 0}
+    assert [each["code"] for each in owner.get(explain).json["reasons"]][-1] == "claimed"
+    clock.advance(1)
+    assert owner.get("q/claims").json["partitions"]["2"] == {"claimed": 0, "waiting": 1}
+    assert [each["code"] for each in owner.get(explain).json["reasons"]][-1] == "waiting"
+    assert bodies(claim(owner, partitions="2", ttl=0)) == ["d"]
+
+
 def test_all_claims_are_ended(owner: Caller, q: str, clock: Clock) -> None:
     """DELETE gives everything back, whoever holds it."""
     claim(owner, ttl=100)
@@ -250,6 +265,14 @@ def test_an_answer_has_a_page_of_bodies(owner: Caller) -> None:
     for _ in range(5):
         owner.post("q", "x" * 100_000)
     assert [len(claim(owner, limit=1000)) for _ in range(3)] == [3, 2, 0]
+
+
+def test_an_answer_has_what_the_page_says(owner: Caller) -> None:
+    """An answer ends at 256 KiB, also the first of a process, which a thread makes."""
+    owner.create("q")
+    for _ in range(12):
+        owner.post("q", "x" * 60_000)
+    assert [len(claim(owner, limit=1000)) for _ in range(3)] == [5, 5, 2]
 
 
 BAD_CLAIMS = [
