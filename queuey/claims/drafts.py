@@ -387,9 +387,9 @@ class EntryDraft:
             if not self._is_done_copy(position, there) or (delete and self.size >= MOST_IDS):
                 bound = position
                 break
+            self.size += 1
             if delete:
                 self._finals[position] = None
-                self.size += 1
         if bound > ids.FIRST:
             self._cursor = max(self._cursor, ids.preceding(bound))
         return bisect_left(seen, bound)

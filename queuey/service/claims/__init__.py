@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey import ids
-from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State
+from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State, digest_of
 from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
 from queuey.ids import Position
 from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
@@ -445,7 +445,7 @@ class ClaimUseCases:
             for number, view in self.look_at(queue, _View).items():
                 total += view.outstanding
                 for page in self._pages(queue, number, ids.following(view.cursor)):
-                    total += sum(message.position not in view.known for message in page)
+                    total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
                     if total >= limit:
                         [lag] = self._store.lag(queue, [(number, page[-1].position)])
                         total, exact = total + lag.count, exact and lag.exact
@@ -478,7 +478,7 @@ class ClaimUseCases:
         for at in range(0, len(view.below), step):
             yield from self._store.fetch(queue, [(number, position) for position in view.below[at : at + step]])
         for page in self._pages(queue, number, ids.following(view.cursor)):
-            yield from (message for message in page if message.position not in view.above)
+            yield from (message for message in page if not view.is_done(message))
 
     def _pages(self, queue: Queue, number: int, lower: Position) -> Iterator[list[Message]]:
         """Reads a partition from a position up to now."""
@@ -533,8 +533,17 @@ class _View:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
-        self.above = frozenset(state.above)
-        self.known = self.above | {position for position in state.outstanding if position > state.cursor}
+        self.known = {position for position in state.outstanding if position > state.cursor}
+        self._above = frozenset(state.above)
+        covers = state.covers.by_digest.items()
+        self._ended = {digest: cover for digest, cover in covers if state.is_done(cover.representative)}
+
+    def is_done(self, message: Message) -> bool:
+        """Returns whether a message above the cursor is done: it was acknowledged, or the message that it is a copy of."""
+        if message.position in self._above or not self._ended:
+            return message.position in self._above
+        cover = self._ended.get(digest_of(message.body, message.meta))
+        return cover is not None and cover.hides(message.position)
 
 
 def _wait(begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - what is begun

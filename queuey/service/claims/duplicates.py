@@ -100,8 +100,10 @@ class Duplicates:
 
     def forget(self, queue: Queue, state: State) -> Work:
         """Removes covers from the store, if the cursor has passed all of them. If that fails, they expire."""
-        until, self._stored_until = self._stored_until, state.covers.stored_until
-        if until and not state.covers.stored_until:
+        until = self._stored_until = max(self._stored_until, state.covers.stored_until)
+        # Another process may be writing those that the cursor has not passed yet.
+        if until and not state.covers.stored_until and (until, ids.LOW_MIN) <= ids.following(state.cursor):
+            self._stored_until = 0
             try:
                 yield self._block(lambda: self._store.forget_covers(queue, self._partition, until))
             except QueueyError:

@@ -216,6 +216,7 @@ class PartitionLog:
                 # This round has left nothing to do, but perhaps another process died before it did its part.
                 yield from self._delete(queue, 0)
                 yield from self._publish(queue, [])
+                yield from self._duplicates.forget(queue, self.state)
                 return
             if self._length.is_due():
                 # This may take long, and the expiries of claims count from the decision.

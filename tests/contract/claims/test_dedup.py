@@ -58,6 +58,45 @@ def test_one_of_equal_messages(store: Store, other: Store) -> None:
     assert two.claims.claim(there, limit=9, ttl=60) == []
 
 
+@pytest.mark.parametrize("on_ack", ["keep", "delete"])
+def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) -> None:
+    """When a message is acknowledged its copies count no more; one that was posted while it was claimed does."""
+    queue = make_dedup(store, on_ack=on_ack)
+    say(store, queue, "a", "a", "b", "a")
+    clock.advance(3)
+    service, access = enter(store, queue)
+    [claimed] = service.claims.claim(access, limit=1, ttl=60)
+    assert service.claims.size(access, 100).count == 4
+    say(store, queue, "a")
+    service.claims.acknowledge(access, [claimed.receipt])
+    assert service.claims.size(access, 100).count == 2
+    assert [message.body for message in service.claims.peek(access, 9)] == ["b", "a"]
+    given = service.claims.claim(access, limit=9, ttl=60)
+    assert texts(given) == ["b", "a"]
+    service.claims.acknowledge(access, [one.receipt for one in given])
+    assert service.claims.size(access, 100).count == 0
+
+
+def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
+    """Once the read delay is over one more claim has the log pass the copies of what is done."""
+    queue = make_dedup(store, consistency=PROMPT)
+    say(store, queue, "a", "a", "a")
+    service, access = enter(store, queue)
+    while found := service.claims.claim(access, limit=1, ttl=60):
+        service.claims.acknowledge(access, [found[0].receipt])
+    assert service.claims.size(access, 100).count == 0
+    entries = store.read_log(queue, 1, 1).last
+
+    def forgotten() -> bool:
+        assert service.claims.claim(access, limit=1, ttl=60) == []
+        [left] = service.claims.look_at(queue, lambda state, _expired: len(state.above) + state.covers.count).values()
+        return left == 0
+
+    assert eventually(forgotten)
+    assert forgotten()
+    assert store.read_log(queue, 1, 1).last <= entries + 2
+
+
 def test_what_is_equal() -> None:
     """White space between the parts of JSON does not count, nor do headers; the order of keys does."""
     value = Meta(json=True)
