@@ -88,6 +88,7 @@ class EntryDraft:
         "_superseded",
         "_taken",
         "expired",
+        "groups",
         "now",
         "size",
     )
@@ -105,7 +106,9 @@ class EntryDraft:
         self._superseded: dict[Position, None] = {}
         self._releases: dict[Position, None] = {}
         self._renewals: dict[Position, int] = {}
-        self._claims: dict[Position, int] = {}
+        self._claims: set[Position] = set()
+        self.groups: list[Group] = []
+        """What each caller gets."""
         self._sent: list[Position] = []
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
@@ -120,7 +123,7 @@ class EntryDraft:
         state, found = self._state, []
         for receipt in receipts:
             position = receipt.position
-            status = self._status(position, receipt.number)
+            status = self._status(receipt)
             if status is ReceiptStatus.DONE:
                 if position not in state.outstanding and len(state.above) + len(self._finals) >= MOST_ABOVE:
                     status = ReceiptStatus.REFUSED
@@ -141,7 +144,7 @@ class EntryDraft:
         expires = self.now + round(ttl * 1000)
         for receipt in receipts:
             position = receipt.position
-            status = self._status(position, receipt.number)
+            status = self._status(receipt)
             until = 0
             if status is ReceiptStatus.DONE:
                 if position > self._latest and position not in self._state.outstanding:
@@ -179,7 +182,7 @@ class EntryDraft:
         expires = self.now + round(delay * 1000)
         for receipt in receipts:
             position = receipt.position
-            status = self._status(position, receipt.number)
+            status = self._status(receipt)
             until = 0
             if status is ReceiptStatus.DONE:
                 self._renewals.pop(position, None)
@@ -199,7 +202,8 @@ class EntryDraft:
         self._renewals.clear()
         self._releases.clear()
 
-    def _status(self, position: Position, number: int) -> ReceiptStatus:
+    def _status(self, receipt: ClaimReceipt) -> ReceiptStatus:
+        position, number = receipt.position, receipt.number
         claim = self._state.outstanding.get(position)
         if position in self._superseded or (number and position in self._state.superseded):
             return ReceiptStatus.SUPERSEDED if number else ReceiptStatus.FINAL
@@ -211,7 +215,8 @@ class EntryDraft:
             )
         if position in self._finals:
             return ReceiptStatus.FINAL
-        return ReceiptStatus.DONE if number in {0, claim.number} else ReceiptStatus.SUPERSEDED
+        good = not number or (number == claim.number and claim.secret in {0, receipt.secret})
+        return ReceiptStatus.DONE if good else ReceiptStatus.SUPERSEDED
 
     def supersede(self, positions: Iterable[Position]) -> None:
         """Ends messages that were removed because a newer value has taken their name, claimed or not."""
@@ -279,14 +284,16 @@ class EntryDraft:
                 weight += 0 if fits else rendered_bytes(message.body, message.meta)
                 poll.given.append(message)
                 if poll.ttl:
-                    self._claim(message, expires)
+                    self._claim(message)
             if not poll.ttl:
                 at = first
+            elif poll.given:
+                self.groups.append((expires, [message.position for message in poll.given]))
         if self._covers is not None:
             self.size += self._covers.hold(MOST_IDS - self.size)
 
-    def _claim(self, message: Message, expires: int) -> None:
-        self._claims[message.position] = expires
+    def _claim(self, message: Message) -> None:
+        self._claims.add(message.position)
         self.size += 1
         self._cover(message)
 
@@ -438,6 +445,7 @@ class EntryDraft:
         self,
         token: int,
         *,
+        secrets: Sequence[int] = (),
         delete: bool = False,
         deleted: int = 0,
         snapshot: int = 0,
@@ -447,6 +455,7 @@ class EntryDraft:
 
         Args:
             token: A random number.
+            secrets: Another one for each of :attr:`groups`.
             delete: What is acknowledged is to be deleted.
             deleted: Deletions up to this entry are carried out.
             snapshot: The snapshot that it names.
@@ -459,7 +468,7 @@ class EntryDraft:
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
-            claims=_grouped(self._claims),
+            claims=self.groups,
             finals=list(self._finals),
             renewals=_grouped(self._renewals),
             releases=list(self._releases),
@@ -472,6 +481,7 @@ class EntryDraft:
             superseded=list(self._superseded),
             move=self._move,
             covers=covers,
+            secrets=list(secrets),
         )
 
 

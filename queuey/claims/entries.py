@@ -74,7 +74,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         token: A random number of the writer, by which it recognizes its own entry.
         at: The writer's clock (milliseconds since 1970) when it decided; for people.
         cursor: The cursor from now on; never below the one before.
-        claims: Delivered by this entry.
+        claims: Delivered by this entry, a group for each caller.
         finals: Done: acknowledged, or their messages are gone.
         renewals: Claims that last longer, or begin if the message was not claimed.
         releases: Claims that end now.
@@ -88,6 +88,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
             removed before; a process that has read them does not deliver them any more.
         move: What is done for a move to another queue.
         covers: What it says of copies, in a dedup queue.
+        secrets: For each group of ``claims``, a random number in its receipts; empty: an older version made the entry.
     """
 
     format: int = FORMAT
@@ -107,6 +108,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     superseded: list[Position] = []
     move: MoveStep | None = None
     covers: CoverChanges | None = None
+    secrets: list[int] = []
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 
 from queuey import ids
 from queuey.ids import Position
 
+SECRET_BITS = 56
+"""Of the number that nobody can guess who was not given the receipt. It makes 14 digits."""
 _TEXT = re.compile(
-    r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})-(0|[1-9][0-9]{0,17})", re.ASCII
+    r"([1-9][0-9]{0,2})-([0-9a-f]{8})([0-9a-f]{4})1([0-9a-f]{3})([89ab][0-9a-f]{15})"
+    r"-((?:0|[1-9][0-9]{0,17})(?:-[0-9a-f]{14})?)",
+    re.ASCII,
 )
 
 
@@ -21,12 +26,14 @@ class ClaimReceipt(msgspec.Struct, frozen=True, gc=False):
         partition: Of the queue.
         ticks, low: The message's position.
         number: The log entry that delivered it; 0: whichever it was.
+        secret: What that entry gave the caller; 0: nothing, it is of an older version.
     """
 
     partition: int
     ticks: int
     low: int
     number: int = 0
+    secret: int = 0
 
     @property
     def position(self) -> Position:
@@ -35,7 +42,7 @@ class ClaimReceipt(msgspec.Struct, frozen=True, gc=False):
 
     def __str__(self) -> str:
         """Returns the form that callers get; :func:`parse_receipt` reads it."""
-        return f"{self.partition}-{ids.to_hex((self.ticks, self.low))}-{self.number}"
+        return f"{self.partition}-{ids.to_hex((self.ticks, self.low))}-{delivery_text(self.number, self.secret)}"
 
 
 def parse_receipt(text: str) -> ClaimReceipt:
@@ -47,5 +54,20 @@ def parse_receipt(text: str) -> ClaimReceipt:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:80]!r} is not a receipt")
-    partition, last, middle, first, low, number = match.groups()
-    return ClaimReceipt(int(partition), int(first + middle + last, 16), ids.parse_low(low), int(number))
+    partition, last, middle, first, low, delivery = match.groups()
+    return ClaimReceipt(int(partition), int(first + middle + last, 16), _low(low), *_delivery(delivery))
+
+
+@lru_cache(1024)
+def delivery_text(number: int, secret: int) -> str:
+    """Returns how a receipt ends that says by which entry, and with which secret. Those given together share it."""
+    return f"{number}-{secret:014x}" if secret else f"{number}"
+
+
+@lru_cache(1024)
+def _delivery(text: str) -> tuple[int, int]:
+    number, _, secret = text.partition("-")
+    return int(number), int(secret or "0", 16)
+
+
+_low = lru_cache(1024)(ids.parse_low)

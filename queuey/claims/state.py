@@ -40,7 +40,7 @@ MOST_UNDELETED = 20_000
 
 _ID_WEIGHT = 250
 _COVER_WEIGHT = 500
-_WEIGHT = 5000
+_WEIGHT = 5200
 _STALE = 100
 """Expiries that may be noted besides those of claims that live, whatever their number."""
 
@@ -52,11 +52,13 @@ class LastDelivery(msgspec.Struct, gc=False):
         number: The entry that made it.
         deliveries: How many there were.
         expires: Milliseconds since 1970; 0: the claim has ended.
+        secret: What its receipt has; 0: any receipt with the number is good.
     """
 
     number: int
     deliveries: int
     expires: int
+    secret: int = 0
 
 
 class MoveState(msgspec.Struct, array_like=True):
@@ -91,6 +93,7 @@ class _Snapshot(msgspec.Struct, array_like=True, omit_defaults=True):
     move: MoveState | None = None
     covers: list[Encoded] = []
     stored_until: int = 0
+    secrets: list[int] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -202,8 +205,9 @@ class State:
         for expires, positions in entry.renewals:
             for position in positions:
                 self._renew(position, expires)
-        for expires, positions in entry.claims:
-            self._claim(positions, expires)
+        secrets = entry.secrets or [0] * len(entry.claims)
+        for (expires, positions), secret in zip(entry.claims, secrets, strict=True):
+            self._claim(positions, expires, secret)
         self._pass(number, entry)
         if self.superseded and (entry.at > self._forget_from or len(self.superseded) > MOST_SUPERSEDED):
             self._forget(entry.at)
@@ -245,11 +249,12 @@ class State:
             self._take_away(step.taken, at)
         move.ended = move.ended or step.ended
 
-    def _claim(self, positions: list[Position], expires: int) -> None:
+    def _claim(self, positions: list[Position], expires: int, secret: int) -> None:
         outstanding, number = self.outstanding, self.number
         for position in positions:
             before = outstanding.get(position)
-            outstanding[position] = LastDelivery(number, 1 if before is None else before.deliveries + 1, expires)
+            deliveries = 1 if before is None else before.deliveries + 1
+            outstanding[position] = LastDelivery(number, deliveries, expires, secret)
             self._ended.pop(position, None)
             heappush(self._expiries, (expires, position))
         if len(self._expiries) > 2 * len(outstanding) + _STALE:
@@ -395,6 +400,7 @@ class State:
                 self.move,
                 covers.encode(),
                 covers.stored_until,
+                [self.outstanding[ticks, low].secret for ticks, low, *_ in outstanding],
             )
         )
 
@@ -414,7 +420,11 @@ class State:
         state = cls()
         state.number = state.snapshot = found.number
         state.cursor = found.cursor
-        state.outstanding = {(ticks, low): LastDelivery(*claim) for ticks, low, *claim in found.outstanding}
+        secrets = found.secrets or [0] * len(found.outstanding)
+        state.outstanding = {
+            (ticks, low): LastDelivery(number, deliveries, expires, secret)
+            for (ticks, low, number, deliveries, expires), secret in zip(found.outstanding, secrets, strict=True)
+        }
         state.above = set(found.above)
         state.outbox = dict(found.outbox)
         state.undeleted = dict(found.undeleted)

@@ -124,7 +124,7 @@ class Typist:
         """What stands on pages for ids of the reader's own, and how they find theirs."""
         return {
             "01f1e5fcaf55cfbe": lambda: self._found("move", "queue", "moves"),
-            "1-0123456789ab11e88000000000000001-1-d5be0d": lambda: self._found(
+            "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d": lambda: self._found(
                 "receipt", "claim", "thumbnails", "--limit", "1"
             ),
             "reports 1f0c9a3e": lambda: f"reports {self._found('key', 'app', 'keys', 'reports')}",

@@ -29,7 +29,7 @@ def test_what_has_to_be_there(run: Run) -> None:
     for words in (["queue", "delete", "no-such", "--yes"], ["queue", "purge", "no-such", "--yes"]):
         assert run(*words).err == MISSING
     for command in ("ack", "release"):
-        assert run(command, "no-such", "1-0123456789ab11e88000000000000001-1-d5be0d").err == MISSING
+        assert run(command, "no-such", "1-0123456789ab11e88000000000000001-1-9c08f02cb6dbcc-d5be0d").err == MISSING
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.claims import ClaimTiming, Copies, CoverDraft, Entry, EntryDraft, State
+from queuey.claims import ClaimReceipt, ClaimTiming, Copies, CoverDraft, Entry, EntryDraft, State
 from queuey.claims.entries import CoverMade
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
@@ -149,7 +149,8 @@ def answering_first(
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
             expires = entry.at + round(request.poll.ttl * 1000)
-            request.answer([(message, 1, log.state.number + 1, expires) for message in request.poll.given])
+            receipt = partial(ClaimReceipt, log.key[1], number=log.state.number + 1)
+            request.answer([(one, 1, receipt(*one.position), expires) for one in request.poll.given])
         elif isinstance(request, SettleRequest):
             request.answer(request.settled)
     applied: bool = yield from REAL_APPEND(log, queue, entry, taken)
@@ -164,7 +165,11 @@ def reading_once(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[
     def doubting(queue: Queue, one: LogEntry, snapshot: int | None, below: int | None, done: Any) -> None:  # noqa: ANN401
         def ended(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001
             if isinstance(error, StoreUnavailable):
-                page = log._store.read_log(queue, 1, number)
+                try:
+                    page = log._store.read_log(queue, 1, number)
+                except StoreUnavailable:
+                    done(None, error)
+                    return
                 there = next((each for each in page.entries if each.number == number), None)
                 if there is not None:
                     done(there.body == one.body, None)

@@ -539,7 +539,7 @@ class _View:
         self._ended = {digest: cover for digest, cover in covers if state.is_done(cover.representative)}
 
     def is_done(self, message: Message) -> bool:
-        """Returns whether a message above the cursor is done: it was acknowledged, or the message that it is a copy of."""
+        """Returns whether a message above the cursor is done: acknowledged, or a copy of one that was."""
         if message.position in self._above or not self._ended:
             return message.position in self._above
         cover = self._ended.get(digest_of(message.body, message.meta))

@@ -156,7 +156,9 @@ class ClaimSearch:
             request = self._asked = PollRequest(self._queue, partial(self._told, number), poll)
         self._logs.add((self._queue.qid, number), *beside, request)
 
-    def _told(self, number: int, given: list[tuple[Message, int, int, int]] | None, error: Exception | None) -> None:
+    def _told(
+        self, number: int, given: list[tuple[Message, int, ClaimReceipt, int]] | None, error: Exception | None
+    ) -> None:
         if isinstance(error, TooManyClaims):
             self._full = error
         elif error is not None:
@@ -164,8 +166,8 @@ class ClaimSearch:
             return
         if given:
             found = [
-                HandedOut(message, ClaimReceipt(number, message.ticks, message.low, entry), deliveries, expires / 1000)
-                for message, deliveries, entry, expires in given
+                HandedOut(message, receipt, deliveries, expires / 1000)
+                for message, deliveries, receipt, expires in given
             ]
             with self._lock:
                 gone = self._gone

@@ -37,12 +37,12 @@ class _Claim(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Settle(msgspec.Struct, array_like=True, frozen=True):
-    """Receipts that another worker was given; each of ticks, low part and number."""
+    """Receipts that another worker was given; each of ticks, low part, number and secret."""
 
     queue: Queue
     partition: int
     kind: Kind
-    receipts: list[tuple[int, int, int]]
+    receipts: list[tuple[int, int, int, int]]
     ttl: float
 
 
@@ -57,6 +57,7 @@ class _Given(msgspec.Struct, array_like=True, gc=False):
     meta: Meta | None
     deliveries: int
     number: int
+    secret: int
     until: int
 
 
@@ -116,7 +117,7 @@ class Forwarding:
             claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes)
             topic, question, told = Topic.CLAIM, _encode(claim), partial(self._given, key, request, now)
         elif isinstance(request, SettleRequest):
-            receipts = [(one.ticks, one.low, one.number) for one in request.receipts]
+            receipts = [(one.ticks, one.low, one.number, one.secret) for one in request.receipts]
             settle = _Settle(request.queue, key[1], request.kind, receipts, request.ttl)
             topic, question, told = Topic.SETTLE, _encode(settle), partial(self._settled, request, now)
         else:
@@ -141,7 +142,7 @@ class Forwarding:
             (
                 Message(one.ticks, one.low, one.partition, one.expires, one.body, one.meta),
                 one.deliveries,
-                one.number,
+                ClaimReceipt(key[1], one.ticks, one.low, one.number, one.secret),
                 one.until,
             )
             for one in _read_given(answer)
@@ -150,8 +151,7 @@ class Forwarding:
             request.answer(given)
             return
         if not request.tell(given, late=self._is_late(asked, ttl)):
-            receipts = [ClaimReceipt(key[1], *message.position, number) for message, _, number, _ in given]
-            self._add(key, giving_back(request.queue, receipts))
+            self._add(key, giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
 
     def _settled(self, request: SettleRequest, asked: float, answer: bytes) -> None:
         if request.kind == "renew" and self._is_late(asked, request.ttl):
@@ -187,7 +187,21 @@ def _answered(answer: Answer, encode: Callable[[Any], bytes]) -> Done:
     return lambda value, error: answer(None if error is not None else encode(value))
 
 
-def _write_given(given: list[tuple[Message, int, int, int]]) -> bytes:
+def _write_given(given: list[tuple[Message, int, ClaimReceipt, int]]) -> bytes:
     return _encode(
-        [_Given(one.ticks, one.low, one.partition, one.expires, one.body, one.meta, *claim) for one, *claim in given]
+        [
+            _Given(
+                one.ticks,
+                one.low,
+                one.partition,
+                one.expires,
+                one.body,
+                one.meta,
+                deliveries,
+                receipt.number,
+                receipt.secret,
+                until,
+            )
+            for one, deliveries, receipt, until in given
+        ]
     )

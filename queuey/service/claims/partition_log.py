@@ -33,6 +33,7 @@ from queuey.claims import (
     encode_entry,
 )
 from queuey.claims.drafts import MOST_IDS
+from queuey.claims.receipts import SECRET_BITS
 from queuey.deadletters import queue_for
 from queuey.errors import (
     InvalidRequest,
@@ -347,7 +348,9 @@ class PartitionLog:
         snapshot = self._length.to_name if self._length.to_name > self.state.snapshot else 0
         delete = queue.on_ack == "delete"
         stored = self._duplicates.written(self.state)
-        return draft.entry(self._runtime.token(), delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
+        token = self._runtime.token
+        secrets = [token() >> 63 - SECRET_BITS for _ in draft.groups]
+        return draft.entry(token(), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
 
     # Answers
 
@@ -374,7 +377,7 @@ class PartitionLog:
                 request.answer(request.result(state))
 
     def _answer_poll(self, request: PollRequest, material: Material | None, end: Appended) -> None:
-        poll, outstanding = request.poll, self.state.outstanding
+        poll, outstanding, number = request.poll, self.state.outstanding, self._partition
         if not poll.given:
             full = material is not None and material.full
             # What is to be delivered again may have been taken by others, or settled by receipts in the same entry.
@@ -385,27 +388,22 @@ class PartitionLog:
             request.answer(None, too_many(self._partition)) if full else request.answer([])
             return
         if not poll.ttl:
-            request.answer([(message, self._deliveries(message), 0, 0) for message in poll.given])
+            request.answer([(one, self._deliveries(one), ClaimReceipt(number, *one.position), 0) for one in poll.given])
             return
         # While the entry was in doubt others may have gone on from it.
-        claims = [(message, outstanding.get(message.position)) for message in poll.given]
+        claims = [(one, outstanding.get(one.position)) for one in poll.given]
         given = [
-            (message, claim.deliveries, end.number, claim.expires)
-            for message, claim in claims
+            (one, claim.deliveries, ClaimReceipt(number, one.ticks, one.low, claim.number, claim.secret), claim.expires)
+            for one, claim in claims
             if claim is not None and claim.number == end.number and claim.expires
         ]
         late = self._runtime.boottime() - end.chosen > self._timing.answer_within(poll.ttl)
         if not request.tell(given, late=late):
-            self._give_back(request, [message.position for message in poll.given], end.number)
+            self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
 
     def _deliveries(self, message: Message) -> int:
         claim = self.state.outstanding.get(message.position)
         return 0 if claim is None else claim.deliveries
-
-    def _give_back(self, request: Request, positions: Sequence[Position], number: int) -> None:
-        """Releases claims that no caller has learned of."""
-        receipts = [ClaimReceipt(self._partition, *position, number) for position in positions]
-        self.add(giving_back(request.queue, receipts))
 
     def _give_up_late(self, taken: Sequence[Request]) -> None:
         """Answers the requests that have waited for too long. Their work may be done all the same."""

@@ -84,7 +84,7 @@ class Request:
 
 
 class PollRequest(Request):
-    """Wants messages. The result is a list: each message, its deliveries, the entry's number, the expiry (ms)."""
+    """Wants messages. The result is a list: each message, its deliveries, the receipt, the expiry (ms)."""
 
     __slots__ = ("poll",)
 

@@ -248,7 +248,9 @@ def _receipts(name: str, value: object, queue: Queue, errors: Errors) -> list[Cl
         except ValueError:
             errors[f"{name}.{index}"] = f'"{validators.show(item)}" is not a receipt'
             continue
-        if marked != mark or receipt.partition > queue.partitions:
+        if not receipt.number:
+            errors[f"{name}.{index}"] = f'"{item}" is of a claim with ttl=0, which only shows messages'
+        elif marked != mark or receipt.partition > queue.partitions:
             errors[f"{name}.{index}"] = f'"{item}" is of another queue, or of before this one was purged'
         found.append(receipt)
     return found

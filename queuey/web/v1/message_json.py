@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from queuey import ids
+from queuey.claims.receipts import delivery_text
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
 from queuey.service import HandedOut, Reading
@@ -108,12 +109,12 @@ def render_claims(claims: Sequence[HandedOut], mark: str, acknowledged: object =
     """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
     ending = mark.encode()
     more = [
-        b',"receipt":"%d-%08x%b-%d-%b","deliveries":%d,"expires":%.3f'
+        b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f'
         % (
             claim.receipt.partition,
             claim.receipt.ticks & 0xFFFFFFFF,
             last_digits(claim.receipt.ticks >> 32, claim.receipt.low),
-            claim.receipt.number,
+            delivery_text(claim.receipt.number, claim.receipt.secret).encode(),
             ending,
             claim.deliveries,
             claim.expires,

@@ -67,7 +67,8 @@ class Scene:
         """Answers the last poll; returns what it asked for."""
         number, request = self.asked[-1]
         assert isinstance(request, PollRequest)
-        given = [(Message(10 * number + at, 0, number, 99, body), 1, 5, 60_000) for at, body in enumerate(bodies)]
+        messages = [Message(10 * number + at, 0, number, 99, body) for at, body in enumerate(bodies)]
+        given = [(one, 1, ClaimReceipt(number, *one.position, 5), 60_000) for one in messages]
         request.answer(None if error else given, error)
         return request.poll
 

@@ -147,8 +147,8 @@ def test_bad_receipts(owner: Caller, q: str, ask: Ask, body: dict[str, Any], fie
 @pytest.mark.parametrize("partition", [1, 2])
 def test_a_receipt_of_no_entry(owner: Caller, q: str, ask: Ask, partition: int) -> None:
     """A receipt may look right and name a delivery that never was: nothing is claimed."""
-    place, number, mark = receipt(owner).rsplit("-", 2)
-    reply = ask(written([f"{place}-{int(number) + 50}-{mark}"]), partition)
+    place, number, secret, mark = receipt(owner).rsplit("-", 3)
+    reply = ask(written([f"{place}-{int(number) + 50}-{secret}-{mark}"]), partition)
     assert (reply.status, list(reply.errors)) == (400, ["acknowledge"])
     assert claimed(owner) == 1
 

@@ -1,0 +1,87 @@
+"""Receipts that a caller has made up, or has from an older version of the service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuey.claims import Entry, EntryDraft
+from queuey.service import Service
+from queuey.storage import Store
+from tests.replacing import replace
+from tests.web.caller import Caller
+from tests.web.claims.test_claims import claim, settle, statuses
+
+
+@pytest.fixture
+def mine(owner: Caller) -> dict[str, Any]:
+    """A message of mine, one that another caller has claimed at the same moment, and one before."""
+    owner.create("q")
+    for body in "abc":
+        owner.post("q", body)
+    return claim(owner, limit=1, ttl=100)[0]
+
+
+def altered(receipt: str, **fields: str) -> str:
+    """A receipt with other parts."""
+    parts = dict(zip(("partition", "id", "number", "secret", "mark"), receipt.split("-"), strict=True))
+    return "-".join(part for part in (parts | fields).values() if part)
+
+
+@pytest.mark.parametrize("what", ["ack", "renew", "release"])
+@pytest.mark.parametrize("secret", ["", "0" * 14, "mine"])
+def test_receipts_that_are_made_up(owner: Caller, mine: dict[str, Any], what: str, secret: str) -> None:
+    """Who knows a message's id and the entry that delivered it, but not the receipt, does nothing to the claim."""
+    (other,) = claim(owner, limit=1, ttl=100)
+    if secret == "mine":
+        secret = mine["receipt"].split("-")[3]
+    made_up = altered(other["receipt"], secret=secret)
+    reply = settle(owner, what, made_up)
+    assert (reply.status, list(reply.errors)) == (409, ["ClaimLost"])
+    assert owner.get("q/claims").json["claimed"] == 2
+    assert statuses(settle(owner, what, other["receipt"])) == ["ok"]
+
+
+@pytest.mark.parametrize("what", ["ack", "renew", "release"])
+def test_receipts_that_name_no_delivery(owner: Caller, mine: dict[str, Any], what: str) -> None:
+    """Number 0, which a claim with a ttl of 0 shows, is bad input, with a secret and without."""
+    (shown,) = claim(owner, limit=1, ttl=0)
+    for receipt in (
+        shown["receipt"],
+        altered(mine["receipt"], number="0"),
+        altered(mine["receipt"], number="0", secret=""),
+    ):
+        reply = settle(owner, what, receipt)
+        assert (reply.status, list(reply.errors)) == (400, ["receipts.0"]), receipt
+    assert "only shows messages" in reply.text
+    assert owner.get("q/claims").json["claimed"] == 1
+
+
+def without_secrets(draft: EntryDraft, token: int, *, secrets: object = (), **named: Any) -> Entry:  # noqa: ANN401
+    """Makes an entry as an older version does."""
+    return REAL_ENTRY(draft, token, **named)
+
+
+REAL_ENTRY = EntryDraft.entry
+
+
+def test_receipts_of_an_older_version(owner: Caller, store: Store) -> None:
+    """Receipts that were given out before there were secrets are good, until their messages are delivered again."""
+    owner.create("q")
+    for body in "abc":
+        owner.post("q", body)
+    with replace(EntryDraft.entry, without_secrets):
+        old = claim(owner, limit=3, ttl=100)
+    assert [len(each["receipt"].split("-")) for each in old] == [4, 4, 4]
+    assert statuses(settle(owner, "ack", old[0])) == ["ok"]
+    service = Service(store)
+    access = service.enter(store.queue("queuey", "q"), lambda _queue: None)
+    assert service.claims.counts(access)[1].claimed == 2
+    assert statuses(settle(owner, "renew", old[1], ttl=200)) == ["ok"]
+    (again,) = statuses(settle(owner, "release", old[2]))
+    assert again == "ok"
+    (new,) = claim(owner, limit=1, ttl=100)
+    assert len(new["receipt"].split("-")) == 5
+    assert settle(owner, "ack", old[2]).status == 409
+    assert settle(owner, "ack", new).status == 200
