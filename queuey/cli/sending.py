@@ -220,10 +220,7 @@ def _send_named(
 
 
 def _show(receipt: Receipt, *, json: bool) -> None:
-    if json:
-        output.emit(receipt)
-    else:
-        output.say(f"{receipt.id}  partition {receipt.partition}")
+    output.emit(receipt) if json else output.say(f"{receipt.id}  partition {receipt.partition}")
 
 
 def _standard_input() -> str | bytes:

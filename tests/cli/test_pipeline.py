@@ -124,7 +124,7 @@ def test_every_job_has_a_command() -> None:
     ("arguments", "said"),
     [
         (["deadletter", "classes"], "name the queue that the dead letters came from"),
-        (["deadletter", "redrive", "--queue", "a", "--ttl", "0"], "a TTL is 1 to"),
+        (["deadletter", "redrive", "--queue", "a", "--ttl", "0"], "a TTL is 1 second to"),
         (["deadletter", "list", "--queue", "a", "--since", "soon"], "is no instant"),
         (["pipe"], "--to QUEUE or --route"),
         (["pipe", "a", "--to", "b", "--route"], "--to QUEUE or --route"),

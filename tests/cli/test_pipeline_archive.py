@@ -46,7 +46,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
         (["replay", "x", "--from", "soon"], "no position in time"),
         (["replay", "x", "--from", "-1h", "--to", "-2h"], "has to end after it begins"),
         (["replay", "x", "--ttl", "1h", "--keep-expiry"], "either messages keep"),
-        (["replay", "x", "--ttl", "2000d"], "a TTL is 1 to"),
+        (["replay", "x", "--ttl", "2000d"], "a TTL is 1 second to"),
         (["replay", "x", "--run", ""], "the name of a run"),
     ],
 )

@@ -294,10 +294,7 @@ def _limits(key: Key) -> tuple[str, str]:
 
 
 def _done(value: dict[str, Any], text: str, *, json: bool) -> None:
-    if json:
-        output.emit(value)
-    else:
-        output.say(text)
+    output.emit(value) if json else output.say(text)
 
 
 def _over(key: Key) -> bool:

@@ -23,10 +23,7 @@ def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
     if all(finding.state != "fail" for finding in findings):
         findings.append(_try(store_at.settings))
     failed = any(finding.state == "fail" for finding in findings)
-    if json:
-        output.emit({"store": store_at.settings.store, "ok": not failed, "findings": findings})
-    else:
-        _show(findings)
+    output.emit({"store": store_at.settings.store, "ok": not failed, "findings": findings}) if json else _show(findings)
     if failed:
         raise typer.Exit(1)
 

@@ -122,19 +122,13 @@ def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool
     options = CheckOptions(store=run.store, selection=selection, archive=archive, against_store=verify)
     with run.session() as spark:
         report = job(spark, options, run.say)
-    if run.json:
-        _emit(report)
-    else:
-        _show_check(report)
+    _emit(report) if run.json else _show_check(report)
     if not report.ok:
         raise typer.Exit(1)
 
 
 def _show(report: ArchiveReport, *, json: bool) -> None:
-    if json:
-        _emit(report, messages=report.messages)
-    else:
-        _show_buckets(report)
+    _emit(report, messages=report.messages) if json else _show_buckets(report)
     if not report.ok:
         raise typer.Exit(1)
 

@@ -93,10 +93,7 @@ def audit(
     run.nothing_to_try()
     with run.session() as spark:
         found = job.run(spark, options, run.say)
-    if run.json:
-        output.emit(found)
-    else:
-        _show(found)
+    output.emit(found) if run.json else _show(found)
     if not found.sound:
         raise typer.Exit(1)
 

@@ -40,10 +40,7 @@ def classes(
     run.nothing_to_try()
     with run.session() as spark:
         found = deadletter_job.classes(spark, run.store, wanted, samples=samples, say=run.say)
-    if run.json:
-        output.emit(found)
-    else:
-        _show_classes(found)
+    output.emit(found) if run.json else _show_classes(found)
 
 
 @app.command("list")

@@ -77,10 +77,7 @@ def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
     run.nothing_to_try()
     with run.session(options.selection) as spark:
         found = job.run(spark, options, run.say)
-    if run.json:
-        output.emit(_document(found))
-    else:
-        _show(found)
+    output.emit(_document(found)) if run.json else _show(found)
 
 
 def _lag(
@@ -112,10 +109,7 @@ def _lag(
     run.nothing_to_try()
     with run.session(options.selection) as spark:
         found = lag.run(spark, options, run.say)
-    if run.json:
-        output.emit(found)
-    else:
-        _show_lag(found)
+    output.emit(found) if run.json else _show_lag(found)
 
 
 def _selection(queues: list[str] | None, pattern: str | None) -> Selection | None:
