@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import sys
@@ -54,7 +55,16 @@ def work(settings: WorkSettings) -> None:
     logs.configure(settings.log_level, settings.log)
     # As for python -m: modules of the working directory can be named.
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
-    raise typer.Exit(asyncio.run(_serve(settings)))
+    serving = _serve(settings)
+    with asyncio.Runner() as runner:
+        try:
+            code = runner.run(serving)
+        except (SystemExit, KeyboardInterrupt):
+            if inspect.getcoroutinestate(serving) == inspect.CORO_CLOSED:
+                raise
+            log.critical("a task that a handler has begun ended the event loop, so the worker ends", exc_info=True)
+            os._exit(1)  # as in a crash: a partition that is released would only end the next worker, too
+    raise typer.Exit(code)
 
 
 async def _serve(settings: WorkSettings) -> int:

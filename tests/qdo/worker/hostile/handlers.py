@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ RAISED = {
     "leave": SystemExit,
     "stop": GeneratorExit,
 }
-ENDING = {"kill", "exit", "block"}
-"""They end the whole worker, perhaps only after the time of ``--stalled-after``."""
+ENDING = {"kill", "exit", "block", "task"}
+"""They end the whole worker, perhaps only after the time of ``--stalled-after``; ``task`` only in a loop."""
 KINDS = {*RAISED, *ENDING, "hang", "swallow", "fine"}
 
 
@@ -44,6 +45,8 @@ def handle(message: Message, context: Any) -> None:  # noqa: ANN401 - nothing of
         ctypes.PyDLL(None).usleep(int(_FOR_EVER * 1_000_000))  # in C, with the interpreter: no other thread runs
     elif kind in {"hang", "swallow"}:
         time.sleep(_FOR_EVER)
+    elif kind == "task":
+        sys.exit(3)
     time.sleep(0.002)
     note(f"done {message.body}")
 
@@ -53,6 +56,8 @@ async def handle_async(message: Message, context: Any) -> None:  # noqa: ANN401 
     kind = _begin(message)
     if kind == "block":
         time.sleep(_FOR_EVER)  # noqa: ASYNC251 - it lets no other task run
+    if kind == "task":
+        await asyncio.create_task(_leave())
     while kind in {"hang", "swallow"}:
         try:
             await asyncio.sleep(_FOR_EVER)
@@ -61,6 +66,11 @@ async def handle_async(message: Message, context: Any) -> None:  # noqa: ANN401 
                 raise
     await asyncio.sleep(0.002)
     note(f"done {message.body}")
+
+
+async def _leave() -> None:
+    """Ends the event loop, because it is a task of its own."""
+    sys.exit(3)
 
 
 def _begin(message: Message) -> str:
