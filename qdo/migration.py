@@ -20,12 +20,13 @@ from qdo.errors import InvalidArgument
 from qdo.moves import Move, carry_out, moves, refuse_active
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Message, QueueNotFound, order_of
+from queuey.client.lookup import look_up
 
 STATUS_QUEUE = "qdo_status"
 
-Fate = Literal["move", "same", "ahead", "untouched", "gone"]
+Fate = Literal["move", "same", "ahead", "untouched", "gone", "hidden"]
 """What becomes of a status: its offset is taken over; it is recorded already; the group is further, so it stays as it
-is; nothing was processed; there is no such queue or partition."""
+is; nothing was processed; there is no such queue or partition; the credential may not see the queue."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -171,8 +172,10 @@ async def migrate(
         reached, unreadable = await _of_the_original(client, service)
     else:
         reached, unreadable = await _under_former_name(coordinator, service, former), []
-    queues = {Queue(service, client.application, queue.name): queue.partitions async for queue in client.queues()}
+    looked = await look_up(client, {partition.queue.name for partition in reached})
+    queues = {Queue(service, client.application, name): queue.partitions for name, queue in looked.found.items()}
     planned, fates = plan(reached, queues, await coordinator.offsets(reached), back=back)
+    fates |= {partition: "hidden" for partition in reached if partition.queue.name in looked.hidden}
     if not dry_run:
         await carry_out(coordinator, planned)
     return Migration(planned, fates, unreadable)

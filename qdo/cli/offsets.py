@@ -41,6 +41,7 @@ _FATES = {
     "ahead": "the group is further; --back takes it over",
     "untouched": "nothing was processed",
     "gone": "no such queue or partition",
+    "hidden": "the key may not see the queue; use one that may",
 }
 
 
