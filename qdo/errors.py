@@ -11,6 +11,7 @@
     │   └── CoordinationIncompatible    what is stored there was written by another version of Qdo
     ├── MemberExists            another live member has this name
     ├── NotOwner                the partition is no longer this member's; nothing was recorded
+    ├── MissingRights           the credential may not do all that a worker's options need
     ├── GroupActive             refused while the group has members
     ├── OffsetMoved             an offset is not what was expected; nothing was changed
     ├── StoreChanged            the service has another store than the one that this member began with
@@ -81,6 +82,10 @@ class NotOwner(QdoError):
     def __init__(self, message: str, partitions: frozenset[Partition] = frozenset()) -> None:
         super().__init__(message)
         self.partitions = partitions
+
+
+class MissingRights(QdoError):
+    """The credential may not do all that a worker's options need. The worker did not join its group."""
 
 
 class GroupActive(QdoError):

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -30,7 +30,7 @@ from qdo.coordination import CommittedOffset, Coordinator, HandlingNote
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import take_over
 from qdo.partitions import Partition, Queue
-from qdo.subscriptions import subscribe
+from qdo.subscriptions import Subscription, subscribe
 from qdo.tasks import cancel
 from queuey.client import AsyncClient, Message
 
@@ -182,10 +182,13 @@ class AsyncConsumer:
             raise InvalidArgument("a member of a group is needed: name queues or patterns")
         self._listener.attach(callbacks)
 
-    async def start(self) -> None:
+    async def start(self, prepare: Callable[[], Awaitable[None]] | None = None) -> None:
         """Joins the group; partitions come when the group has shared them out.
 
         While the service is away it waits: what partitions are called is for the service to say.
+
+        Args:
+            prepare: Awaited when the service answers, before the group is joined.
 
         Raises:
             ClientError: The service refuses to say which queues there are.
@@ -201,6 +204,8 @@ class AsyncConsumer:
             if self._coordinator is not None:
                 await self._coordinator.open()
             await self._finder.begin()
+            if prepare is not None:
+                await prepare()
             self._tasks.append(loop.create_task(self._finder.run()))
             await self._group.start()
         except BaseException:
@@ -429,6 +434,11 @@ class AsyncConsumer:
     def unseen(self) -> frozenset[str]:
         """Queues that may exist, but that no member which wants them may see; known to the group's leader only."""
         return frozenset(queue.name for queue in self._finder.unseen)
+
+    @property
+    def wanted(self) -> Subscription:
+        """The names and patterns of the queues that this member wants."""
+        return self._finder.own
 
     @property
     def service(self) -> str:

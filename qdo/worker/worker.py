@@ -44,6 +44,7 @@ from qdo.worker.failure import Failure, StopTheWorker
 from qdo.worker.handlers import Context, Handler
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
+from qdo.worker.rights import require_rights
 from qdo.worker.settings import WorkerSettings
 from queuey.client import ClientError
 
@@ -176,6 +177,7 @@ class Worker:
 
         Raises:
             HandlerError: The handler or its context cannot be used.
+            MissingRights: The credential may not do all that the settings need.
             QdoError: The group cannot be joined.
             ClientError: The service refuses to say which queues there are.
         """
@@ -243,7 +245,7 @@ class Worker:
     async def _joined(self) -> bool:
         """Joins, however long that takes; returns False if it was stopped before."""
         loop = asyncio.get_running_loop()
-        joining, asked = loop.create_task(self.consumer.start()), loop.create_task(self._asked.wait())
+        joining, asked = loop.create_task(self.consumer.start(self._check)), loop.create_task(self._asked.wait())
         try:
             await asyncio.wait({joining, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not joining.done():
@@ -252,6 +254,9 @@ class Worker:
             return True
         finally:
             await cancel(joining, asked)
+
+    async def _check(self) -> None:
+        await require_rights(self.consumer, self.settings)
 
     async def _work(self) -> None:
         patience = 0.0

@@ -209,6 +209,10 @@ class AsyncClient:
         """Returns the fields, counts and guarantees of a queue."""
         return await self._run(queue_calls.info(name))
 
+    async def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Returns what the caller may do with queues of these names; see :meth:`Client.rights`."""
+        return await self._run(queue_calls.rights(names))
+
     # -- sending
 
     async def send(

@@ -144,7 +144,10 @@ async def _store(client: AsyncClient, queue: str, target: str, message: Message,
         except InvalidRequest as error:
             if last or not own or "partition" not in error.fields:
                 raise
-            await client.update_queue(target, partitions=max(message.partition, (await _shape(client, queue))[0]))
+            try:
+                await client.update_queue(target, partitions=max(message.partition, (await _shape(client, queue))[0]))
+            except NotAllowed:
+                own = False
         else:
             return
 

@@ -254,6 +254,13 @@ class Client:
         """Returns the fields, counts and guarantees of a queue."""
         return self._run(queue_calls.info(name))
 
+    def rights(self, names: Iterable[str]) -> dict[str, frozenset[str]]:
+        """Returns the actions that the credential allows with queues of up to 100 names, which need not exist.
+
+        They are those of ``POST …/_rights`` in the API's reference, such as ``send`` and ``read``.
+        """
+        return self._run(queue_calls.rights(names))
+
     # -- sending
 
     def send(
@@ -463,11 +470,7 @@ class Client:
         return [message for call in calls for message in self._run(call)]
 
     def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
-        """Returns one message with its body as bytes.
-
-        Raises:
-            MessageNotFound: It is not there.
-        """
+        """Returns one message with its body as bytes; raises :class:`MessageNotFound` if it is not there."""
         return self._run(message_calls.get_raw(queue, location))
 
     def explain(self, queue: str, location: MessageLocation) -> Explanation:

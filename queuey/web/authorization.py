@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from typing import get_args
 
 from queuey.access import ANYBODY, Action, Caller, allowed, concerns, lacking
 from queuey.deadletters import queue_for
@@ -335,6 +336,22 @@ class Authorization:
         if not (found := caller.patterns(application, action)):
             raise _refusal(environ, caller, lacking(caller, application, action))
         return found
+
+    def rights(self, environ: Environ, application: str, name: str) -> list[Action]:
+        """Returns what the caller may do with a queue of this name, whether it exists or not.
+
+        The principals and the type of a queue count only for callers whom it concerns (:func:`queuey.access.concerns`).
+        For all others nothing is allowed, as if there were no queue.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+        """
+        caller = self.caller(environ)
+        try:
+            row = self._service.find(application, name)
+        except QueueNotFound:
+            row = Queue(application=application, name=name, uid=0, qid=0)
+        return [action for action in get_args(Action) if allowed(row, caller, action)]
 
     def oversee(self, environ: Environ) -> None:
         """Checks that the caller may see which applications there are.

@@ -89,6 +89,21 @@ async def test_the_right_to_send_is_enough(connect: Connect, owner: AsyncClient,
     assert (await owner.info(target)).partitions == 1
 
 
+@pytest.mark.parametrize("verbs", ["read,send", "read,send,delete"])
+async def test_a_small_queue_of_dead_letters_takes_all(connect: Connect, owner: AsyncClient, verbs: str) -> None:
+    """A letter whose partition is missing there goes to another one, if the worker may not enlarge the queue."""
+    await owner.create_queue("orders", partitions=3)
+    await owner.create_queue("orders.dead")
+    worker = connect(verbs, "orders,orders.dead")
+    await owner.send("orders", "job", partition=3)
+    (job,) = await stored(worker, "orders")
+    for _ in range(2):
+        assert await bury(worker, "orders", job, CAUSE) == "orders.dead"
+    assert await bodies(owner, "orders.dead") == ["job"]
+    assert await redrive(owner, DeadLetterFilter(queues=("orders",))) == Redriven({"orders": 1})
+    assert {message.partition for message in await stored(owner, "orders")} == {3}
+
+
 @pytest.mark.parametrize("dead_queue", [None, "payroll", "invented"])
 async def test_no_right_no_letter(connect: Connect, owner: AsyncClient, dead_queue: str | None) -> None:
     """A worker stores no letter where its key does not reach, and nothing is created or changed for it."""

@@ -58,6 +58,7 @@ METHODS = [
     "read_all",
     "read_pages",
     "read_queues",
+    "rights",
     "send",
     "send_iter",
     "send_many",

@@ -69,6 +69,14 @@ class _Names(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
+class _QueueRights(_Name, frozen=True):
+    actions: frozenset[str]
+
+
+class _Rights(msgspec.Struct, frozen=True):
+    queues: tuple[_QueueRights, ...]
+
+
 def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
     """Creates a queue, or finds that it is there as asked for. Fields that are None are not given."""
     body = {key: value for key, value in _body(**fields).items() if value is not None}
@@ -107,6 +115,15 @@ def queues(start: str | None, limit: int | None, *, count: bool) -> Call[QueuePa
     """Lists queues with their fields from ``start`` on, inclusive; ``count`` adds how many messages each has."""
     params = (*_paging(start, limit), ("details", "true"), *((("include_count", "true"),) if count else ()))
     return Call("GET", "", _listed, params=params, repeatable=True)
+
+
+def rights(names: Iterable[str]) -> Call[dict[str, frozenset[str]]]:
+    """Asks what the caller may do with queues of these names."""
+
+    def read(answer: HttpAnswer) -> dict[str, frozenset[str]]:
+        return {one.queue_name: one.actions for one in decode(answer, _Rights).queues}
+
+    return Call("POST", "_rights", read, headers=JSON, content=encode({"queues": list(names)}), repeatable=True)
 
 
 def following(start: str | None, page: QueuePage | NamePage) -> str | None:

@@ -101,6 +101,7 @@ def routes(
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": queues.applications}),
         ("v1.application", APP, {"POST": queues.create, "GET": queues.list}),
         ("v1.read", APP + "/_read", {"POST": ranges.read_many}),
+        ("v1.rights", APP + "/_rights", {"POST": queues.rights}),
         ("v1.moves", APP + "/_moves", {"POST": moves.begin, "GET": moves.list}),
         ("v1.move", APP + "/_moves/{move}", {"GET": moves.show, "DELETE": moves.cancel}),
         ("v1.info", QUEUE + "/info", {"GET": queues.info}),

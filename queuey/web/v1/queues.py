@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from queuey import ids
 from queuey.access import format_principal, matches, parse_principals
-from queuey.errors import NotAllowed
+from queuey.errors import InvalidRequest, NotAllowed
 from queuey.messages import CONSISTENCIES, KINDS, MAX_DELIVERIES, MAX_TTL, ON_ACK, TYPES, Principal, Queue, QueueSpec
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import Service
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import read_fields, read_query
+from queuey.web.requests import read_body, read_fields, read_object, read_query
 from queuey.web.responses import Environ, Response, json_response
 from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import horizon_id
@@ -98,6 +98,10 @@ def _listed(queue: Queue, count: int | None) -> schemas.ListedQueue:
     )
 
 
+def _fits(name: object, longest: int) -> bool:
+    return isinstance(name, str) and len(name) <= longest
+
+
 class QueueViews:
     """Views of ``/v1/{app}``, of a queue's row, and of ``messages`` and ``info`` under it."""
 
@@ -137,6 +141,17 @@ class QueueViews:
                 continue
             items.append(_listed(queue, count) if details else schemas.ListedQueue(queue_name=queue.name))
         return json_response(schemas.QueueList(queues=items, next=following, patterns=list(patterns)))
+
+    def rights(self, environ: Environ, match: Match) -> Response:
+        """Returns what the caller may do with queues of these names."""
+        self._queues.require_application(match["app"])
+        self._authorization.caller(environ)
+        names = read_object(read_body(environ, self._limits.max_body)).get("queues")
+        most, longest = self._limits.max_queues_per_read, schemas.LONGEST_ASKED
+        if not isinstance(names, list) or len(names) > most or not all(_fits(name, longest) for name in names):
+            raise InvalidRequest({"queues": f"Not a list of at most {most} names of at most {longest} characters"})
+        rights = [schemas.QueueRights(name, self._authorization.rights(environ, match["app"], name)) for name in names]
+        return json_response(schemas.Rights(queues=rights))
 
     def _page(self, given: dict[str, str]) -> tuple[str, int]:
         """Reads where a listing starts, and how long it may be."""

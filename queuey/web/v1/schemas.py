@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from queuey.access import Action
 from queuey.messages import MAX_DELIVERIES, MAX_TTL, MAX_WAIT
 from queuey.service.explaining import Code
 
@@ -111,6 +112,29 @@ class ListedQueue(Struct, kw_only=True, omit_defaults=True):
     on_ack: OnAck | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
     count: Count | UnsetType = UNSET
+
+
+LONGEST_ASKED = 255
+"""Characters of a name in a question about rights; the answer repeats it."""
+
+
+class RightsAsked(Struct):
+    """Names of queues, which need not exist."""
+
+    queues: Annotated[list[Annotated[str, Meta(max_length=LONGEST_ASKED)]], Meta(max_length=100)]
+
+
+class QueueRights(Struct):
+    """What the caller may do with a queue of this name."""
+
+    queue_name: str
+    actions: list[Action]
+
+
+class Rights(Done, kw_only=True):
+    """The rights, in the order asked."""
+
+    queues: list[QueueRights]
 
 
 class QueueList(Done, kw_only=True):

@@ -224,6 +224,7 @@ QUEUE_OPERATIONS = (
         errors=(*WITH_BODY, 409),
     ),
     _operation(f"GET {APP}", "List queues", schemas.QueueList, parameters=LIST_PARAMETERS),
+    _asked_by_post(APP + "/_rights", "Ask what the caller may do", schemas.RightsAsked, schemas.Rights),
     _operation(
         f"PUT {QUEUE}",
         "Update queue",

@@ -218,14 +218,14 @@ def test_a_worker_waits_for_a_queue(hire: Hire, client: Client, queue: str, how:
         assert worker.end() == 0
 
 
-def test_a_queue_that_a_key_does_not_show_is_waited_for(hire: Hire, served: Served, queue: str) -> None:
-    """It may exist, so the worker does not say that it does not."""
+def test_a_queue_that_a_key_does_not_show_is_not_said_to_be_missing(hire: Hire, served: Served, queue: str) -> None:
+    """It may exist, so the worker names the right that it lacks."""
     words = ["app", "key-add", "queuey", "--allow", "read,claim", "--queues", "others-*", "--data", str(served.data)]
     with served.command(*words, "--json") as made:
         hire.variables["QUEUEY_KEY"] = json.loads(made.communicate()[0])["secret"]
-    with hire("handlers:handle", "--queue", queue, "--wait-for-queue", "0.1") as worker:
-        worker.logged(f"may see them: {queue}")
-        assert worker.end() == 0
+    with hire("handlers:handle", "--queue", queue, "--wait-for-queue", "0.1", "--on-failure", "skip") as worker:
+        assert worker.ended() == 1
+    assert f"lacks 1 of the rights that this worker needs: read for '{queue}'." in "".join(worker.log)
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ READING = {
 }
 BODIES: dict[str, dict[str, Any]] = {
     "PUT /v1/{app}/{queue}/offsets/{group}": {"partitions": {"1": {"offset": ID}}},
+    "POST /v1/{app}/_rights": {"queues": ["x"]},
     "POST /v1/{app}/{queue}/lag": {"partitions": {"1": None}},
     **{f"POST /v1/{{app}}/{{queue}}/claims/{what}": {"receipts": []} for what in ("ack", "renew", "release")},
 }

@@ -1,0 +1,116 @@
+"""The table of docs/access.md: the rights that ``qdo work`` needs for its options, with keys that have just these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+import queuey.cli
+from queuey.access import VERBS
+from queuey.client import Client
+from tests.commands import Run, runner
+from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.workers import Hire
+from tests.servers.served import Served, environment
+from tests.web.access.test_access_table import rows
+
+ROWS = rows("options of qdo work")
+COLUMNS = ["queue of dead letters", "the same, if it does not exist"]
+With = Callable[..., Hire]
+
+
+@pytest.fixture
+def with_key(served: Served, run: Run, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> With:
+    """Starts workers whose key has these verbs for these queues."""
+    admin = runner("queuey", queuey.cli.main, monkeypatch)
+
+    def hire(verbs: Iterable[str], *queues: str, application: str = "queuey", mirror: bool = False) -> Hire:
+        limits = ["--allow", ",".join(verbs), "--queues", ",".join(queues)] if queues else []
+        made = admin("app", "key-add", application, *limits, "--data", str(served.data), "--json").json
+        variables = {"QDO_COORDINATION": place.url, "QDO_GROUP": GROUP, "QUEUEY_URL": served.profile.url}
+        variables |= {"QUEUEY_APP": "queuey", "QUEUEY_KEY": made["secret"]}
+        return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20", QDO_MIRROR="on" if mirror else "off"))
+
+    return hire
+
+
+CELLS = [
+    pytest.param(
+        row["options of qdo work"], row["its queues"], row[column], id=f"{row['options of qdo work']}, {column}"
+    )
+    for row in ROWS
+    for column in COLUMNS
+    if row[column] != "-" or column == COLUMNS[0]
+]
+
+
+def needed(queue: str, options: str, here: str, there: str) -> tuple[list[str], str, dict[str, str]]:
+    """The options for a queue, its queue of dead letters, and for each verb of the page the queue that needs it."""
+    dead = f"{queue}-failed" if "OTHER" in options else f"{queue}.dead"
+    verbs = {verb: name for name, cell in ((queue, here), (dead, there)) for verb in cell.split(", ") if verb != "-"}
+    # Whether a worker mirrors is said in its environment; see with_key.
+    return options.replace("NAME", queue).replace("OTHER", dead).replace("--mirror", "").split(), dead, verbs
+
+
+@pytest.mark.parametrize(("options", "here", "there"), CELLS)
+def test_the_rights_of_the_page_are_enough(
+    with_key: With, client: Client, queue: str, options: str, here: str, there: str
+) -> None:
+    """A worker whose key has just these verbs begins, and stores the dead letter of a message that fails."""
+    words, dead, verbs = needed(queue, options, here, there)
+    client.send(queue, "poison", partition=3)
+    if there == "send":
+        client.create_queue(dead)
+    hire = with_key(verbs, queue, dead, mirror="--mirror" in options)
+    with hire("handlers:fail", *words, "--attempts", "1") as worker:
+        worker.logged("ends the worker|passed over|attempt 1 failed" if there == "-" else f"now in {dead}")
+        assert (worker.ended() == 3) if "stop" in words else (worker.end() == 0)
+    if there != "-":
+        assert [message.body for message in client.read_all(dead, partitions="*", delay=False)] == ["poison"]
+        assert client.info(dead).partitions == (1 if there == "send" else 3)
+
+
+@pytest.mark.parametrize(("options", "here", "there"), CELLS)
+def test_a_missing_right_is_named_at_the_start(
+    with_key: With, client: Client, queue: str, options: str, here: str, there: str
+) -> None:
+    """With any of these verbs less a worker ends with 1 before it is a member, and says which is missing where."""
+    words, dead, verbs = needed(queue, options, here, there)
+    if there == "send":
+        client.create_queue(dead)
+    for verb, name in verbs.items():
+        hire = with_key(verbs.keys() - {verb} or {"measure"}, queue, dead, mirror="--mirror" in options)
+        with hire("handlers:fail", *words) as worker:
+            assert worker.ended() == 1
+        log = "".join(worker.log)
+        assert "joined the group" not in log
+        # Without the right to list queues the service says so first.
+        if verb != "read":
+            assert f"{verb}, because '{name}' does not exist" in log or f"{verb} for '{name}'" in log
+        assert verb in log
+
+
+def test_a_key_for_the_queue_alone(with_key: With, client: Client, queue: str) -> None:
+    """A key with all verbs that does not reach the queue of dead letters is refused, and that queue is named."""
+    with with_key(VERBS, queue)("handlers:fail", "--queue", queue) as worker:
+        assert worker.ended() == 1
+    assert f"send for '{queue}.dead'" in "".join(worker.log)
+
+
+def test_a_principal_stores_no_dead_letters(
+    with_key: With, run: Run, served: Served, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of another application, which may read the queue, begins if it needs to store none."""
+    other = f"app{queue}"
+    runner("queuey", queuey.cli.main, monkeypatch)("app", "create", other, "--data", str(served.data))
+    client.update_queue(queue, principals=[f"app:{other}"])
+    client.send(queue, "hello", partition=1)
+    hire = with_key((), application=other)
+    with hire("handlers:handle", "--queue", queue) as worker:
+        assert worker.ended() == 1
+    assert f"send for '{queue}.dead'" in "".join(worker.log)
+    with hire("handlers:handle", "--queue", queue, "--on-failure", "skip") as worker:
+        assert worker.said(1) == ["handled 1 hello"]
+        assert worker.end() == 0

@@ -1,0 +1,100 @@
+"""A caller asks what it may do: the answer is what the requests themselves would say, and reveals no queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+
+from queuey.access import parse_scope
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from tests.web.access.test_access_table import ALIKE, COLUMNS, EXAMPLES, KINDS, ROWS, Names, Scene, Tokens, is_allowed
+from tests.web.access.test_access_table import names as drawn_names
+from tests.web.caller import Caller
+
+ROUTES = {
+    "send": "POST /v1/{app}/{queue}",
+    "overwrite": "PUT /v1/{app}/{queue}/{ids}",
+    "read": "GET /v1/{app}/{queue}",
+    "delete": "DELETE /v1/{app}/{queue}/{ids}",
+    "work": "POST /v1/{app}/{queue}/claims",
+    "claim": "PUT /v1/{app}/{queue}/offsets/{group}",
+    "admin": "PUT /v1/{app}/{queue}",
+    "measure": "GET /v1/{app}/{queue}/info",
+}
+"""A request that needs the action."""
+
+
+def rights(caller: Caller, application: str, *queues: str) -> list[set[str]]:
+    """What a caller may do with queues."""
+    reply = caller.send_json("POST", f"/v1/{application}/_rights", {"queues": list(queues)})
+    assert [one["queue_name"] for one in reply.json["queues"]] == list(queues)
+    return [set(one["actions"]) for one in reply.json["queues"]]
+
+
+class Everything:
+    """Contains every application."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    """Users that the application knows."""
+    return Tokens()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES)
+@given(drawn=drawn_names())
+@example(drawn=ALIKE)
+def test_the_answer_is_what_requests_say(store: Store, tokens: Tokens, kind: str, drawn: Names) -> None:
+    """Each caller is told the very actions whose requests the page's table allows it."""
+    scene = Scene(make_app(store, readers=[tokens]), store, tokens, drawn, kind)
+    scene.made_ready()
+    rows = {row["route"]: row for row in ROWS}
+    for column in COLUMNS:
+        if column != "expired":
+            expected = {action for action, route in ROUTES.items() if is_allowed(rows[route], column, kind)}
+            assert rights(scene.callers[column], scene.names.owner, scene.names.queue) == [expected], column
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_it_reveals_no_queue(store: Store, tokens: Tokens, *, private: bool) -> None:
+    """Who has nothing to do with a queue is told the same whether it exists or not; so is who may use it as any."""
+    app = make_app(store, readers=[tokens], private=Everything() if private else ())
+    scene = Scene(app, store, tokens, ALIKE, "n")
+    scene.made_ready()
+    hidden = store.create_queue(scene.names.owner, "hidden", QueueSpec())[0]
+    for column in COLUMNS:
+        if column != "expired":
+            there, absent = rights(scene.callers[column], scene.names.owner, hidden.name, "absent")
+            assert there == absent, column
+
+
+def test_a_queue_need_not_exist(app: Any, store: Store, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
+    """The owner may do everything with a queue to come; nothing is created by asking."""
+    assert rights(owner, "queuey", "to-come", "with/slash", "") == [set(ROUTES)] * 3
+    assert owner.get().json["queues"] == []
+
+
+@pytest.mark.parametrize("queues", [None, "orders", [1], ["x" * 256], ["x"] * 101, [["x"]], {"x": 1}])
+def test_bad_questions(owner: Caller, queues: object) -> None:
+    """What is no list of so many names is refused by the field's name."""
+    assert list(owner.send_json("POST", "_rights", {"queues": queues}).errors) == ["queues"]
+    assert owner.send_json("POST", "_rights", {"queues": ["x" * 255] * 100}).status == 200
+
+
+def test_strangers(app: Any, store: Store) -> None:  # noqa: ANN401 - Pyramid's router
+    """An unknown application is 404, a bad key 401; several credentials add up."""
+    for secret, verbs in (("one", ("send",)), ("two", ("measure",))):
+        store.add_key("queuey", digest_of(secret), scope=parse_scope(verbs, ("orders-*",)))
+    both = Caller(app, "Application one; Application two")
+    assert rights(both, "queuey", "orders-1", "mails") == [{"send", "measure"}, set()]
+    assert both.send_json("POST", "/v1/nothing/_rights", {"queues": []}).status == 404
+    assert Caller(app, "Application three").send_json("POST", "_rights", {"queues": []}).status == 401
