@@ -265,7 +265,7 @@ def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
 
     with replace(session, lambda **_: Session()), replace(deadletter_job.classes, fail):
         ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--json")
-    assert (ended.code, ended.out, ended.err) == (code, b"", f"queuey: {said}\n")
+    assert (ended.code, ended.out, ended.err) == (code, b"", f'{{"error":"{said}"}}\n')
 
 
 def test_a_dead_jvm_is_one_line(run: Run) -> None:
