@@ -86,11 +86,21 @@ async def _list(client: AsyncClient, wanted: DeadLetterFilter, *, json: bool) ->
 
 
 async def _note_missing(client: AsyncClient, wanted: DeadLetterFilter) -> None:
-    """Says which of the queues that are named have no queue of dead letters."""
+    """Says what may be missing: queues without dead letters, and what the key does not see."""
     from msgspec.structs import replace
 
+    from qdo.cli.selection import hidden, note_unlisted
+    from qdo.subscriptions import subscribe
     from queuey.client.deadletters import dead_queues
+    from queuey.client.lookup import look_up
 
+    if wanted.patterns and not wanted.dead_queue:
+        await note_unlisted(client, subscribe((), wanted.patterns).stretches())
+    unseen = frozenset() if wanted.dead_queue else (await look_up(client, wanted.queues)).hidden
+    if unseen:
+        output.note(
+            f"qdo: {hidden(unseen)}, so dead letters that claims put elsewhere are not found. Name --dead-queue."
+        )
     for name in wanted.queues:
         if not await dead_queues(client, replace(wanted, queues=(name,), patterns=())):
             missing = f"queue {wanted.dead_queue} does not exist" if wanted.dead_queue else "no queue for them exists"

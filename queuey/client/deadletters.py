@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from fnmatch import fnmatchcase
 from hashlib import blake2b
@@ -25,6 +26,7 @@ from queuey.client.errors import (
     QueueExists,
     QueueNotFound,
 )
+from queuey.client.lookup import look_up
 from queuey.client.results import Message, QueueInfo
 from queuey.deadletters import (
     SUFFIX,
@@ -202,6 +204,8 @@ def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
 async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str]:
     """Returns the queues that hold the dead letters that are meant, sorted; those that never had any have none.
 
+    Patterns find only queues that the credential lists (:meth:`queuey.client.QueuePage.lists_all`).
+
     Raises:
         ClientError: The service cannot say.
     """
@@ -276,15 +280,19 @@ async def redrive(
     """
     done = Redriven()
     queues: dict[str, tuple[int, str] | None] = {}
+    hidden: set[str] = set()
     try:
         async for page in _pages(client, wanted):
-            for name in {one.queue for one in page} - queues.keys():
-                info = await _info(client, name)
-                queues[name] = (info.partitions, info.dead_letter) if info else None
-            going, staying = by_origin(page, queues, wanted.dead_queue)
-            done += staying
+            looked = await look_up(client, {one.queue for one in page} - queues.keys() - hidden)
+            queues |= {name: (queue.partitions, queue.dead_letter) for name, queue in looked.found.items()}
+            queues |= dict.fromkeys(looked.absent)
+            hidden |= looked.hidden
+            unseen = Counter(f"the credential may not see queue {one.queue}" for one in page if one.queue in hidden)
+            seen = [one for one in page if one.queue not in hidden]
+            going, staying = by_origin(seen, queues, wanted.dead_queue)
+            done += staying + Redriven(left=dict(unseen))
             for name, indexes in going.items():
-                mine = [page[index] for index in indexes]
+                mine = [seen[index] for index in indexes]
                 done += Redriven({name: len(mine) if dry_run else await _send_back(client, name, mine, ttl)})
     except ClientError as error:
         error.add_note(f"at least {sum(done.sent.values()) + len(error.receipts)} dead letters were sent back before")

@@ -89,6 +89,19 @@ async def test_the_right_to_send_is_enough(connect: Connect, owner: AsyncClient,
     assert (await owner.info(target)).partitions == 1
 
 
+async def test_letters_of_hidden_queues_stay(connect: Connect, owner: AsyncClient) -> None:
+    """Where a queue of dead letters is shared, those of queues that the key may not see stay, and the rest goes."""
+    for name in ("orders", "mails", "failed"):
+        await owner.create_queue(name)
+    for queue in ("mails", "gone", "orders"):
+        await bury(owner, queue, Message(ID, "0", 1, queue), CAUSE, dead_queue="failed")
+    some = connect("read,send,delete", "orders,failed")
+    done = await redrive(some, DeadLetterFilter(patterns=("*",), dead_queue="failed"))
+    assert done.sent == {"orders": 1}
+    assert done.left == {"the credential may not see queue mails": 1, "queue gone is gone": 1}
+    assert await bodies(owner, "failed") == ["gone", "mails"]
+
+
 @pytest.mark.parametrize("verbs", ["read,send", "read,send,delete"])
 async def test_a_small_queue_of_dead_letters_takes_all(connect: Connect, owner: AsyncClient, verbs: str) -> None:
     """A letter whose partition is missing there goes to another one, if the worker may not enlarge the queue."""

@@ -98,3 +98,18 @@ def test_migrate_tells_hidden_from_gone(run: Run, place: Place, client: Client, 
     limit("read", "*")
     assert run("offsets", "migrate", "--from", "old:5000").code == 0
     assert place.ask(lambda coordinator: coordinator.offsets(former.values())).keys() == {former[orders], former[mails]}
+
+
+def test_dead_letters_say_what_they_miss(run: Run, client: Client, limit: Limit) -> None:
+    """With a pattern or a queue that the key sees in part, list and redrive say what may be missing."""
+    name = client.create_queue().name
+    for queue in (f"{name}.dead", f"{name[:8]}-hidden", f"{name[:8]}-hidden.dead"):
+        client.create_queue(queue)
+    limit("read,delete,send", f"{name}*")
+    for command in ("list", "redrive"):
+        ended = run("deadletter", command, "--pattern", f"{name[:8]}*")
+        assert (ended.code, f"The key lists only queues that match {name}*" in ended.err) == (0, True)
+        assert "The key" not in run("deadletter", command, "--pattern", f"{name}*").err
+    limit("read,delete,send", f"{name}.dead")
+    ended = run("deadletter", "list", "--queue", name)
+    assert (ended.code, f"the credential may not see {name}, so dead letters" in ended.err) == (0, True)
