@@ -253,17 +253,18 @@ class EntryDraft:
                 self._sent.append(position)
                 self.size += 1
 
-    def deliver(self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message]) -> None:
+    def deliver(self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int = 0) -> None:
         """Gives messages to callers, in order.
 
         Args:
             polls: The requests for messages.
             again: Messages whose claims have ended, if they still have.
             fresh: Messages of a scan, if the state does not have them yet.
+            most: How often a message may be delivered; 0: endlessly.
         """
         state = self._state
         room = MOST_OUTSTANDING - len(state.outstanding) - self._new
-        there = [message for message in again if self._may_again(message.position)]
+        there = [message for message in again if self._may_again(message.position, most)]
         there += [message for message in fresh if self._is_new(message.position)][: max(0, room)]
         at = 0
         for poll in polls:
@@ -310,8 +311,10 @@ class EntryDraft:
             return True
         return not self._covers.is_duplicate(message)
 
-    def _may_again(self, position: Position) -> bool:
-        return self._state.has_ended(position, self.expired) and not self._is_touched(position)
+    def _may_again(self, position: Position, most: int = 0) -> bool:
+        if not self._state.has_ended(position, self.expired) or self._is_touched(position):
+            return False
+        return not most or self._state.outstanding[position].deliveries < most
 
     def _is_new(self, position: Position) -> bool:
         return not self._state.is_known(position) and not self._is_touched(position)

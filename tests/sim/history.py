@@ -10,6 +10,7 @@ from typing import Literal
 
 from queuey.ids import Position
 from queuey.messages import Location
+from tests.sim.availability import EmptyAnswer, Stored
 
 Outcome = Literal["done", "final", "again", "superseded", "none", "unknown", ""]
 """What a client was told of an acknowledgement; final: it was done before; again: the same, perhaps by this very one;
@@ -81,6 +82,10 @@ class History:
     """Messages that became dead letters, and when."""
     letter_places: Mapping[Position, Collection[Location]] = field(default_factory=dict)
     """Where these lie."""
+    empties: list[EmptyAnswer] = field(default_factory=list)
+    """Tries of claims that got no message, in a plain queue."""
+    stored: Stored = field(default_factory=Stored)
+    """What is the truth about the messages and logs of a queue."""
     left: set[Position] | None = None
     """Where acknowledged messages are deleted: those that are still there."""
     calm: float = 0.0
@@ -96,6 +101,8 @@ class History:
             *self._too_early(),
             *self._copies(),
             *self._letters(),
+            *self.stored.over_delivered(),
+            *self.stored.false_empties(self.empties),
         ]
 
     def _two_at_once(self) -> list[str]:

@@ -34,6 +34,7 @@ from queuey.messages import (
 )
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import PAGE, Appended
+from tests.sim.availability import Stored
 from tests.sim.world import Process, World
 
 T = TypeVar("T")
@@ -70,6 +71,8 @@ class Faults:
 class Log:
     """A claim log."""
 
+    history: list[tuple[float, LogEntry]] = field(default_factory=list)
+    """All entries that every reader sees, with the time since when."""
     entries: dict[int, LogEntry] = field(default_factory=dict)
     last: int = 0
     shown: int = 0
@@ -79,8 +82,10 @@ class Log:
     lying: list[Proposal] = field(default_factory=list)
     """Appends that were neither applied nor discarded."""
 
-    def show(self) -> None:
+    def show(self, now: float) -> None:
         """Has every reader see everything."""
+        new = [self.entries[number] for number in range(self.shown + 1, self.last + 1) if number in self.entries]
+        self.history += [(now, entry) for entry in new]
         self.shown = self.last
 
 
@@ -112,6 +117,7 @@ class Replicas:
         """When messages became dead letters."""
         self.letter_places: dict[Position, set[Location]] = {}
         """Where these lie."""
+        self.stored = Stored()
         self._lows = itertools.count(1)
         self._qids = itertools.count(1000)
 
@@ -132,7 +138,7 @@ class Replicas:
             if rng.random() < 0.7:
                 self.world.at(self.world.some(1.0), partial(self._wake, log, proposal))
             return None
-        log.show()
+        log.show(self.world.now)
         applied = self.apply(log, proposal)
         return None if rng.random() < faults.lost else applied
 
@@ -186,6 +192,7 @@ class Replicas:
         arrivals = [world.now + world.some(far) for _ in range(REPLICAS)]
         message = Message(*position, partition, ids.TICKS_MAX, body)
         self.messages.setdefault(partition, {})[position] = (message, arrivals)
+        self.stored.write(partition, position, sorted(arrivals)[QUORUM - 1])
         acknowledged = sorted(arrivals)[QUORUM - 1] + world.some(faults.slow)
         if acknowledged - minted <= DEADLINE:
             world.at(acknowledged - world.now, lambda: done(position))
@@ -197,6 +204,7 @@ class Replicas:
 
     def undo(self, partition: int, position: Position) -> None:
         """Removes a message."""
+        self.stored.remove(partition, position, self.world.now)
         self.messages[partition].pop(position, None)
 
     def put(self, locations: Iterable[Location], was: Position) -> None:
@@ -287,6 +295,8 @@ class ModelStore:
             limit = min(part.limit, enough)
             more = len(found) >= limit
             found = found[:limit]
+            if found:
+                self._replicas.stored.show(part.partition, found[-1].position, self._world.now)
             end = ids.following(found[-1].position) if more else max(part.lower, upper)
             page = Page(found, horizon, end, more)
             self._process.soon(self._world.some(slow), lambda: done(page, None), life)
@@ -371,7 +381,7 @@ class ModelStore:
                 process.soon(world.some(slow), partial(tell, applied), life)
 
         def tell(applied: object) -> None:
-            replicas.log(queue, partition).show()
+            replicas.log(queue, partition).show(world.now)
             answer(applied, None)
 
         world.at(world.some(slow), arrive)
@@ -390,7 +400,7 @@ class ModelStore:
         log = self._replicas.log(queue, partition)
         if newest:
             self._replicas.finish(log)
-            log.show()
+            log.show(self._world.now)
         last = log.shown
         snapshot = None
         torn = self._replicas.faults.torn

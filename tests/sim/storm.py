@@ -20,6 +20,7 @@ from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, Waiter, 
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
+from tests.sim.availability import EmptyAnswer
 from tests.sim.history import APART, FOR_GOOD, Acknowledging, Delivery, History, Outcome, ReleasingAll
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedRuntime, World
@@ -147,9 +148,22 @@ class Poll(Waiter):
 
     Attributes:
         tries: How often it was tried.
+        empties: Tries that found nothing.
     """
 
-    __slots__ = ("_asked", "_attempting", "_done", "_process", "_queue", "_until", "_web", "_woken", "tries")
+    __slots__ = (
+        "_asked",
+        "_attempting",
+        "_began",
+        "_done",
+        "_process",
+        "_queue",
+        "_until",
+        "_web",
+        "_woken",
+        "empties",
+        "tries",
+    )
 
     def __init__(
         self,
@@ -164,6 +178,8 @@ class Poll(Waiter):
     ) -> None:
         super().__init__(web.watchers)
         self.tries = 0
+        self.empties: list[EmptyAnswer] = []
+        self._began = 0.0
         self._queue = queue
         self._web = web
         self._process = web.process
@@ -178,10 +194,13 @@ class Poll(Waiter):
         """Tries once."""
         self._attempting, self._woken, self.wait = True, False, 0.0
         self.tries += 1
+        self._began = self._process.world.now
         self._web.claims.begin_claim(self._queue, self._tried, **self._asked, waiter=self)
 
     def _tried(self, found: list[HandedOut] | None, error: Exception | None) -> None:
         self._attempting = False
+        if error is None and not found:
+            self.empties.append(EmptyAnswer(self._began, self._process.world.now, self._process.offset))
         if not self.wait or self._process.world.now >= self._until:
             self._end(found, error)
         elif self._woken:
@@ -256,7 +275,10 @@ class Client:
 
         self._world.at(8.0, give_up)
         wait = self._rng.choice((0, 0, 0, 1.0))
-        Poll(web, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=wait, queue=self._storm.queue, ack=ack).attempt()
+        poll = Poll(web, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=wait, queue=self._storm.queue, ack=ack)
+        if self._storm.queue.kind == "plain":
+            poll.empties = self._history.empties
+        poll.attempt()
 
     def _given(self, web: Web, asked: float, found: Sequence[HandedOut]) -> None:
         now = self._world.now
@@ -390,7 +412,9 @@ class Storm:
                 web.process.offset = self.webs[0].process.offset
                 web.identity, web.others = WorkerIdentity("", len(self.webs), number), self.webs
                 web.workers.identity = web.identity
-        self.history = History(calm=world.now + STORM)
+        stored = self.replicas.stored
+        stored.partitions, stored.most, stored.margin = self.queue.partitions, self.queue.max_deliveries, APART
+        self.history = History(calm=world.now + STORM, stored=stored)
 
     def run(self) -> History:
         """Lets it happen."""
@@ -411,6 +435,8 @@ class Storm:
         world.run(self.history.calm + CALM)
         while self._unfinished() and world.now < self.history.calm + LONGEST_CALM:
             world.run(world.now + 5.0)
+        for (_, partition), log in self.replicas.logs.items():
+            self.history.stored.entries[partition] = log.history
         return self.history
 
     def release_all(self) -> None:

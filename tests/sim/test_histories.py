@@ -1,11 +1,11 @@
-"""G4, G5 and G6 in hundreds of histories, and that they fail in some of them when a mechanism is taken out."""
+"""What claims promise, in hundreds of histories, and that it fails in some of them when a mechanism is taken out."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,20 +19,22 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, NewMessage, Page, Queue, Slice
 from queuey.service import Limits
-from queuey.service.claims import duplicates, follow_ups
+from queuey.service.claims import duplicates, follow_ups, scans
 from queuey.service.claims.claiming import ClaimSearch
 from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
-from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
+from queuey.service.claims.scans import Material
 from tests.replacing import replace, replace_in
 from tests.sim.history import APART
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
 from tests.sim.storm import Setup, Storm, violations
 from tests.sim.world import Process
 
-HISTORIES = 300
+HISTORIES, SHORT = 240, 30
+"""Histories of `make test`, and of these such with short scans."""
 MANY = int(os.environ.get("SIM_HISTORIES", "50000"))
 """Histories of the slow test."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
@@ -42,8 +44,18 @@ ENOUGH = 5000
 
 
 def test_guarantees() -> None:
-    """No message is given to two at once, nor after it was acknowledged, and none is lost, whatever fails."""
+    """Whatever fails, no message is given to two at once, or once too often, or after it was acknowledged.
+
+    None is lost, and none is free while a claim is told that there is none.
+    """
     assert violations(range(HISTORIES)) == []
+
+
+@pytest.mark.parametrize("limits", [{"PAGE": 2, "MOST_PAGES": 1}, {"MOST_ABOVE": 2}], ids=["pages", "above"])
+def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
+    """The same where a scan seldom reaches the end of what is there."""
+    with short_scans(**limits):
+        assert violations(range(SHORT)) == []
 
 
 @pytest.mark.slow
@@ -228,6 +240,8 @@ class Renumbering(ModelStore):
 
 
 REAL_APPEND = PartitionLog._append
+REAL_ANSWER = PartitionLog._answer_poll
+REAL_MAY_AGAIN = EntryDraft._may_again
 REAL_END = ClaimSearch._end
 
 
@@ -250,6 +264,51 @@ def ending_alone(search: ClaimSearch, error: Exception | None = None) -> None:
     """Takes what waited for an acknowledgement for as good as new."""
     REAL_END(search, error)
     search._went_on = False
+
+
+def finding_for_nobody_else(material: Material) -> bool:
+    """Tells those who got nothing that there was nothing."""
+    return False
+
+
+def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest]) -> Generator[Any, Any, bool]:
+    """Takes the state in memory for the newest."""
+    yield from ()
+    return False
+
+
+def empty_when_old(log: PartitionLog, request: PollRequest, material: Material, end: Appended) -> bool:
+    """Answers a poll that has waited for too long that there is nothing."""
+    if end.chosen - request.asked < PATIENCE or request.gets(log.state, log.key[1], end.number):
+        return REAL_ANSWER(log, request, material, end)
+    request.answer([])
+    return True
+
+
+def empty_after_doubt(log: PartitionLog, request: PollRequest, material: Material, end: Appended) -> bool:
+    """Answers a poll that there is nothing if others have ended its claims while their entry was in doubt."""
+    if not request.poll.given or request.gets(log.state, log.key[1], end.number):
+        return REAL_ANSWER(log, request, material, end)
+    request.answer([])
+    return True
+
+
+def cut_unseen(log: PartitionLog, request: PollRequest, material: Material, end: Appended) -> bool:
+    """Takes what a scan has not reached for nothing."""
+    material.found.end, material.more = None, material.more and material.found.stopped
+    return REAL_ANSWER(log, request, material, end)
+
+
+@contextmanager
+def cutting_scans_unseen() -> Iterator[None]:
+    """Cuts scans short, and says so to nobody."""
+    with short_scans(PAGE=2, MOST_PAGES=1), replace(PartitionLog._answer_poll, cut_unseen):
+        yield
+
+
+def once_more(draft: EntryDraft, position: Position, most: int = 0) -> bool:
+    """Counts deliveries by the state by which messages were read."""
+    return REAL_MAY_AGAIN(draft, position)
 
 
 def knowing_nothing_above(state: State, position: Position) -> bool:
@@ -316,6 +375,15 @@ def never_late(forwarding: Forwarding, asked: float, ttl: float) -> bool:
 REAL_DRAFT = Duplicates.draft
 
 
+@contextmanager
+def short_scans(**limits: int) -> Iterator[None]:
+    """Gives scans other limits, by the names of the constants."""
+    with ExitStack() as stack:
+        for name, limit in limits.items():
+            stack.enter_context(replace_in(scans, getattr(scans, name), limit))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _few_at_a_time() -> Iterator[None]:
     """States keep hardly any covers, and dead letters are published one by one."""
@@ -334,7 +402,7 @@ MUTATIONS = {
     "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART))),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART))),
     "the deadline of another worker's answer": Mutation(
-        ("G4",), instead=lambda: replace(Forwarding._is_late, never_late), first=520
+        ("G4",), instead=lambda: replace(Forwarding._is_late, never_late), first=1450
     ),
     "the deadline of an answer that waits for an acknowledgement": Mutation(
         ("G4",), instead=lambda: replace(ClaimSearch._end, ending_alone), first=1090
@@ -349,12 +417,12 @@ MUTATIONS = {
     "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing)),
     "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin)),
     "the end of covers whose message is gone": Mutation(
-        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=790
+        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=3140
     ),
     "covers in the store": Mutation(("dedup",), Setup(store=Forgetful)),
     "the end of all claims": Mutation(("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing)),
     "dead letters of a process that died": Mutation(
-        ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=500
+        ("G6",), instead=lambda: replace(FollowUps._is_overdue, never_overdue), first=730
     ),
     "deletions of a process that died": Mutation(
         ("on_ack",), instead=lambda: replace(FollowUps._is_overdue, never_overdue)
@@ -363,6 +431,7 @@ MUTATIONS = {
         ("G6", "on_ack"),
         Setup(limits=Limits(claims_memory=1)),
         instead=lambda: replace(FollowUps.found, forgetting_since_when),
+        first=150,
     ),
     "whose claims were lost to a dead letter": Mutation(
         ("G5",), instead=lambda: replace(State._take_away, forgetting_who_had_it)
@@ -371,7 +440,25 @@ MUTATIONS = {
         ("G5",), instead=lambda: replace(PartitionLog._append, publishing_first)
     ),
     "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=270),
-    "the append before the deletion": Mutation(("G6",), instead=lambda: replace(PartitionLog._append, deleting_first)),
+    "another round for those who got nothing": Mutation(
+        ("empty",), instead=lambda: replace(Material.has_any, finding_for_nobody_else)
+    ),
+    "the read of the log before an empty answer": Mutation(
+        ("empty",), instead=lambda: replace(PartitionLog._catch_up_for, current_already)
+    ),
+    "the error for who has waited for too long": Mutation(
+        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_when_old), first=3310
+    ),
+    "another round for those whose claims have ended before their answer": Mutation(
+        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_after_doubt), first=1385
+    ),
+    "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=70),
+    "deliveries counted when the entry is decided": Mutation(
+        ("limit",), instead=lambda: replace(EntryDraft._may_again, once_more), first=80
+    ),
+    "the append before the deletion": Mutation(
+        ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=250
+    ),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from queuey.claims import Settlement, decode_entry
 from queuey.errors import StoreUnavailable
-from queuey.messages import LogEntry, Queue
+from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, Limits, Watchers
 from queuey.service.claims.forwarding import SHARED
@@ -51,6 +52,29 @@ class Failing(ModelStore):
             done(None, StoreUnavailable("away", outcome="none"))
         else:
             super().begin_append_entry(queue, partition, entry, done, **options)
+
+
+class Counting(ModelStore):
+    """A store that counts reads of messages, reads of logs, and appends."""
+
+    asked: Counter[str]
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the contract."""
+        self.asked["reads"] += 1
+        return super().begin_read(queue, part, done)
+
+    def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+        """See the contract."""
+        self.asked["logs"] += 1
+        return super().read_log(queue, partition, first, newest=newest)
+
+    def begin_append_entry(
+        self, queue: Queue, partition: int, entry: LogEntry, done: Appended, **options: int | None
+    ) -> None:
+        """See the contract."""
+        self.asked["appends"] += 1
+        super().begin_append_entry(queue, partition, entry, done, **options)
 
 
 @dataclass
@@ -110,6 +134,32 @@ def claimed_from(clients: int, limit: int) -> Counter[int]:
 def test_small_claims_share_an_entry() -> None:
     """Claims of one message that come together begin at the same partition."""
     assert list(claimed_from(32, 1).values()) == [32]
+
+
+def test_claims_that_get_all_they_want_cost_a_read_and_an_append() -> None:
+    """While no other process is at work, claims of one entry cost that together; who finds nothing reads the log."""
+    scene = Scene()
+    store, claims = scene.start(Counting)
+    assert isinstance(store, Counting)
+    store.asked = Counter()
+    scene.fill(1, 200)
+    scene.claim(claims, QUEUE, 1)
+    scene.let(SOON)
+    for clients, limit in ((1, 1), (32, 1), (1, 100), (3, 10)):
+        store.asked.clear()
+        found = len(scene.found)
+        for _ in range(clients):
+            scene.claim(claims, QUEUE, limit)
+        scene.let(SOON / 10)
+        assert len(scene.found) - found == clients * limit
+        # By time, a look at what is known.
+        assert store.asked in [{"reads": 1 + looks, "appends": 1} for looks in (0, 1)]
+    scene.claim(claims, QUEUE, 100)
+    scene.let(SOON)
+    store.asked.clear()
+    scene.claim(claims, QUEUE, 1)
+    scene.let(SOON / 10)
+    assert store.asked in [{"reads": 1 + looks, "logs": 1} for looks in (0, 1)]
 
 
 def test_large_claims_use_several_partitions() -> None:

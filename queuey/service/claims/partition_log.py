@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from queuey import ids
 from queuey.claims import (
     MOST_OUTSTANDING,
-    ClaimReceipt,
     ClaimTiming,
     Copies,
     Entry,
@@ -47,7 +46,7 @@ from queuey.errors import (
     in_doubt,
 )
 from queuey.ids import Position
-from queuey.messages import Location, LogEntry, LogPage, Message, Queue, Slice, bytes_of
+from queuey.messages import Location, LogEntry, LogPage, Queue, Slice, bytes_of
 from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
@@ -211,7 +210,7 @@ class PartitionLog:
                     material = None
                     continue
                 self._totals.ended(taken, None, self.state)
-                if material is not None and material.found.stopped:
+                if material is not None and material.found.is_cut:
                     material.more = self._scanner.passed(self.state, material.found)
                 self._answer(taken, polls, material, Appended(0, chosen))
                 # This round has left nothing to do, but perhaps another process died before it did its part.
@@ -228,14 +227,15 @@ class PartitionLog:
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
                     passed += self._scanner.passed(self.state, material.found)
-                    material.more |= draft.size >= MOST_IDS or draft.withdraws
-                    material.more |= material.found.stopped and passed > 0
+                    material.more = draft.withdraws or (material.found.is_cut and passed > 0)
                 self._totals.ended(taken, entry, self.state)
                 yield from self._delete(queue, number)
                 self._answer(taken, polls, material, Appended(number, chosen))
                 yield from self._publish(queue, [position for position, _, _ in entry.outs])
                 yield from self._duplicates.forget(queue, self.state)
                 return
+            # It is certain that nothing was done for them.
+            leave(taken)
             self._line.join(taken, self.state.number, polls=True)
             self._give_up_late(taken)
             current = self.state is state and self.state.withdrawn < number and set(polls_of(taken)) <= set(polls)
@@ -244,7 +244,8 @@ class PartitionLog:
     def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
         """Loads the state if it is missing, and reads on until it contains all that the requests name."""
         if not self._is_loaded:
-            yield from self._load(queue)
+            yield from self._read_from(queue, State(), newest=True)
+            self._is_loaded = True
             # Before the entry of this round, which then says that it is done.
             yield from self._delete(queue, 0)
         newest = max((one.newest() for one in taken if isinstance(one, SettleRequest)), default=0)
@@ -270,13 +271,9 @@ class PartitionLog:
             yield from self._scanner.look(read)
         left = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
         left = yield from self._gather_ended(queue, material, self._timing.expired(now), wanted, left)
-        if material.full:
-            material.more = bool(material.gone or material.dead)
-        elif left > 0 and len(material.again) < wanted:
+        if not material.full and left > 0 and len(material.again) < wanted:
             sift = self._duplicates.sift(queue, state)
             material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), left, read, sift)
-            # One poll may have got more bytes than it wanted, and another none.
-            material.more = material.found.size >= left
         return material
 
     def _gather_ended(self, queue: Queue, material: Material, expired: int, wanted: int, left: int) -> Work:
@@ -340,7 +337,8 @@ class PartitionLog:
         draft.drop(material.gone)
         if material.dead:
             draft.bury(material.dead, queue_for(queue.name, queue.dead_letter))
-        draft.deliver([request.poll for request in polls_of(carried)], material.again, material.found.fresh)
+        polls = [request.poll for request in polls_of(carried)]
+        draft.deliver(polls, material.again, material.found.fresh, most_deliveries(queue))
         return draft, conclude(draft, material.found.chain, delete=queue.on_ack == "delete")
 
     def _complete(self, queue: Queue, draft: EntryDraft) -> Entry:
@@ -355,15 +353,11 @@ class PartitionLog:
     # Answers
 
     def _answer(
-        self,
-        taken: Sequence[Request],
-        polls: Sequence[PollRequest],
-        material: Material | None,
-        end: Appended,
+        self, taken: Sequence[Request], polls: Sequence[PollRequest], material: Material | None, end: Appended
     ) -> None:
         state, boottime = self.state, self._runtime.boottime
-        for poll in polls:
-            self._answer_poll(poll, material, end)
+        if material is not None:
+            self._line.put_back([poll for poll in polls if not self._answer_poll(poll, material, end)])
         for request in taken:
             if isinstance(request, SettleRequest):
                 if request.kind == "renew" and boottime() - end.chosen > self._timing.answer_within(request.ttl):
@@ -376,34 +370,32 @@ class PartitionLog:
             elif not isinstance(request, PollRequest):
                 request.answer(request.result(state))
 
-    def _answer_poll(self, request: PollRequest, material: Material | None, end: Appended) -> None:
-        poll, outstanding, number = request.poll, self.state.outstanding, self._partition
-        if not poll.given:
-            full = material is not None and material.full
-            # What is to be delivered again may have been taken by others, or settled by receipts in the same entry.
-            more = material is not None and (material.more or material.again)
-            if more and end.chosen - request.asked < PATIENCE:
-                self.add(request)
-                return
-            request.answer(None, too_many(self._partition)) if full else request.answer([])
-            return
-        if not poll.ttl:
-            request.answer([(one, self._deliveries(one), ClaimReceipt(number, *one.position), 0) for one in poll.given])
-            return
-        # While the entry was in doubt others may have gone on from it.
-        claims = [(one, outstanding.get(one.position)) for one in poll.given]
-        given = [
-            (one, claim.deliveries, ClaimReceipt(number, one.ticks, one.low, claim.number, claim.secret), claim.expires)
-            for one, claim in claims
-            if claim is not None and claim.number == end.number and claim.expires
-        ]
-        late = self._runtime.boottime() - end.chosen > self._timing.answer_within(poll.ttl)
-        if not request.tell(given, late=late):
-            self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
+    def _answer_poll(self, request: PollRequest, material: Material, end: Appended) -> bool:
+        """Answers a poll, unless it got nothing and another round may find something for it.
 
-    def _deliveries(self, message: Message) -> int:
-        claim = self.state.outstanding.get(message.position)
-        return 0 if claim is None else claim.deliveries
+        An empty answer comes only from a round that has found no message: then there was a moment at which none was
+        free. Where others got what was found, nobody knows what has come since.
+
+        Returns:
+            Whether it was answered.
+        """
+        ttl = request.poll.ttl
+        if given := request.gets(self.state, self._partition, end.number):
+            late = ttl > 0 and self._runtime.boottime() - end.chosen > self._timing.answer_within(ttl)
+            if not request.tell(given, late=late) and ttl:
+                self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
+            return True
+        more = material.more or material.has_any
+        if more and end.chosen - request.asked < PATIENCE:
+            leave([request])
+            return False
+        if material.full:
+            request.answer(None, too_many(self._partition))
+        elif more or material.found.end is not None:
+            request.answer(None, StoreUnavailable("Others took all messages that were found. Claim again."))
+        else:
+            request.answer([])
+        return True
 
     def _give_up_late(self, taken: Sequence[Request]) -> None:
         """Answers the requests that have waited for too long. Their work may be done all the same."""
@@ -415,10 +407,6 @@ class PartitionLog:
                 request.answer(None, StoreUnavailable("The claim log could not be written in time.", outcome=outcome))
 
     # The log
-
-    def _load(self, queue: Queue) -> Work:
-        yield from self._read_from(queue, State(), newest=True)
-        self._is_loaded = True
 
     def _catch_up_for(self, queue: Queue, taken: Sequence[Request]) -> Work:
         """Reads what others wrote since requests came whose answers depend on it; returns whether there was any."""
@@ -463,9 +451,9 @@ class PartitionLog:
 
     def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
         written = self._runtime.boottime_at(entry.at)
-        new = [place for _, places in entry.claims for place in places if place > state.cursor]
+        new = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(one.number, entry)
-        self._scanner.claimed([place for place in new if state.outstanding[place].deliveries == 1])
+        self._scanner.claimed(new)
         self._length.entered(one.number, len(one.body), written)
         self._follow_ups.found([one.number, *(place for place, _, _ in entry.outs)], written)
 

@@ -11,7 +11,7 @@ from queuey.claims import MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, Rece
 from queuey.claims.drafts import MOST_IDS
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.ids import Position
-from queuey.messages import Queue
+from queuey.messages import Message, Queue
 from queuey.service.claims.runtime import Done
 
 Kind = Literal["acknowledge", "renew", "release", "check"]
@@ -96,6 +96,19 @@ class PollRequest(Request):
         """See the base class."""
         self.poll.given = []
         return super().enter()
+
+    def gets(self, state: State, partition: int, number: int) -> list[tuple[Message, int, ClaimReceipt, int]]:
+        """Returns its result, given the state after the entry that was made for it, and the entry's number."""
+        claims = [(one, state.outstanding.get(one.position)) for one in self.poll.given]
+        if not self.poll.ttl:
+            bare = [(one, claim, ClaimReceipt(partition, *one.position)) for one, claim in claims]
+            return [(one, 0 if claim is None else claim.deliveries, receipt, 0) for one, claim, receipt in bare]
+        # While the entry was in doubt others may have gone on from it.
+        return [
+            (one, claim.deliveries, ClaimReceipt(partition, *one.position, number, claim.secret), claim.expires)
+            for one, claim in claims
+            if claim is not None and claim.number == number and claim.expires
+        ]
 
     def tell(self, given: Sequence[Any], *, late: bool) -> bool:
         """Gives the caller what was claimed for it, unless it is too late; returns whether it has learned of that."""
@@ -246,6 +259,12 @@ class RequestLine:
                 self.load += request.weight
             rested, self._busy = not self._busy, True
         return rested
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Puts requests that were taken before all others again. Only while a round is under way."""
+        with self._lock:
+            self._waiting.extendleft(reversed(requests))
+            self.load += sum(request.weight for request in requests)
 
     def take(self) -> list[Request]:
         """Takes requests for one entry, in the order in which they came; none: the log rests."""

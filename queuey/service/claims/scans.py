@@ -70,7 +70,8 @@ class ScanResult(msgspec.Struct):
         fresh: Messages that the state does not have yet, in order.
         size: Their bytes.
         chain: What may be concluded.
-        ahead: Positions of the forward part, ascending, and where it ended.
+        ahead: Positions of the forward part, ascending.
+        end: Where that part ended before it had reached the end; None: it reached it.
         copies: What else was found in a dedup queue.
         stopped: There were very many copies.
     """
@@ -82,6 +83,11 @@ class ScanResult(msgspec.Struct):
     end: Position | None = None
     copies: Copies = msgspec.field(default_factory=Copies)
     stopped: bool = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has not read all that there was."""
+        return self.stopped or self.end is not None
 
 
 class Material:
@@ -96,7 +102,7 @@ class Material:
         dead: Those that are to become dead letters.
         found: What a scan has found.
         full: Nothing new was looked for, because there are too many claims.
-        more: There may be messages for those who got none, which another round finds.
+        more: Another round may find messages that this one has not reached.
         covers: The version of the covers by which copies were found.
     """
 
@@ -109,6 +115,11 @@ class Material:
         self.found = ScanResult([])
         self.full = self.more = False
         self.covers = state.covers.version
+
+    @property
+    def has_any(self) -> bool:
+        """Whether messages were found, even if they are gone or others got them."""
+        return bool(self.again or self.gone or self.dead or self.found.fresh)
 
 
 class _Want(msgspec.Struct, frozen=True):
@@ -192,6 +203,8 @@ class Scanner:
             found.chain, left = Chain(), None
         forward = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
         yield from self._follow(state, found, part, forward, read, sift)
+        if full:
+            found.end = found.end or part.upper
         if left is not None and want.satisfied(found):
             self._chain_at = boot + CHAIN_SOON
         elif left is not None:

@@ -1,0 +1,107 @@
+"""Two services that claim from one partition at the same time: what callers are told, and how often a message comes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import Queue, QueueSpec
+from queuey.service import HandedOut, QueueAccess, Service
+from queuey.storage import Store
+from tests.backends import APP
+from tests.contract.samples import fresh_name, make_queue, new
+
+CALLERS = 6
+MESSAGES = 600
+MOST = 3
+"""Deliveries of a message."""
+
+End = Callable[[Service, QueueAccess, list[HandedOut]], object]
+"""Ends claims."""
+
+
+class Callers:
+    """Callers of two services, who claim from one queue until there is nothing left to do.
+
+    Args:
+        queue: The queue.
+        stores: Of the services.
+        end: What they do with what they have claimed.
+
+    Attributes:
+        given: What they got.
+        asked: When each claim began that got messages, by the number of the event.
+        refused: When a caller was told that there is none.
+        failed: A caller has failed, so the others would wait for it in vain.
+    """
+
+    def __init__(self, queue: Queue, stores: tuple[Store, Store], end: End) -> None:
+        self._queue = queue
+        self._services = [Service(store) for store in stores]
+        self._end = end
+        self._events = itertools.count()
+        self.given: list[HandedOut] = []
+        self.asked: list[int] = []
+        self.refused: list[int] = []
+        self.failed = False
+
+    def work(self) -> None:
+        """Has all callers work at once."""
+        with ThreadPoolExecutor(CALLERS) as pool:
+            list(pool.map(self._work, range(CALLERS)))
+
+    def _work(self, seed: int) -> None:
+        try:
+            self._go_on(seed)
+        except BaseException:
+            self.failed = True
+            raise
+
+    def _go_on(self, seed: int) -> None:
+        service = self._services[seed % len(self._services)]
+        access = service.enter(self._queue, lambda _queue: None)
+        while len(self.given) < MESSAGES and not self.failed:
+            began = next(self._events)
+            try:
+                found = service.claims.claim(access, limit=1 + seed, ttl=600)
+            except StoreUnavailable as error:
+                assert error.outcome == "none"  # noqa: PT017 - it happens on a busy machine only
+                continue
+            if not found:
+                self.refused.append(next(self._events))
+                continue
+            self.asked.append(began)
+            self._end(service, access, found)
+            self.given += found
+
+
+def test_nothing_means_nothing(store: Store, other: Store) -> None:
+    """While there is a message for anybody, no caller is told that there is none, whoever took what was read for it."""
+    queue = make_queue(store)
+    store.append(queue, [new(str(number)) for number in range(MESSAGES)])
+
+    def acknowledge(service: Service, access: QueueAccess, found: list[HandedOut]) -> None:
+        service.claims.acknowledge(access, [one.receipt for one in found])
+
+    callers = Callers(queue, (store, other), acknowledge)
+    callers.work()
+    assert len({one.message.position for one in callers.given}) == MESSAGES
+    # No message comes back here, so what a caller got who asked later was free all the time.
+    assert max(callers.asked) < min(callers.refused, default=math.inf)
+
+
+def test_no_delivery_too_many(store: Store, other: Store) -> None:
+    """A message that all callers release at once is delivered as often as its queue says, and no more."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=MOST, read_delay=0.0))
+    store.append(queue, [new(str(number)) for number in range(MESSAGES // MOST)])
+
+    def release(service: Service, access: QueueAccess, found: list[HandedOut]) -> None:
+        service.claims.release(access, [one.receipt for one in found])
+
+    callers = Callers(queue, (store, other), release)
+    callers.work()
+    assert max(one.deliveries for one in callers.given) == MOST
+    assert len(callers.given) == MESSAGES
