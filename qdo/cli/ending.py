@@ -19,7 +19,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from qdo.tasks import cancel
-from qdo.worker import exit_codes
 
 if TYPE_CHECKING:
     from qdo.worker.worker import Worker
@@ -88,5 +87,7 @@ class EndedInTime:
 
 def end_at_once_if_told() -> None:
     """Ends the process at once by a signal to end. While the worker serves it takes the signals."""
+    from qdo.worker import exit_codes
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(exit_codes.FAILED))
