@@ -319,6 +319,28 @@ def test_polls_share_an_entry() -> None:
     assert [group[1] for group in apply(state, draft).claims] == [[at(1), at(2)], [at(3), at(4)], [at(5), at(6)]]
 
 
+def test_callers_of_one_entry_cannot_settle_for_each_other() -> None:
+    """Each has a secret of its own, also in a snapshot; where an older version's snapshot has lost it, any will do."""
+    state = State()
+    draft = EntryDraft(state, NOW, TIMING)
+    draft.deliver([Poll(1, 30, 1 << 20), Poll(1, 30, 1 << 20)], [], [message(1), message(2)])
+    state.apply(1, decode_entry(encode_entry(draft.entry(7, secrets=[5, 6]))))
+    first, second = ClaimReceipt(1, 1, 0, 1, 5), ClaimReceipt(1, 2, 0, 1, 6)
+    made_up = [ClaimReceipt(1, 2, 0, 1, secret) for secret in (0, 5, 7)]
+    for known in (state, State.decode(state.encode())):
+        for what in ("acknowledge", "renew", "release"):
+            settled = [one.status for one in getattr(EntryDraft(known, NOW, TIMING), what)(made_up, *_ttl(what))]
+            assert settled == [ReceiptStatus.SUPERSEDED] * 3
+        settled = [one.status for one in EntryDraft(known, NOW, TIMING).acknowledge([first, second])]
+        assert settled == [ReceiptStatus.DONE] * 2
+    older = State.decode(msgspec.msgpack.encode(msgspec.msgpack.decode(state.encode())[:-1]))
+    assert settle(older, "acknowledge", first, second) == [ReceiptStatus.DONE] * 2
+
+
+def _ttl(what: str) -> list[float]:
+    return [30.0] if what == "renew" else []
+
+
 def test_bounds() -> None:
     """A partition takes so many claims and remembers so many ids that nobody had claimed, and says when that is all."""
     state = State()
