@@ -348,8 +348,11 @@ class Dispatcher:
     def _settle_begun(self, work: PartitionWork) -> None:
         """Counts what runs have handled that did not end in time."""
         for run in work.runs:
+            if run.settled:
+                continue
             before = work.partition_queue.count
             work.partition_queue.settle(run, run.handled)
+            run.settled = True
             self._grown(work, before)
 
     def _remove(self, works: Collection[PartitionWork]) -> None:

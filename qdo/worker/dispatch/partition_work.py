@@ -111,17 +111,19 @@ class MessageRun:
         begun: A handler works on it: it waits for nothing else.
         abandoned: How many were handled when a message did not end in time; None: that never happened.
         stray: Nor did it come to an end when it was to be stopped.
+        settled: Its partition's queue knows how far it came, so what it handles later counts for nothing.
     """
 
     __slots__ = (
-        "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "since", "stray", "tell", "told"
+        "abandoned", "attempt", "begun", "halt", "handled", "keys", "messages", "seen", "settled", "since", "stray",
+        "tell", "told",
     )  # fmt: skip
 
     def __init__(self, messages: Sequence[Message], attempt: int, keys: tuple[Hashable, ...] = ()) -> None:
         self.messages = messages
         self.attempt = attempt
         self.keys = keys
-        self.halt = self.begun = self.stray = False
+        self.halt = self.begun = self.stray = self.settled = False
         self.handled = self.seen = 0
         self.since = self.told = 0.0
         self.tell: Callable[[], None] | None = None
@@ -483,7 +485,9 @@ class PartitionWork:
             The failed message, which is held now.
         """
         self.runs.pop(run, None)
-        return None if self.void else self.partition_queue.settle(run, handled, failed=failed)
+        if self.void or run.settled:
+            return None
+        return self.partition_queue.settle(run, handled, failed=failed)
 
     def later(self, timer: asyncio.TimerHandle, held: FailedMessage) -> None:
         """A message is to be tried again then, unless that is too late."""

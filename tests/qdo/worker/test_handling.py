@@ -141,25 +141,6 @@ async def test_a_handler_can_stop_the_worker(floor: Floor, kind: str) -> None:
     assert floor.seen == [f"1:{number}" for number in range(1, 6)]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit()], ids=repr)
-@pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_what_is_meant_to_end_the_program_ends_the_worker(floor: Floor, error: BaseException, kind: str) -> None:
-    """The worker drains, does not mark the message, and says by its code that this was no ordinary end."""
-    queue = await floor.site.queue()
-    ids = await floor.site.send(queue, 2)
-
-    def handle(message: Message, context: object) -> None:
-        if message.body == "1:2":
-            raise error
-
-    async def handle_async(message: Message, context: object) -> None:
-        handle(message, context)
-
-    worker = await floor.worker(handle if kind == "plain" else handle_async, queue)
-    assert await floor.start(worker) == exit_codes.FAILED
-    assert (await floor.offsets())[1] == ids[0]
-
-
 async def test_a_plain_function_that_returns_a_coroutine_is_found_out(floor: Floor) -> None:
     """Nothing would be handled by it, so the worker ends instead of marking its messages."""
     queue = await floor.site.queue()
