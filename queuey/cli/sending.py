@@ -179,7 +179,7 @@ class _Feeding:
         interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
         if not interrupted:
-            output.fail(f"{error}")
+            output.fail(str(error))
         output.note(f"{output.plural(stored, 'message was', 'messages were')} stored before.")
         if interrupted or getattr(error, "outcome", None) == "unknown":
             output.note("Some messages of the current batch may be stored as well.")

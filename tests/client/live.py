@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
 import httpx2
 
+from queuey.access import parse_scope
+from queuey.client import AsyncClient
 from queuey.client.credentials.profile import read_profile
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
@@ -106,3 +108,25 @@ def served(place: Path) -> Iterator[Served]:
         yield service
     finally:
         service.stop()
+
+
+Connect = Callable[..., AsyncClient]
+
+
+@asynccontextmanager
+async def connected(directory: Path, *, private: Collection[str] = ()) -> AsyncIterator[Connect]:
+    """Gives what makes clients that may do what their keys allow, all with one service of the application ``acme``."""
+    with closing(open_store(directory)) as store:
+        store.create_application("acme")
+        app = make_app(store, private=private)
+        async with AsyncExitStack() as opened:
+
+            def make(allow: str = "", queues: str = "") -> AsyncClient:
+                key = sha256(f"{allow} {queues}".encode()).hexdigest()
+                scope = parse_scope(allow.split(","), queues.split(","))
+                store.add_key("acme", sha256(key.encode()).digest(), scope=scope)
+                client = AsyncClient(LOCAL, key=key, transport=Bridge(app))
+                opened.push_async_callback(client.close)
+                return client
+
+            yield make

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from hashlib import sha256
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from queuey.access import parse_scope
 from queuey.client import AsyncClient, Message, NotAllowed
 from queuey.client.deadletters import Cause, DeadLetterFilter, Redriven, bury, dead_letters, headers_for, redrive
-from queuey.storage.sqlite import open_store
-from queuey.web import make_app
-from tests.client.live import LOCAL, Bridge
+from tests.client.live import Connect, connected
 
 CAUSE = Cause(attempts=3, error="acme.errors.Late", text="too late", at=1_795_145_194.25)
 ID = "0123456789ab11e88000000000000001"
-Connect = Callable[..., AsyncClient]
 
 
 @pytest.fixture
 async def connect(tmp_path: Path) -> AsyncIterator[Connect]:
     """Makes clients that may do what their keys allow, all with one service."""
-    store = open_store(tmp_path / "data")
-    store.create_application("acme")
-    app = make_app(store)
-    async with AsyncExitStack() as opened:
-
-        def make(allow: str = "", queues: str = "") -> AsyncClient:
-            key = sha256(f"{allow} {queues}".encode()).hexdigest()
-            store.add_key("acme", sha256(key.encode()).digest(), scope=parse_scope(allow.split(","), queues.split(",")))
-            client = AsyncClient(LOCAL, key=key, transport=Bridge(app))
-            opened.push_async_callback(client.close)
-            return client
-
+    async with connected(tmp_path / "data") as make:
         yield make
-    store.close()
 
 
 @pytest.fixture

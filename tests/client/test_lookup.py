@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from hashlib import sha256
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from queuey.access import parse_scope
-from queuey.client import AsyncClient, ServiceUnavailable
+from queuey.client import ServiceUnavailable
 from queuey.client.lookup import Lookup, look_up
 from queuey.client.results import QueuePage
-from queuey.storage.sqlite import open_store
-from queuey.web import make_app
-from tests.client.live import LOCAL, Bridge
+from tests.client.live import Connect, connected
 from tests.client.scripted import Script, async_client, busy, ok
 
 NAMES = ["mails", "mails-1", "orders-a", "orders-b", "payroll", *(f"x{number:02}" for number in range(40))]
 ASKED = ["mails", "nothing", "orders-a", "orders-b", "orders-c", "payroll", "x07", "x08", "x09", "x31", "zz"]
-Connect = Callable[..., AsyncClient]
 
 
 @pytest.fixture(params=["open", "private"])
@@ -32,22 +26,10 @@ def privacy(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def connect(tmp_path: Path, privacy: str) -> AsyncIterator[Connect]:
     """Makes clients that may do what their keys allow, all with one service that has many queues."""
-    store = open_store(tmp_path / "data")
-    store.create_application("acme")
-    app = make_app(store, private={"acme"} if privacy == "private" else ())
-    async with AsyncExitStack() as opened:
-
-        def make(allow: str = "", queues: str = "") -> AsyncClient:
-            key = sha256(f"{allow} {queues}".encode()).hexdigest()
-            store.add_key("acme", sha256(key.encode()).digest(), scope=parse_scope(allow.split(","), queues.split(",")))
-            client = AsyncClient(LOCAL, key=key, transport=Bridge(app))
-            opened.push_async_callback(client.close)
-            return client
-
+    async with connected(tmp_path / "data", private={"acme"} if privacy == "private" else ()) as make:
         for name in NAMES:
             await make().create_queue(name, partitions=2)
         yield make
-    store.close()
 
 
 def shape(found: Lookup) -> tuple[dict[str, int], set[str], set[str]]:

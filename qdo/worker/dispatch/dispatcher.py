@@ -422,7 +422,8 @@ class Dispatcher:
                 run.begun = False
                 suspicion.handled(ran.handled)
             if note.alone and not work.void:
-                if end := note.until if ran.handled else None:
+                end = note.until if ran.handled else None
+                if end:
                     self._note(work, end, 0)
                 await self._progress.begin(work.partition, suspicion.restored(end))
         except QdoError as error:

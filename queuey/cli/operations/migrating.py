@@ -47,7 +47,7 @@ def migrate(
     try:
         report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
     except SettingsError as error:
-        output.fail(f"{error}")
+        output.fail(str(error))
         raise typer.Exit(BAD_SETTINGS) from error
     if json:
         output.emit(_described(report, dry_run=dry_run))

@@ -284,7 +284,7 @@ def _announce(url: str, start: Start) -> None:
 
 
 def _refuse(code: int, reason: str) -> int:
-    output.fail(f"{reason}")
+    output.fail(reason)
     return code
 
 

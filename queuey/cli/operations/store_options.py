@@ -116,7 +116,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
         if check:
             opening.check(loaded)
     except SettingsError as error:
-        output.fail(f"{error}")
+        output.fail(str(error))
         raise typer.Exit(BAD_SETTINGS) from error
     return loaded
 

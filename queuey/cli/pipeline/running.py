@@ -162,7 +162,7 @@ class PipelineRun:
             failure = failures.explain(error)
             if failure is None:
                 raise
-            output.fail(f"{failure.text}")
+            output.fail(failure.text)
             raise typer.Exit(BAD_SETTINGS if failure.usage else 1) from error
 
     @contextmanager

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from queuey import ids
 from queuey.access import format_principal, matches, parse_principals
+from queuey.deadletters import queue_for
 from queuey.errors import InvalidRequest, NotAllowed
 from queuey.messages import CONSISTENCIES, KINDS, MAX_DELIVERIES, MAX_TTL, ON_ACK, TYPES, Principal, Queue, QueueSpec
 from queuey.partitions import MAX_PARTITIONS
@@ -204,10 +204,11 @@ class QueueViews:
             )
             for part in about.partitions
         }
+        target = queue_for(queue.name, queue.dead_letter)
+        in_force = {"ttl": about.ttl, "read_delay": about.read_delay, "dead_letter": target}
         return json_response(
             schemas.QueueInfo(
-                **_state(replace(queue, dead_letter=queue.dead_letter or f"{queue.name}.dead"))
-                | {"ttl": about.ttl, "read_delay": about.read_delay},
+                **_state(queue) | in_force,
                 application=queue.application,
                 principles=list(map(format_principal, queue.principals)),
                 created=queue.created,

@@ -79,7 +79,7 @@ class Callers:
 
 
 def test_nothing_means_nothing(store: Store, other: Store) -> None:
-    """While there is a message for anybody, no caller is told that there is none, whoever took what was read for it."""
+    """While a message is free, no caller is told that there is none, also if others took what was read for it."""
     queue = make_queue(store)
     store.append(queue, [new(str(number)) for number in range(MESSAGES)])
 

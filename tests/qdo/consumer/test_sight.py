@@ -121,7 +121,7 @@ def owns(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
 
 
 async def test_a_leader_that_sees_less_takes_nothing_away(office: Office) -> None:
-    """Queues that only others may see go to them, and stay with them, whoever leads."""
+    """Queues that only others may see go to them, and stay with them, whichever member leads."""
     orders, mails = await office.queues("orders", "mails")
     mailer, _ = await office.join("b-mails", office.full, mails)
     await until(owns(mailer, mails))

@@ -35,6 +35,7 @@ COLUMNS = (
     "uid, qid, home_class, longest_ttl, longest_row, partitions, type, consistency, principals, ttl, read_delay, "
     "max_deliveries, dead_letter, on_ack, kind, created, version"
 )
+_FIELDS = COLUMNS.split(", ")
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 LONGEST_NAME = 10_000
 """Characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
@@ -77,7 +78,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     """Returns the row with these values of ``COLUMNS``."""
-    found = zip(COLUMNS.split(", "), values, strict=True)
+    found = zip(_FIELDS, values, strict=True)
     fields = {column: value for column, value in found if value is not None and value != ""}
     own = {column: fields.pop(column, 0) for column in ("home_class", "longest_ttl", "longest_row")}
     if "principals" in fields:
@@ -114,11 +115,12 @@ def covering(row: Row, ttls: Collection[int], size: int) -> Row:
         ttls: Of the messages, in seconds.
         size: Bytes of the longest row.
     """
-    if max(ttls, default=0) <= row.longest_ttl and not size > row.longest_row > 0:
+    longer = size > row.longest_row > 0
+    if not longer and max(ttls, default=0) <= row.longest_ttl:
         return row
     kind = row.home_class
     ttl = max((ttl for ttl in ttls if ttl > row.longest_ttl and bucketing.class_of(ttl) <= kind), default=0)
-    if not ttl and not size > row.longest_row > 0:
+    if not longer and not ttl:
         return row
     longest_ttl = max(row.longest_ttl, next_longest_ttl(ttl, kind))
     longest_row = row.longest_row
