@@ -33,14 +33,8 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
     variables = {line.variable: name for name, line in lines.items()}
     for variable in sorted(name for name, text in environ.items() if name.startswith(_PREFIX) and text):
         check_known(variable, [*variables, CONFIG], "in the environment")
-    given |= {
-        name: Given(environ[variable], variable, "variable")
-        for variable, name in variables.items()
-        if environ.get(variable)
-    }
-    given |= {
-        name: Given(value, lines[name].option, "option") for name, value in options.items() if value not in (None, [])
-    }
+    given |= {name: Given(environ[variable], variable) for variable, name in variables.items() if environ.get(variable)}
+    given |= {name: Given(value, lines[name].option) for name, value in options.items() if value not in (None, [])}
     settings = WorkSettings(**{name: _convert(lines[name], one) for name, one in given.items()})
     _check(settings, {name: one.source for name, one in given.items()})
     return settings
@@ -54,7 +48,7 @@ def _from_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, Given]
             raise SettingsError(
                 f"{path} holds {name}, which is a secret: it belongs in a profile, or in {lines[name].variable}."
             )
-    return {name: Given(value, str(path), "file", path.parent) for name, value in values.items()}
+    return {name: Given(value, str(path), path.parent) for name, value in values.items()}
 
 
 def _convert(line: WorkSetting, given: Given) -> Any:  # noqa: ANN401 - a setting's type

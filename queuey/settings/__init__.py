@@ -2,9 +2,8 @@
 
 A value comes from the first of these that has it: the command line (``--max-body``), the environment
 (``QUEUEY_MAX_BODY``), the TOML file (``max_body``) that ``--config`` or ``QUEUEY_CONFIG`` names, the default.
-A key that is not in the table, a setting that was removed, a value that does not fit its type and values that
-contradict each other refuse to start. What only the chosen store can judge is checked by
-:mod:`queuey.storage.opening`.
+A key that is not in the table, a value that does not fit its type and values that contradict each other refuse to
+start. What only the chosen store can judge is checked by :mod:`queuey.storage.opening`.
 """
 
 from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_cassandra, part
@@ -12,21 +11,17 @@ from queuey.settings.facades import OPEN, EmodbFacade, Facades, MqFacade, RqmsFa
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.reference import as_markdown
-from queuey.settings.removed import REMOVED, refuse_removed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table
 from queuey.settings.users import UserIssuer, Users
-from queuey.terminal.setting_values import Given
 
 __all__ = [
     "AUTO",
     "DEFAULT_SOURCE",
     "OPEN",
     "OTHER_VARIABLES",
-    "REMOVED",
     "EmodbFacade",
     "Facades",
-    "Given",
     "Loaded",
     "MqFacade",
     "OwnRates",
@@ -45,7 +40,6 @@ __all__ = [
     "load",
     "option_of",
     "part",
-    "refuse_removed",
     "shown",
     "table",
 ]

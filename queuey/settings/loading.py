@@ -12,7 +12,6 @@ import msgspec
 from queuey.errors import SettingsError
 from queuey.settings.checks import check
 from queuey.settings.definitions import Settings
-from queuey.settings.removed import REMOVED, refuse_removed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
 from queuey.settings.users import Users, read_users
@@ -46,14 +45,13 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
     lines = {line.name: line for line in table()}
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX) and text}
-    variables = {variable_of(name): name for name in (*lines, *REMOVED)}
+    variables = {variable_of(name): name for name in lines}
     # The nearest place comes last.
     given = [
         *([] if path is None else _in_file(path, lines)),
-        *((name, Given(ours[key], key, "variable")) for key, name in variables.items() if key in ours),
-        *((name, Given(text, option_of(name), "option")) for name, text in options.items() if text is not None),
+        *((name, Given(ours[key], key)) for key, name in variables.items() if key in ours),
+        *((name, Given(text, option_of(name))) for name, text in options.items() if text is not None),
     ]
-    refuse_removed(given)
     for name, value in given:
         check_known(name, lines, f"in {value.source}")
     values: dict[str, Any] = {}
@@ -66,7 +64,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
             values[line.attribute], sources[line.name] = _convert(line, own[-1]), own[-1].source
     secrets = {value.name for value in values.values() if isinstance(value, SecretName)}
     for variable in sorted(ours.keys() - OTHER_VARIABLES - secrets):
-        check_known(variable, variables.keys() - REMOVED.keys(), "in the environment")
+        check_known(variable, variables, "in the environment")
     sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
     settings = Settings(**values)
     check(settings, sources)
@@ -80,7 +78,7 @@ def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Gi
         tables = value if name in owners and isinstance(value, dict) else None
         settings = {name: value} if tables is None else {f"{name}.{key}": below for key, below in tables.items()}
         for key, below in settings.items():
-            yield key, Given(below, str(path), "file", path.parent)
+            yield key, Given(below, str(path), path.parent)
 
 
 def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:

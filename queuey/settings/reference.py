@@ -93,8 +93,7 @@ Each setting can be given in four places. The first place that has it wins:
 4. the default
 
 `queuey settings` shows every value in force and where it comes from. The service does not start with an unknown name, a
-value that does not fit or values that contradict each other. The message names the setting, its value and the place. If
-a setting was removed, the message also says what to give instead.
+value that does not fit or values that contradict each other. The message names the setting, its value and the place.
 
 ## All settings
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from queuey.errors import SettingsError
 from queuey.messages import MAX_TTL
-from queuey.settings import Given, SecretName, Setting, is_of_cassandra, refuse_removed, table
+from queuey.settings import SecretName, Setting, is_of_cassandra, table
 from queuey.spark.errors import OptionError
 from queuey.spark.start_and_end import EARLIEST, LATEST, At, Bound, Bounds, bounds, parsed_object, partition_numbers
 
@@ -261,12 +260,8 @@ def check_names(options: Mapping[str, str]) -> None:
     """Refuses options that neither a read nor a write knows.
 
     Raises:
-        OptionError: Names the first of them and the nearest one that is known, or those of settings that were removed.
+        OptionError: Names the first of them and the nearest one that is known.
     """
-    try:
-        refuse_removed((name.lower(), Given(text, f"option {name}", "Spark")) for name, text in options.items())
-    except SettingsError as error:
-        raise OptionError(str(error)) from None
     for name in options:
         _known(name)
 

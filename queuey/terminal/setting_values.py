@@ -25,13 +25,11 @@ class Given(NamedTuple):
     Attributes:
         value: A text, or a value of TOML.
         source: Where it came from, for messages.
-        form: How values are written there.
         base: The directory that paths are relative to; None: the working directory.
     """
 
     value: Any
     source: str
-    form: Literal["file", "variable", "option", "Spark"]
     base: Path | None = None
 
 

@@ -246,15 +246,6 @@ def test_settings_are_shown_by_group(run: Run) -> None:
     assert shown == [text for group, names in GROUPS.items() for text in (group, *names)]
 
 
-@pytest.mark.parametrize("command", [["settings"], ["doctor"], ["app", "list"]])
-def test_options_that_were_removed(run: Run, command: list[str]) -> None:
-    """A command line that still has the option of a removed setting is told what to give instead."""
-    ended = run(*command, "--cassandra-strong-write", "ALL", "--busy-timeout", "2")
-    assert ended.code == 2
-    for told in ("cassandra_strong_write", "--consistency-strong write=ALL", "busy_timeout", "set deadline"):
-        assert told in ended.err
-
-
 def test_every_command_is_listed_and_loads(run: Run) -> None:
     """Help names every command, and each one's own help works."""
     listed = run("--help").text

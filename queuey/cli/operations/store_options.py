@@ -132,7 +132,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     config, *own = (parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD)
-    options = [*(_option(line, panel=line.group) for line in table.table()), *_removed()]
+    options = [_option(line, panel=line.group) for line in table.table()]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         command(**values)
@@ -153,7 +153,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
     )
     config = optional("config", Annotated[Path | None, file])
-    options = [*(_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines), *_removed()]
+    options = [_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         chosen = {option.name: values.pop(option.name) for option in options}
@@ -191,10 +191,3 @@ def _option(line: Setting, *, panel: str, hidden: bool = False) -> inspect.Param
         hidden=hidden,
     )
     return optional(line.attribute, Annotated[str | None, option])
-
-
-def _removed() -> list[inspect.Parameter]:
-    """Returns hidden options for the settings that were removed: loading the settings says what took their place."""
-    from queuey.settings import REMOVED, option_of
-
-    return [optional(name, Annotated[str | None, typer.Option(option_of(name), hidden=True)]) for name in REMOVED]

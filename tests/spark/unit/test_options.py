@@ -159,7 +159,6 @@ def test_a_stream_has_no_end(name: str) -> None:
         ("casandra_user", "Unknown option casandra_user. Is cassandra_user meant"),
         ("zzz", "Unknown option zzz"),
         ("path", "Queues have no path"),
-        ("cassandra_Strong_delay", r"from option cassandra_Strong_delay\) is '1', but.*consistency\.strong.*delay=1"),
     ],
 )
 def test_unknown_names(name: str, says: str) -> None:

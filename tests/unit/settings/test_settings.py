@@ -13,9 +13,7 @@ from queuey.errors import SettingsError
 from queuey.service.limits import Limits
 from queuey.settings import SecretName
 from queuey.settings.definitions import GROUPS, Consistency
-from queuey.settings.removed import FIXED
 from queuey.storage import opening
-from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.sqlite.options import SqliteOptions
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -67,36 +65,6 @@ def test_a_table_is_shown_as_it_may_be_given() -> None:
     assert text == "write=ALL,read=ONE,delay=1800.0625,deadline=2"
     loaded = settings.load({"store": "cassandra://h/k", "consistency.strong": text}, {})
     assert loaded.settings.consistency_strong == chosen
-
-
-@pytest.mark.parametrize("name", sorted(settings.REMOVED))
-def test_a_removed_setting_names_what_took_its_place(tmp_path: Path, name: str) -> None:
-    """Wherever a removed setting is still given, the start is refused with its name, its value and the next step."""
-    file, variable, option = tmp_path / "old.toml", f"QUEUEY_{name.upper()}", "--" + name.replace("_", "-")
-    write(file, f"port = 1\n{name} = 12\n")
-    for options, environ, config, source in (
-        ({}, {}, file, str(file)),
-        ({}, {variable: "12"}, None, variable),
-        ({name: "12"}, {}, None, option),
-    ):
-        with pytest.raises(SettingsError) as caught:
-            settings.load(options, environ, config=config)
-        said = str(caught.value)
-        assert f"Setting {name} (from {source}) is '12', but was removed." in said
-        assert len(said.split(" but was removed. ")[1]) > 10
-
-
-def test_what_took_the_place_of_fields_is_given_in_one(tmp_path: Path) -> None:
-    """Settings that became fields of one table are answered by that table, written as the place takes it."""
-    old = {"QUEUEY_CASSANDRA_STRONG_WRITE": "ALL", "QUEUEY_CASSANDRA_STRONG_DELAY": "9"}
-    with pytest.raises(SettingsError, match="Give instead: QUEUEY_CONSISTENCY_STRONG=write=ALL,delay=9"):
-        settings.load({}, CASSANDRA | old)
-    assert settings.load({}, CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "write=ALL,delay=9"}).settings.deadline == 15
-    with pytest.raises(SettingsError, match="Give instead: --consistency-catalogue serial=LOCAL_SERIAL"):
-        settings.load({"cassandra_catalogue_serial": "LOCAL_SERIAL"}, CASSANDRA)
-    file = write(tmp_path / "old.toml", 'cassandra_weak_read = "TWO"\ncassandra_weak_delay = 0.5\n')
-    with pytest.raises(SettingsError, match=r"Give instead: \[consistency\.weak\] read = \"TWO\", delay = 0\.5\."):
-        settings.load({}, CASSANDRA, config=file)
 
 
 def test_config_option_beats_its_variable(tmp_path: Path) -> None:
@@ -253,20 +221,14 @@ def test_switches_take_everyday_words(text: str, value: bool) -> None:  # noqa: 
 
 
 def test_every_limit_is_a_setting_or_a_constant() -> None:
-    """Each limit of the service is a setting with the service's default, or a constant that the settings name right."""
+    """Each limit of the service is a setting with the service's default, or a constant that docs/api.md lists."""
     limits = msgspec.structs.asdict(Limits())
     values = msgspec.structs.asdict(settings.load({}, {}).settings)
     assert limits.pop("longest_body") == 0  # made of max_body and the facades
-    assert {name: values.get(name, FIXED.get(name)) for name in limits} == limits
-    assert CassandraOptions().cached_queues == FIXED["cassandra_cached_queues"]
-    assert FIXED.keys() & values.keys() == set()
-
-
-def test_constants_are_documented() -> None:
-    """docs/api.md lists the service's constants with their values."""
     section = (DOCS / "api.md").read_text().partition("### Fixed limits")[2].partition("\n## ")[0]
     shown = {name: int(value.replace(",", "")) for value, name in re.findall(r"\| ([0-9,]+) \| `(\w+)` \|", section)}
-    assert shown == {name: value for name, value in FIXED.items() if not name.startswith("cassandra_")}
+    assert {name: shown[name] if name in shown else values[name] for name in limits} == limits
+    assert shown.keys() <= limits.keys() - values.keys()
 
 
 def test_store_defaults_agree() -> None:
