@@ -10,7 +10,6 @@ from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_ca
 from queuey.settings.facades import OPEN, EmodbFacade, Facades, MqFacade, RqmsFacade
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
-from queuey.settings.reference import as_markdown
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table
 from queuey.settings.users import UserIssuer, Users
@@ -32,7 +31,6 @@ __all__ = [
     "Settings",
     "UserIssuer",
     "Users",
-    "as_markdown",
     "as_text",
     "attribute_of",
     "data_directory",

@@ -259,8 +259,3 @@ def test_every_setting_is_explained() -> None:
     """Each line of the table has a type and a sentence."""
     lines = [each for line in settings.table() for each in (line, *line.fields)]
     assert [line.name for line in lines if not (line.type and line.help.endswith("."))] == []
-
-
-def test_reference_is_the_table() -> None:
-    """docs/settings.md says what the program does."""
-    assert (DOCS / "settings.md").read_text() == settings.as_markdown()

@@ -1,0 +1,90 @@
+"""docs/settings.md: its tables are those of the program."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from queuey import settings
+from queuey.settings import Setting
+from queuey.settings.definitions import GROUPS
+from queuey.settings.users import UserIssuer
+
+PAGE = (Path(__file__).parents[3] / "docs" / "settings.md").read_text()
+LINES = {line.name: line for line in settings.table()}
+FACADES = [line for line in LINES["facades"].fields if line.fields]
+
+
+def tables(heading: str) -> list[str]:
+    """Returns the tables in the part of the page below a heading."""
+    part = re.split(r"\n##+ ", PAGE.partition(f"# {heading}\n")[2])[0]
+    return [block for block in part.strip().split("\n\n") if block.startswith("| ")]
+
+
+def drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table of Markdown."""
+    head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def of_settings(names: Iterable[str]) -> str:
+    """Returns the table of these settings."""
+    lines = [LINES[name] for name in names]
+    return drawn(
+        ["name", "type", "default", "meaning"],
+        ([f"`{line.name}`", line.type, line.default, line.help] for line in lines),
+    )
+
+
+def of_fields(line: Setting) -> str:
+    """Returns the table of the fields of a setting."""
+    names = (field.name.removeprefix(f"{line.name}.") for field in line.fields)
+    rows = ([f"`{name}`", field.type, field.help] for name, field in zip(names, line.fields, strict=True))
+    return drawn(["field", "type", "meaning"], rows)
+
+
+def of_users() -> str:
+    """Returns the table of the fields of an issuer of users."""
+    hints = typing.get_type_hints(UserIssuer, include_extras=True)
+
+    def default(field: msgspec.structs.FieldInfo) -> str:
+        if field.required:
+            return "needed"
+        return f"`{settings.as_text(field.default)}`" if isinstance(field.default, str | float) else "none"
+
+    fields = msgspec.structs.fields(UserIssuer)
+    rows = [[f"`{field.name}`", default(field), hints[field.name].__metadata__[-1].description] for field in fields]
+    return drawn(["field", "default", "meaning"], rows)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_setting_stands_in_its_group(group: str) -> None:
+    """The page has each group with all of its settings, exactly as the program has them."""
+    assert tables(group) == [of_settings(GROUPS[group])]
+
+
+def test_ten_settings_come_first() -> None:
+    """The settings that people change stand at the top as they stand in their groups."""
+    (table,) = tables("Settings")
+    names = re.findall(r"^\| `(.+?)` ", table, re.MULTILINE)
+    assert len(names) == 10
+    assert table == of_settings(names)
+
+
+@pytest.mark.parametrize(
+    ("heading", "expected"),
+    [
+        ("Rates", [of_fields(LINES["rates"])]),
+        ("Users", [of_users()]),
+        ("Facades", [of_fields(line) for line in (LINES["facades"], *FACADES)]),
+        ("Consistency levels", [of_fields(LINES["consistency.strong"]), of_fields(LINES["consistency.catalogue"])]),
+    ],
+)
+def test_fields_of_tables(heading: str, expected: list[str]) -> None:
+    """Each setting that is a table has its fields on the page."""
+    assert [table for table in tables(heading) if not table.startswith("| place |")] == expected
