@@ -157,13 +157,13 @@ async def migrate(
         client: Speaks for the application whose workers they were.
         coordinator: Of the group.
         service: The id of the service's store.
-        former: Take over what the group itself recorded under this name of the service, or for this store that it had,
-            in place of what the original's workers did.
+        former: Take over what the group itself recorded for this store that the service had, in place of what the
+            original's workers did.
         back: See :func:`plan`.
         dry_run: Change nothing, only report.
 
     Raises:
-        InvalidArgument: There is no queue with status messages, or nothing is recorded under the former name.
+        InvalidArgument: There is no queue with status messages, or nothing is recorded for the former store.
         GroupActive: The group has members.
         OffsetMoved, CoordinationLost: See :func:`qdo.moves.carry_out`.
     """
@@ -171,7 +171,7 @@ async def migrate(
     if former is None:
         reached, unreadable = await _of_the_original(client, service)
     else:
-        reached, unreadable = await _under_former_name(coordinator, service, former), []
+        reached, unreadable = await _for_former_store(coordinator, service, former), []
     looked = await look_up(client, {partition.queue.name for partition in reached})
     queues = {Queue(service, client.application, name): queue.partitions for name, queue in looked.found.items()}
     planned, fates = plan(reached, queues, await coordinator.offsets(reached), back=back)
@@ -193,8 +193,8 @@ async def _of_the_original(client: AsyncClient, service: str) -> tuple[dict[Part
     return {Partition(Queue(service, application, one.queue), one.number): one.processed for one in found}, unreadable
 
 
-async def _under_former_name(coordinator: Coordinator, service: str, former: str) -> dict[Partition, str | None]:
-    """Returns what the group recorded while the service had another name."""
+async def _for_former_store(coordinator: Coordinator, service: str, former: str) -> dict[Partition, str | None]:
+    """Returns what the group recorded while the service had another store."""
     found = {
         each._replace(queue=each.queue._replace(service=service)): offset.id
         for each, offset in (await coordinator.offsets()).items()

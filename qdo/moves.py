@@ -1,13 +1,12 @@
 """Moving a group's offsets from outside: what would change, and the change.
 
-Offsets can be moved only while the group has no members: a running consumer goes on from what it knows. What was
-recorded under another name of the service is only copied to where nothing has begun yet, so that members may do it.
+Offsets can be moved only while the group has no members: a running consumer goes on from what it knows.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -90,34 +89,21 @@ async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[M
     return changing
 
 
-async def take_over(coordinator: Coordinator, service: str, former: Collection[str]) -> None:
-    """Copies what the group recorded under other names of the service, and says in the log what it did.
-
-    Before services had an id, groups called them by host and port of an address, or by a given name.
+async def warn_of_other_stores(coordinator: Coordinator, service: str) -> None:
+    """Says in the log that the group recorded offsets for other stores only.
 
     Args:
         coordinator: Of the group.
         service: The id of the service's store.
-        former: The names that certainly mean this service.
 
     Raises:
         CoordinationError
     """
     services = await coordinator.services()
-    for name in sorted(services.intersection(former) - {service}):
-        if copied := await coordinator.copy_offsets(name, service):
-            log.info(
-                "%d offsets that group %s had recorded under %s were copied to the id of its store, %s",
-                copied,
-                coordinator.group,
-                name,
-                service,
-            )
-    if services and not services & {service, *former}:
+    if services and service not in services:
         log.warning(
             "group %s has recorded offsets for %s, and none for this service, whose store is %s: it begins again. If "
-            "this is the same service under another name or with another store, stop the group and run: "
-            "qdo offsets migrate --from NAME",
+            "this is the same service with another store, stop the group and run: qdo offsets migrate --from ID",
             coordinator.group,
             ", ".join(sorted(services)),
             service,

@@ -155,7 +155,7 @@ def prune(
     settings: WorkSettings,
     former: Annotated[
         str | None,
-        typer.Option("--service", help="Remove all offsets of this former name or store instead."),
+        typer.Option("--service", help="Remove all offsets of this former store instead."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -186,10 +186,7 @@ def migrate(
     settings: WorkSettings,
     former: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            help="The former name of this service: host and port of an address, or the id of its former store.",
-        ),
+        typer.Option("--from", help="The id of the service's former store."),
     ] = None,
     back: Annotated[bool, typer.Option("--back", help="Also if the group's own offset is higher.")] = False,
     dry_run: DryRun = False,
@@ -197,7 +194,7 @@ def migrate(
 ) -> None:
     """Take over how far the original Qdo's workers came, from the application's queue qdo_status.
 
-    With --from: how far the group itself came while the service had another name. May be repeated: what is there
+    With --from: how far the group itself came while the service had another store. May be repeated: what is there
     already stays, and no offset moves back without --back.
     """
     from qdo import migration

@@ -86,12 +86,12 @@ async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collect
 async def deleted(
     opened: OpenedGroup, partitions: Iterable[Partition], former: str | None = None
 ) -> tuple[set[Queue], frozenset[str]]:
-    """Returns the queues of partitions that do not exist; with a former name all that have it.
+    """Returns the queues of partitions that do not exist; with a former store all of that.
 
     Also returns the names of queues that are hidden from the credential, so that nobody knows.
 
     Raises:
-        InvalidArgument: It is not a former name, but the service's own.
+        InvalidArgument: It is not a former store, but the present one.
         ClientError: The service cannot say.
     """
     queues = {partition.queue for partition in partitions}

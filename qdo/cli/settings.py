@@ -48,8 +48,6 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
         name (a new one at each start): Name of this member, unique in the group and the same after a restart; see
             `grace`.
         grace: How long members with a `name` keep their partitions while they are away; the same for all members.
-        host: The group's former name of the service, from before services had an id, if it was not host and port of
-            the URL: offsets recorded under that name are copied.
 
     Handling:
         handler: The function that handles a message: `module:function`; modules of the working directory are found.
@@ -107,7 +105,6 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout: Annotated[float | None, Meta(ge=0.1, le=300)] = None
     name: Annotated[str | None, Meta(min_length=1)] = None
     grace: Annotated[float, Meta(ge=0, le=86_400)] = 0.0
-    host: Annotated[str | None, Meta(min_length=1)] = None
     context: str | None = None
     threads: Annotated[int | None, Meta(ge=1, le=1024)] = None
     tasks: Annotated[int | None, Meta(ge=1, le=100_000)] = None

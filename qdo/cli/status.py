@@ -216,9 +216,7 @@ def _print(found: GroupStatus) -> None:
     if found.service:
         output.say(f"The service asked has the store {found.service}.")
         if others := (services | {each.service for each in found.members}) - {found.service}:
-            output.note(
-                f"The group has to do with other stores, or names of services, too: {', '.join(sorted(others))}"
-            )
+            output.note(f"The group has to do with other stores, too: {', '.join(sorted(others))}")
     if found.members:
         print()
         members = (

@@ -132,7 +132,6 @@ def _worker(
         coordinator,
         queues=settings.queue,
         patterns=settings.pattern,
-        host=settings.host,
         member=settings.name,
         settings=consumer_settings(settings),
     )

@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 from qdo.consumer.commits import OffsetMirror, check_commit, is_behind, record_commits
 from qdo.consumer.fetch.fetch_buffer import Batch, BufferedSlice, FetchBuffer
@@ -28,7 +27,7 @@ from qdo.consumer.refusals import Refusals
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, Coordinator, HandlingNote
 from qdo.errors import InvalidArgument, NotOwner, QdoError
-from qdo.moves import take_over
+from qdo.moves import warn_of_other_stores
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
 from qdo.tasks import cancel
@@ -75,8 +74,6 @@ class AsyncConsumer:
         queues: Names of queues, which need not exist yet.
         patterns: For names, in the manner of shells. A pattern takes queues for dead letters (``*.dead``) only if it
             ends with ``.dead`` itself.
-        host: A name under which the group recorded offsets before services had an id, beside host and port of the
-            client's servers; what is recorded under these is copied when the group begins.
         member: A name that this member keeps over restarts, unique in the group; None: one is made up.
         settings: See :class:`ConsumerSettings`.
         on_assign: Called with the partitions that this member owns from now on, before poll returns their messages.
@@ -98,7 +95,6 @@ class AsyncConsumer:
         *,
         queues: Iterable[str] = (),
         patterns: Iterable[str] = (),
-        host: str | None = None,
         member: str | None = None,
         settings: ConsumerSettings | None = None,
         on_assign: Callback | None = None,
@@ -111,7 +107,6 @@ class AsyncConsumer:
         wants = subscribe(queues, patterns, application=client.application)
         self.client = client
         self._coordinator = coordinator
-        self._former = {urlsplit(server.root).netloc for server in client.servers} | ({host} if host else set())
         self.member = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.closing = False
         self._signal = asyncio.Event()
@@ -128,7 +123,7 @@ class AsyncConsumer:
             client,
             wants,
             every=self.settings.discover,
-            prepare=self._take_over,
+            prepare=self._warn_of_other_stores,
             changed=self._recheck,
             failed=self._fail,
             refusals=self._refusals,
@@ -520,9 +515,8 @@ class AsyncConsumer:
         """Takes back the messages of the last poll, because they did not reach its caller."""
         self._buffer.recall()
 
-    async def _take_over(self, service: str) -> None:
-        """Goes on from what the group recorded under other names of the service."""
-        await take_over(self.coordinator, service, self._former)
+    async def _warn_of_other_stores(self, service: str) -> None:
+        await warn_of_other_stores(self.coordinator, service)
 
     async def _close(self, within: float | None) -> None:
         await cancel(*self._tasks)

@@ -367,19 +367,7 @@ class Coordinator(abc.ABC):
 
     @abc.abstractmethod
     async def services(self) -> set[str]:
-        """Returns under which names of services the group has recorded something. It need not read the offsets."""
-
-    @abc.abstractmethod
-    async def copy_offsets(self, former: str, service: str) -> int:
-        """Copies what is recorded for the queues of a service from one name of it to another; returns how many.
-
-        A partition is passed over that was taken or had an offset under the new name, if only once. So this may be
-        repeated, also by several at once, and nothing newer is written over. What is recorded under the former name
-        stays.
-
-        Raises:
-            CoordinationLost: Some were copied or not; copy them again.
-        """
+        """Returns the ids of the stores for which the group has recorded something. It need not read the offsets."""
 
     @abc.abstractmethod
     async def groups(self) -> list[str]:

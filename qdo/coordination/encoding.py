@@ -133,13 +133,11 @@ def encode_target(target: TargetAssignment) -> bytes:
 
 
 def decode_target(data: bytes) -> TargetAssignment:
-    """Returns the target. One of the first format names no partition that there still is: it is an empty one.
+    """Returns the target.
 
     Raises:
-        CoordinationIncompatible: A newer program wrote it, or it is none.
+        CoordinationIncompatible: Another version wrote it, or it is none.
     """
-    if data.startswith(MARK + FORMAT):
-        return TargetAssignment()
     stored = unpack("target", data, _TARGET, TARGET_FORMAT)
     owners = {partition: member for member, mine in stored.owners.items() for partition in unshare(mine)}
     return TargetAssignment(owners, stored.absent, frozenset(stored.static))

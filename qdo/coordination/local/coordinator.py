@@ -105,15 +105,6 @@ class LocalCoordinator(Coordinator):
         """See the contract."""
         return await self._read(transactions.services)
 
-    async def copy_offsets(self, former: str, service: str) -> int:
-        """See the contract; here all are copied or none."""
-
-        def work(tx: FileTransaction) -> int:
-            where = transactions.find(tx, self.group)
-            return 0 if where is None else transactions.copy_offsets(tx, where, former, service)
-
-        return await self._opened().ask(work)
-
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """See the contract."""
 

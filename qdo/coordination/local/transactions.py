@@ -177,20 +177,9 @@ def set_offsets(
 
 
 def services(tx: FileTransaction, where: int | None) -> set[str]:
-    """Returns under which names of services something is recorded."""
+    """Returns the ids of the stores for which something is recorded."""
     query = "SELECT DISTINCT substr(queue, 1, instr(queue, '/') - 1) FROM partitions WHERE group_id = ?"
     return {unquote(name) for (name,) in tx.rows(query, where)}
-
-
-def copy_offsets(tx: FileTransaction, where: int, former: str, service: str) -> int:
-    """Copies offsets from one name of a service to another, where there is no row yet; returns how many."""
-    copy = """INSERT INTO partitions (group_id, queue, number, version, offset, updated_at, member, held, note)
-        SELECT group_id, :new || substr(queue, length(:old) + 1), number, 0, offset, updated_at, member,
-            held OR owner_session IS NOT NULL, note FROM partitions
-        WHERE group_id = :group_id AND substr(queue, 1, length(:old)) = :old AND offset IS NOT NULL
-        ON CONFLICT DO NOTHING"""
-    tx.named(copy, group_id=where, old=f"{quote(former, safe='')}/", new=f"{quote(service, safe='')}/")
-    return tx.changes()
 
 
 def forget(tx: FileTransaction, where: int, queues: Iterable[Queue] | None) -> None:

@@ -13,9 +13,9 @@ from contextlib import AbstractAsyncContextManager
 from qdo.coordination import CommittedOffset, Coordinator, Member, TargetAssignment
 from qdo.coordination.encoding import decode_member, decode_offset, encode_offset, valid_name
 from qdo.coordination.zookeeper import stored_assignments
-from qdo.coordination.zookeeper.batching import apply_each, lacks_parent, make
+from qdo.coordination.zookeeper.batching import apply_each, make
 from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.paths import GroupPaths, decode, encode, parent, partition_of
+from qdo.coordination.zookeeper.paths import GroupPaths, decode, parent, partition_of
 from qdo.coordination.zookeeper.transactions import (
     NODE_LIMIT,
     Applied,
@@ -132,31 +132,6 @@ class GroupAdministration(Coordinator):
         async with self._asking(self._paths.offsets) as link:
             (names,) = await link.children([self._paths.offsets])
         return set(map(decode, names or ()))
-
-    async def copy_offsets(self, former: str, service: str) -> int:
-        """See the contract."""
-        copied = 0
-        async with self._asking(self._paths.offsets) as link:
-            found = await _read_all(link, f"{self._paths.offsets}/{encode(former)}", LEVELS - 1)
-            wanted = {
-                partition._replace(queue=partition.queue._replace(service=service)): node.data
-                for partition, node in found.items()
-            }
-            rounds = Rounds("the offsets")
-            while rounds:
-                there = await _read_some(link, self._paths, wanted)
-                missing = {
-                    each: (Create(self._paths.offset(each), data),)
-                    for each, data in wanted.items()
-                    if each not in there
-                }
-                outcomes = await apply_each(link, missing)
-                copied += sum(isinstance(outcome, Applied) for outcome in outcomes.values())
-                orphans = {self._paths.offsets_of(each.queue) for each, got in outcomes.items() if lacks_parent(got)}
-                if not orphans:
-                    return copied
-                await make(link, sorted(orphans))
-        raise AssertionError  # rounds end by an error
 
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """See the contract.

@@ -18,6 +18,8 @@ from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.living import living
 from tests.replacing import replace
 
+FORMER = "0" * 32
+"""The id of a store that the service had."""
 CHANGING = [
     ("reset", "earliest"),
     ("reset", "latest"),
@@ -235,12 +237,12 @@ def test_a_move_meanwhile_is_noticed(run: Run, place: Place, queue: str, sent: l
     assert place.offsets() == {(queue, 1): sent[3].id}
 
 
-def test_migrate_from_a_former_name(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
-    """What the group recorded under another name, or for a store that was lost, is taken over; nothing goes back."""
+def test_migrate_from_a_former_store(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+    """What the group recorded for a store that was lost is taken over; nothing goes back."""
     here = [place.partition(queue, number) for number in (1, 2, 3)]
-    former = [each._replace(queue=each.queue._replace(service="10.0.0.5:5000")) for each in here]
+    former = [each._replace(queue=each.queue._replace(service=FORMER)) for each in here]
     place.record({former[0]: sent[1].id, former[1]: sent[0].id, here[1]: sent[2].id})
-    words = "offsets", "migrate", "--from", "10.0.0.5:5000"
+    words = "offsets", "migrate", "--from", FORMER
     assert run(*words, "--dry-run").code == 0
     assert place.ask(lambda coordinator: coordinator.offsets(here)).keys() == {here[1]}
     notes = {line["partition"]: (line["to"], line["note"]) for line in run(*words, "--json").json_lines}
@@ -252,16 +254,16 @@ def test_migrate_from_a_former_name(run: Run, place: Place, queue: str, sent: li
         former[0]: sent[1].id,
         former[1]: sent[0].id,
     }
-    unknown = run("offsets", "migrate", "--from", "nobody:1")
-    assert (unknown.code, "10.0.0.5:5000" in unknown.err) == (2, True)
+    unknown = run("offsets", "migrate", "--from", "1" * 32)
+    assert (unknown.code, FORMER in unknown.err) == (2, True)
 
 
 def test_prune(run: Run, place: Place, client: Client, queue: str, sent: list[Receipt]) -> None:
-    """Offsets of queues that were deleted go, after a confirmation; those of others stay, also under other names."""
+    """Offsets of queues that were deleted go, after a confirmation; those of others stay, also of other stores."""
     deleted = client.create_queue(partitions=2).name
     client.delete_queue(deleted)
     gone = [place.partition(deleted, number) for number in (1, 2)]
-    former = gone[0]._replace(queue=gone[0].queue._replace(service="10.0.0.5:5000"))
+    former = gone[0]._replace(queue=gone[0].queue._replace(service=FORMER))
     stay = {place.partition(queue, 1), former}
     place.record(dict.fromkeys([*stay, *gone], sent[0].id))
     assert run("offsets", "prune").code == 2
@@ -273,7 +275,7 @@ def test_prune(run: Run, place: Place, client: Client, queue: str, sent: list[Re
     assert run("offsets", "prune", "--yes").code == 0
     assert place.ask(lambda coordinator: coordinator.offsets()).keys() == stay
     assert run("offsets", "prune", "--service", place.store, "--yes").code == 2
-    assert run("offsets", "prune", "--service", "10.0.0.5:5000", "--yes").code == 0
+    assert run("offsets", "prune", "--service", FORMER, "--yes").code == 0
     assert place.ask(lambda coordinator: coordinator.offsets()).keys() == stay - {former}
 
 

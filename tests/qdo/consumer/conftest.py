@@ -118,7 +118,6 @@ class Site:
         owns: Collection[Partition] | None = None,
         callbacks: dict[str, Any] | None = None,
         patterns: Collection[str] = (),
-        host: str | None = None,
         member: str | None = None,
         **settings: Any,  # noqa: ANN401 - of ConsumerSettings
     ) -> AsyncConsumer:
@@ -128,7 +127,6 @@ class Site:
             await self.coordinator(group, session_timeout=session_timeout),
             queues=[queue.name for queue in queues],
             patterns=patterns,
-            host=host,
             member=member,
             settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **settings}),
             **(callbacks or {}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 
@@ -33,38 +32,6 @@ async def test_one_service_under_two_addresses_is_one(site: Site) -> None:
     assert sorted(message.body for messages in found for message in messages) == [
         f"{partition}:{number}" for partition in (1, 2) for number in (1, 2, 3)
     ]
-
-
-async def test_what_was_recorded_under_an_address_is_taken_up(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Copied before anything is handed out, which is said once; later starts leave alone what was recorded since."""
-    caplog.set_level(logging.INFO, "qdo.consumer")
-    queue = await site.queue(partitions=2)
-    sent = await site.send(queue, 4)
-    address = site.profile.url.split("/")[2]
-    coordinator = await site.coordinator()
-    await coordinator.set_offsets({Partition(queue._replace(service=address), 1): sent[1]})
-    both = await asyncio.gather(site.consumer(queue, owns=()), site.consumer(queue, owns=()))
-    await until(lambda: sum(len(consumer.assignment) for consumer in both) == 2)
-    (owner,) = (consumer for consumer in both if Partition(queue, 1) in consumer.assignment)
-    assert bodies(await collect(owner, 2)) == [3, 4]
-    assert caplog.text.count("1 offsets that group group had recorded under") == 1
-    assert (await coordinator.offsets())[Partition(queue._replace(service=address), 1)].id == sent[1]
-    await owner.commit()
-    for consumer in both:
-        await consumer.close()
-    later = await site.consumer(queue)
-    await site.send(queue, 1, first=5)
-    assert bodies(await collect(later, 1)) == [5]
-    assert caplog.text.count("offsets that group group had recorded") == 1
-
-
-async def test_what_was_recorded_under_a_chosen_name_is_taken_up(site: Site) -> None:
-    """The name is given as before."""
-    queue = await site.queue()
-    sent = await site.send(queue, 3)
-    former = Partition(queue._replace(service="queues"), 1)
-    await (await site.coordinator()).set_offsets({former: sent[1]})
-    assert bodies(await collect(await site.consumer(queue, host="queues"), 1)) == [3]
 
 
 async def test_a_group_that_knows_only_other_stores_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:

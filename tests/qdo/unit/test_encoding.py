@@ -119,14 +119,6 @@ def test_shares_come_back(share: frozenset[Partition]) -> None:
     assert list(unshare(shares(share))) == sorted(share)
 
 
-def test_a_target_of_the_first_format_is_empty() -> None:
-    """Its partitions name the service by an address, and there are none with such names any more."""
-    assert (
-        decode_target(b'qdo1={"members":["m"],"owners":[["h:5000","a","q",[1],[0]]],"absent":{},"static":[]}')
-        == TargetAssignment()
-    )
-
-
 def test_names() -> None:
     """Any text of some length is a name, if it can be written."""
     assert valid_name("group", "a/%\x00 ü") == "a/%\x00 ü"

@@ -83,7 +83,7 @@ async def test_a_forgotten_group_may_begin_again(join: Join, open_one: Open) -> 
 
 
 async def test_what_is_kept_of_some_queues_is_forgotten(join: Join, open_one: Open) -> None:
-    """The rest of the group stays, and the names of services of which nothing is left are gone."""
+    """The rest of the group stays, and the stores of which nothing is left are gone."""
     elsewhere = Queue("elsewhere", "acme", "orders")
     looking = await open_one()
     await looking.set_offsets(dict.fromkeys([*some(3), *some(2, OTHER), *some(2, elsewhere)], "1"))

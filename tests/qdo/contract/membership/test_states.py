@@ -59,7 +59,6 @@ async def test_nothing_works_during_a_cut(join: Join, open_one: Open, service: S
         coordinator.set_offsets({ONE: "1"}),
         coordinator.groups(),
         coordinator.services(),
-        coordinator.copy_offsets("a", "b"),
         coordinator.forget(),
     ]
     answers = await asyncio.gather(*calls, return_exceptions=True)

@@ -104,10 +104,6 @@ class Recording(Coordinator):
         """See the contract."""
         return await self._inner.services()
 
-    async def copy_offsets(self, former: str, service: str) -> int:
-        """See the contract."""
-        return await self._inner.copy_offsets(former, service)
-
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """See the contract."""
         await self._inner.forget(queues)

@@ -94,10 +94,6 @@ class Stub:
         """Not asked for."""
         raise NotImplementedError
 
-    async def copy_offsets(self, former: str, service: str) -> int:
-        """Not asked for."""
-        raise NotImplementedError
-
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """Not asked for."""
         raise NotImplementedError
