@@ -205,15 +205,15 @@ class GroupSession:
         if self._reported != (sight := self._queues.sight):
             await self._session.set_sight(sight)
             self._reported = sight
-        if await self._session.lead():
-            try:
+        leader = None
+        try:
+            if await self._session.lead():
                 return await self._lead()
-            except CoordinationIncompatible:
-                # Other members keep what they have; one that can read everything may lead when this session ends.
-                log.exception("no assignment is made: the group uses a newer format. Upgrade this program")
-                return None
+            leader = await self._session.leader()
+        except CoordinationIncompatible as error:
+            # Each member keeps what it has. A member that can read everything may lead when the leader's session ends.
+            log.warning("partitions stay with their owners until all members run the same version of Qdo: %s", error)
         self._planned = None
-        leader = await self._session.leader()
         self._queues.follow(None if leader is None else leader.sight)
         return None
 

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
+from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from queuey.messages import Scope
 from queuey.storage import Store
@@ -20,6 +21,7 @@ from queuey.storage.sqlite import open_store
 from tests.qdo.consumer.conftest import Site, until
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import backend, service
+from tests.qdo.contract.events import Heard
 from tests.servers.served import Served
 
 __all__ = ["backend", "service"]
@@ -234,3 +236,23 @@ async def test_keys_with_the_same_queues_are_looked_up_by_the_leader_alone(offic
     assert [(sight.patterns, sight.others) for sight in sights if sight is not None] == [
         ((orders.name, mails.name), {})
     ] * 2
+
+
+async def test_a_leader_of_another_version_takes_nothing_away(
+    office: Office, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A member that cannot read what the leader says about itself keeps its partitions."""
+    caplog.set_level(logging.WARNING, "qdo.consumer")
+    (orders,) = await office.queues("orders")
+    leader = await (await office.site.coordinator()).join(Member("a"), Heard())
+    assert await leader.lead()
+    member, _ = await office.join("b", office.full, orders)
+    assert await leader.set_target(TargetAssignment(dict.fromkeys(both(orders), "b")), -1)
+    await until(owns(member, orders))
+    await service.write_member("group", "a", b"qdo9=?")
+    other = await (await office.site.coordinator()).join(Member("c"), Heard())  # so that the members look again
+    await until(lambda: "the same version of Qdo" in caplog.text or bool(office.revoked["b"]))
+    assert not office.revoked["b"]
+    assert member.assignment == both(orders)
+    for session in (leader, other):
+        await session.leave()
