@@ -21,6 +21,9 @@ well, so that it is skipped where servers are not wanted::
     with start_cassandra(1, options) as own:
         own.contact_points, own.port, own.nodes[0].pause()
 
+Processes of pytest-xdist share the single ones (:mod:`tests.servers.shared`); three of a kind are there to be broken,
+and belong to the process whose tests break them.
+
 Where the shared ones come from (:func:`choose`): ``QUEUEY_TEST_CASSANDRA=host1,host2[:port]`` and
 ``QUEUEY_TEST_ZOOKEEPER=host:port,...`` name running ones; else a Docker engine runs single ones, if it answers; else
 they are processes of this machine. Those that tests break are always processes of this machine, or the test is skipped
@@ -37,7 +40,7 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -56,6 +59,7 @@ from deploy.local import (
 from deploy.local.cassandra import NATIVE_PORT
 from deploy.local.server import Server
 from tests.servers import containers
+from tests.servers.shared import SharedServer, SharedServers, ask
 
 __all__ = [
     "Cassandra",
@@ -88,7 +92,11 @@ PATIENT_NODE = {
 LASTING = ZooKeeperOptions(heap="512m", settings={"maxSessionTimeout": 30_000})
 """For the server that tests share: sessions longer than the ten seconds (20 ticks) that a server grants by itself, and
 room for the nodes of all tests, of which some make a hundred thousand."""
-LOG_SIZES = pytest.StashKey[dict[Server, int]]()
+LOG_SIZES = pytest.StashKey[dict[str, int]]()
+SHARED = pytest.StashKey[SharedServers]()
+"""Of the controlling process, or the only one."""
+FOUND = pytest.StashKey[dict[str, SharedServer]]()
+"""The shared servers that tests of this process have asked for."""
 
 
 class Cassandra(Protocol):
@@ -197,10 +205,60 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             jars.fetch(bundle)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Readies what starts the shared servers."""
+    config.stash[FOUND] = {}
+    if not hasattr(config, "workerinput"):
+        config.stash[SHARED] = SharedServers({"cassandra": _start_cassandra, "zookeeper": _start_zookeeper})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:  # noqa: ANN401 - xdist ships no types
+    """Says to a worker process where to ask for the shared servers."""
+    node.workerinput["servers"] = node.config.stash[SHARED].listen()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Ends the shared servers."""
+    if shared := config.stash.get(SHARED, None):
+        shared.close()
+
+
+def _start_cassandra(opened: contextlib.ExitStack) -> SharedServer:
+    if choose(CASSANDRA_VARIABLE, os.environ, 1, lambda: containers.offers(CASSANDRA_IMAGE)) is Way.DOCKER:
+        host, port = opened.enter_context(containers.cassandra(CASSANDRA_IMAGE))
+        return SharedServer(f"{host}:{port}")
+    options = CassandraOptions(restarts=False, settings=PATIENT_NODE)
+    cluster = opened.enter_context(start_cassandra(1, options))
+    return SharedServer(f"{cluster.contact_points[0]}:{cluster.port}", cluster.nodes[0].log)
+
+
+def _start_zookeeper(opened: contextlib.ExitStack) -> SharedServer:
+    if choose(ZOOKEEPER_VARIABLE, os.environ, 1, lambda: containers.offers(ZOOKEEPER_IMAGE)) is Way.DOCKER:
+        host, port = opened.enter_context(containers.zookeeper(ZOOKEEPER_IMAGE))
+        return SharedServer(f"{host}:{port}")
+    ensemble = opened.enter_context(start_zookeeper(1, LASTING))
+    return SharedServer(ensemble.connect_string, ensemble.nodes[0].log)
+
+
+def _shared(config: pytest.Config, name: str) -> SharedServer:
+    found = config.stash[FOUND]
+    if name not in found:
+        worker = getattr(config, "workerinput", None)
+        found[name] = ask(worker["servers"], name) if worker else config.stash[SHARED].start(name)
+    return found[name]
+
+
+def logs(config: pytest.Config) -> dict[str, Server | SharedServer]:
+    """Returns what keeps a log, by name: servers of this process, and shared ones that its tests use."""
+    own = {node.name: node for cluster in running() for node in cluster.nodes}
+    return config.stash[FOUND] | own
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Remembers how long the servers' logs were before the test."""
-    item.stash[LOG_SIZES] = {node: node.log_size() for cluster in running() for node in cluster.nodes}
+    item.stash[LOG_SIZES] = {name: server.log_size() for name, server in logs(item.config).items()}
     return (yield)
 
 
@@ -210,9 +268,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         before = item.stash.get(LOG_SIZES, {})
-        for node in (node for cluster in running() for node in cluster.nodes):
-            if text := node.log_tail(since=before.get(node, 0)):
-                report.sections.append((f"Log of {node.name}", text))
+        for name, server in logs(item.config).items():
+            if text := server.log_tail(since=before.get(name, 0)):
+                report.sections.append((f"Log of {name}", text))
     return report
 
 
@@ -226,15 +284,10 @@ def servers(request: pytest.FixtureRequest) -> Iterator[contextlib.ExitStack]:
 
 
 @pytest.fixture(scope="session")
-def cassandra(servers: contextlib.ExitStack) -> Cassandra:
+def cassandra(pytestconfig: pytest.Config, servers: contextlib.ExitStack) -> Cassandra:
     """One node, or the cluster that the environment names."""
-    way = choose(CASSANDRA_VARIABLE, os.environ, 1, lambda: containers.offers(CASSANDRA_IMAGE))
-    if way is Way.GIVEN:
-        return CassandraAddresses.parse(os.environ[CASSANDRA_VARIABLE])
-    if way is Way.DOCKER:
-        host, port = servers.enter_context(containers.cassandra(CASSANDRA_IMAGE))
-        return CassandraAddresses([host], port)
-    return servers.enter_context(start_cassandra(1, CassandraOptions(restarts=False, settings=PATIENT_NODE)))
+    given = os.environ.get(CASSANDRA_VARIABLE)
+    return CassandraAddresses.parse(given or _shared(pytestconfig, "cassandra").address)
 
 
 @pytest.fixture(scope="session")
@@ -256,15 +309,10 @@ def cassandra_nodes(cassandra_cluster: Cassandra) -> Iterator[CassandraCluster]:
 
 
 @pytest.fixture(scope="session")
-def zookeeper(servers: contextlib.ExitStack) -> ZooKeeper:
+def zookeeper(pytestconfig: pytest.Config, servers: contextlib.ExitStack) -> ZooKeeper:
     """One server, or the ensemble that the environment names."""
-    way = choose(ZOOKEEPER_VARIABLE, os.environ, 1, lambda: containers.offers(ZOOKEEPER_IMAGE))
-    if way is Way.GIVEN:
-        return ZooKeeperAddresses(os.environ[ZOOKEEPER_VARIABLE])
-    if way is Way.DOCKER:
-        host, port = servers.enter_context(containers.zookeeper(ZOOKEEPER_IMAGE))
-        return ZooKeeperAddresses(f"{host}:{port}")
-    return servers.enter_context(start_zookeeper(1, LASTING))
+    given = os.environ.get(ZOOKEEPER_VARIABLE)
+    return ZooKeeperAddresses(given or _shared(pytestconfig, "zookeeper").address)
 
 
 @pytest.fixture(scope="session")

@@ -19,10 +19,11 @@ ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 300
 
 LOGGING = """
-def test_asks_and_fails(zookeeper):
-    zookeeper.nodes[0].ask("ruok")
-    zookeeper.nodes[0].kill()
-    zookeeper.nodes[0].start()
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_asks_and_fails(zookeeper, number):
+    print("asked for", zookeeper.connect_string)
     assert not "the test's own words"
 """
 BROKEN = """
@@ -143,10 +144,16 @@ def test_a_server_that_cannot_start_fails_the_run(tmp_path: Path) -> None:
     assert "ended while starting" in done.stdout
 
 
-def test_a_failed_test_shows_what_servers_logged(tmp_path: Path) -> None:
-    """Beside a failure stands what the servers logged during the test."""
-    done = run_suite(tmp_path, LOGGING)
+@pytest.mark.parametrize("processes", [0, 2])
+def test_one_server_serves_all_processes(tmp_path: Path, processes: int) -> None:
+    """Several processes use one server, which ends with the run; beside a failure stands what it logged."""
+    done = run_suite(tmp_path, LOGGING, f"--numprocesses={processes}")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "the test's own words" in done.stdout
     assert "Log of zookeeper" in done.stdout
     assert "binding to port" in done.stdout
+    told = re.findall(r"asked for ([\d.]+):(\d+)", done.stdout)
+    assert len(told) == 4
+    [(host, port)] = set(told)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))

@@ -1,0 +1,118 @@
+"""Servers that all processes of a run share: the controlling process starts each of them when first asked for it.
+
+A worker process of pytest-xdist asks over a Unix socket and waits. What a server logs is found where it lies.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+
+from deploy.local import ServersError
+
+LINES = 60
+"""That a report shows of a log."""
+
+
+@dataclass(frozen=True)
+class SharedServer:
+    """What a worker process is told of a server.
+
+    Attributes:
+        address: As the variables of the environment name one: ``host:port``.
+        log: Its own log; None if it lies in a container.
+    """
+
+    address: str
+    log: Path | None = None
+
+    def log_size(self) -> int:
+        """Returns how many bytes the log has."""
+        return self.log.stat().st_size if self.log and self.log.exists() else 0
+
+    def log_tail(self, *, since: int) -> str:
+        """Returns the last lines that were logged after so many bytes."""
+        text = self.log.read_bytes()[since:].decode("utf-8", "replace") if self.log and self.log.exists() else ""
+        return "\n".join(text.splitlines()[-LINES:])
+
+
+class SharedServers:
+    """In the controlling process: starts servers by name, each at most once, and ends them all.
+
+    Args:
+        starts: How to start each; it is to be ended with the given stack.
+    """
+
+    def __init__(self, starts: Mapping[str, Callable[[ExitStack], SharedServer]]) -> None:
+        self._starts = starts
+        self._opened = ExitStack()
+        self._locks = {name: threading.Lock() for name in starts}
+        self._answers: dict[str, SharedServer | ServersError] = {}
+        self._listener: Listener | None = None
+
+    def start(self, name: str) -> SharedServer:
+        """Returns a server, started if it was not.
+
+        Raises:
+            ServersError: It could not be started, now or before.
+        """
+        return _running(self._answer(name))
+
+    def listen(self) -> str:
+        """Returns the path of the socket on which worker processes may :func:`ask`."""
+        if self._listener is None:
+            directory = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="queuey-shared-"))
+            self._listener = Listener(str(Path(directory) / "servers.sock"), "AF_UNIX")
+            threading.Thread(target=self._serve, args=(self._listener,), name="shared servers", daemon=True).start()
+        return str(self._listener.address)
+
+    def close(self) -> None:
+        """Ends the servers, when none is being started any more."""
+        if self._listener is not None:
+            self._listener.close()
+        for lock in self._locks.values():
+            lock.acquire()
+        self._opened.close()
+
+    def _serve(self, listener: Listener) -> None:
+        while True:
+            try:
+                connection = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._tell, args=(connection,), daemon=True).start()
+
+    def _tell(self, connection: Connection) -> None:
+        with connection:
+            connection.send(self._answer(connection.recv()))
+
+    def _answer(self, name: str) -> SharedServer | ServersError:
+        with self._locks[name]:
+            if name not in self._answers:
+                try:
+                    self._answers[name] = self._starts[name](self._opened)
+                except ServersError as error:
+                    self._answers[name] = ServersError(str(error))
+            return self._answers[name]
+
+
+def ask(socket: str, name: str) -> SharedServer:
+    """Returns a server of the controlling process, started if it was not.
+
+    Raises:
+        ServersError: It could not be started.
+    """
+    with Client(socket, "AF_UNIX") as connection:
+        connection.send(name)
+        return _running(connection.recv())
+
+
+def _running(answer: SharedServer | ServersError) -> SharedServer:
+    if isinstance(answer, ServersError):
+        raise answer
+    return answer
