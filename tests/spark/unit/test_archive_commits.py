@@ -293,23 +293,6 @@ def test_what_a_listing_lacks() -> None:
     assert seen(store) == each("a", "b")
 
 
-def test_an_archive_of_format_1() -> None:
-    """What an earlier release wrote is read, also buckets whose run was killed, and is replaced like anything else."""
-    store = ObjectStore()
-    whole, unsealed, aside = KEYS
-    for key, place in ((whole, "messages"), (unsealed, "messages"), (aside, "_replaced")):
-        store.write(f"{place}/{manifest.bucket_path(*key)}/part.parquet", "a b")
-    one = manifest.encode(sealed(whole, "", 3, 2)).replace('"format": 2', '"format": 1')
-    store.write(f"manifests/queue=orders/{whole[1]}.json", one)
-    assert seen(store) == {whole: {"a", "b"}}
-    assert opened(store).unsealed({"orders", "a/b"}) == {unsealed, aside}
-    run(store, "r1", each("c"), 1.0)
-    assert seen(store) == each("a", "b", "c")
-    run(store, "r2", {unsealed: {"d"}}, KEPT + 2.0)
-    assert f"messages/{manifest.bucket_path(*whole)}/part.parquet" not in store.texts
-    assert seen(store) == {**each("a", "b", "c"), unsealed: {"a", "b", "c", "d"}}
-
-
 def test_what_is_damaged() -> None:
     """A manifest that cannot be used stops readers; a run goes by the files beside it, and says which are lost."""
     store = ObjectStore()

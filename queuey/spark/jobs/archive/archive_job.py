@@ -220,7 +220,7 @@ class ArchiveRun:
     def unsealed(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
         """Returns units for buckets that need a manifest, and of which the store has nothing any more.
 
-        Their manifests cannot be used, or runs of format 1 were killed before they had written any.
+        Their manifests cannot be used.
 
         Args:
             units: What was found in the store.

@@ -30,8 +30,6 @@ from queuey.spark.jobs.archive import buckets, manifest
 from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
 from queuey.spark.jobs.archive.manifest import (
     MANIFESTS,
-    MESSAGES,
-    UNNAMED,
     Archive,
     ArchiveDamaged,
     Begun,
@@ -48,8 +46,6 @@ if TYPE_CHECKING:
 ABOUT = "archive.json"
 RUNS = "runs"
 STAGING = "_staging"
-REPLACED = "_replaced"
-"""Where runs of format 1 put buckets aside while others took their places."""
 KEPT = 86_400.0
 """Seconds for which files stay that nothing refers to any more, and for which listings may be old."""
 FEW = 200
@@ -113,16 +109,7 @@ class ArchiveDirectory:
 
     def unsealed(self, queues: Collection[str]) -> set[Key]:
         """Returns buckets of queues that a killed run has written and whose manifest is not there."""
-        announced = {one.key for queue in queues for one in self._unrecorded(queue)}
-        # So runs of format 1 left them.
-        return announced | {
-            (queue, bucket)
-            for queue in queues
-            for place in (MESSAGES, REPLACED)
-            for entry in self.files.list(f"{place}/{manifest.queue_path(queue)}")
-            if buckets.is_name(bucket := entry.name.removeprefix("bucket="), self.about.seconds)
-            and bucket not in self._versions(queue)
-        }
+        return {one.key for queue in queues for one in self._unrecorded(queue)}
 
     def manifests(self, keys: Collection[Key], damaged: list[str] | None = None) -> list[Manifest]:
         """Reads manifests, by queue and bucket.
@@ -159,14 +146,12 @@ class ArchiveDirectory:
         for key in sorted(keys):
             runs = tuple(sorted(self._versions(key[0]).get(key[1], ())))
             paths = [path for one in found.get(key, ()) for path in self.present(one, damaged)]
-            if key in wrong or not runs:
-                # What cannot be read has its messages where its name says; in format 1 also without a manifest.
+            if key in wrong:
+                # What cannot be read has its messages where its name says.
                 read = {one.run for one in found.get(key, ())}
-                places = [manifest.messages_path(*key, run) for run in runs or (UNNAMED,) if run not in read]
-                left = [path for place in places for path in self._data(place)]
-                # What was put aside counts if nothing has taken its place.
-                paths += left if left or runs else self._data(f"{REPLACED}/{manifest.bucket_path(*key)}")
-            if runs or paths:
+                places = [manifest.messages_path(*key, run) for run in runs if run not in read]
+                paths += [path for place in places for path in self._data(place)]
+            if runs:
                 older[key] = Older(runs, tuple(paths))
         return older
 
@@ -331,9 +316,6 @@ def open_to_write(spark: SparkSession, directory: str, wanted: Archive, *, write
     if differing := about.differing(wanted):
         raise OptionError(f"{files.root} is an archive of another kind: {'; '.join(differing)}")
     opened = ArchiveDirectory(spark, files, about)
-    if write and about.format != wanted.format:
-        # So that a release before this one, which replaces directories, keeps away from it.
-        files.write(ABOUT, manifest.encode(wanted))
     if write:
         opened.recover()
     return opened

@@ -12,9 +12,6 @@
 Files are written once and never changed, apart from ``runs.json``. A bucket is what its manifest lists, and nothing
 else is in the archive. A manifest names those that it replaces. So a bucket changes in one step, when its new manifest
 is there, and whoever has read the old one still finds its files: they are removed a day later.
-
-Format 1 had ``messages/queue=<name>/bucket=<start>/*.parquet`` and ``manifests/queue=<name>/<start>.json``, which are
-read as those of a run without a name.
 """
 
 from __future__ import annotations
@@ -34,13 +31,9 @@ from queuey.spark.jobs.archive.buckets import ArchiveBucket
 T = TypeVar("T")
 
 FORMAT = 2
-KNOWN = frozenset({1, FORMAT})
 HASH = "xxhash64: xor and sum over the messages"
-PARQUET = "parquet"
 Key = tuple[str, str]
 """Queue, and name of a bucket."""
-UNNAMED = ""
-"""The run of everything in format 1."""
 MESSAGES = "messages"
 MANIFESTS = "manifests"
 _ESCAPED = frozenset([*map(chr, range(1, 0x20)), *"\"#%'*/:=?\\{[]^\x7f"])
@@ -59,12 +52,10 @@ class Archive(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         application: Whose queues are in it.
         seconds: How wide its buckets are.
-        data: How its messages are kept; releases before this one could keep them in tables as well.
     """
 
     application: str
     seconds: int
-    data: str = PARQUET
     format: int = FORMAT
 
     def differing(self, other: Archive) -> list[str]:
@@ -172,7 +163,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     archived: str
     verified: bool
     expiring: bool
-    run: str = UNNAMED
+    run: str
     replaces: tuple[str, ...] = ()
     algorithm: str = HASH
     format: int = FORMAT
@@ -230,15 +221,9 @@ def decode_archive(text: str, path: str) -> Archive:
     """Reads ``archive.json``.
 
     Raises:
-        ArchiveDamaged: It is none, or of a format that this program does not know, or its messages are in a table.
+        ArchiveDamaged: It is none, or of a format that this program does not know.
     """
-    found = _decoded(text, path, Archive)
-    if found.data != PARQUET:
-        raise ArchiveDamaged(
-            f"{path}: its messages are in a table of format {found.data!r}, which this release does not read. "
-            "Replay it with the release that wrote it, or read the table itself."
-        )
-    return found
+    return _decoded(text, path, Archive)
 
 
 def decode_runs(text: str, path: str) -> Runs:
@@ -280,7 +265,7 @@ def escaped(name: str) -> str:
 
 def run_path(run: str) -> str:
     """Returns where the messages of a run are, from the archive's directory."""
-    return f"{MESSAGES}/run={run}" if run else MESSAGES
+    return f"{MESSAGES}/run={run}"
 
 
 def messages_path(queue: str, bucket: str, run: str) -> str:
@@ -313,14 +298,12 @@ def queue_of(directory: str) -> str:
 
 def manifest_path(queue: str, bucket: str, run: str) -> str:
     """Returns where a bucket's manifest is, from the archive's directory."""
-    return f"{MANIFESTS}/{queue_path(queue)}/{bucket}{f'.{run}' if run else ''}.json"
+    return f"{MANIFESTS}/{queue_path(queue)}/{bucket}.{run}.json"
 
 
 def version_of(file: str) -> tuple[str, str] | None:
     """Returns which bucket and run a manifest of this file name is of; None: it is none (one being written, say)."""
     match file.split("."):
-        case [bucket, "json"] if not bucket.startswith("_"):
-            return bucket, UNNAMED
         case [bucket, run, "json"] if bucket and run and not bucket.startswith("_"):
             return bucket, run
     return None
@@ -350,8 +333,8 @@ def iso(seconds: float) -> str:
 def _decoded(text: str, path: str, kind: type[T]) -> T:
     try:
         version = msgspec.json.decode(text, type=_Versioned).format
-        if version not in KNOWN:
-            raise ArchiveDamaged(f"{path}: written in format {version}, this program knows 1 to {FORMAT}")
+        if version != FORMAT:
+            raise ArchiveDamaged(f"{path}: written in format {version}, this program knows {FORMAT}")
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
         raise ArchiveDamaged(f"{path}: {error}") from error

@@ -6,8 +6,7 @@
     DIR/_incoming/<query>/<batch>-<attempt>/queue=<name>/bucket=<start>/*.parquet
 
 A micro-batch that is done again finds that it was written, and is left as it is: some of its messages may have expired
-since. Spark does not see these directories when it reads an archive. In format 1 a micro-batch was a directory
-``<batch>`` with a file ``_SUCCESS``.
+since. Spark does not see these directories when it reads an archive.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 INCOMING = "_incoming"
-_DONE = "_SUCCESS"
-"""What Spark writes when everything else is in its place."""
 
 
 class MicroBatch(msgspec.Struct, frozen=True):
@@ -128,24 +125,12 @@ class StreamParts:
     def _add(self, base: str) -> bool:
         """Adds a micro-batch; returns whether it was written."""
         text = self._files.read(f"{base}.json")
-        if text is not None:
-            found = _decode(text)
-        elif self._files.exists(f"{base}/{_DONE}"):
-            found = self._listed(base)
-        else:
+        if text is None:
             return False
-        self._batches[base] = found
+        found = self._batches[base] = _decode(text)
         for key, _ in found.files:
             self._left.setdefault(key, set()).add(base)
         return True
-
-    def _listed(self, base: str) -> MicroBatch:
-        """Returns a micro-batch of format 1."""
-        found: dict[Key, tuple[str, ...]] = {}
-        for path in self._files.tree(base):
-            if key := manifest.bucket_in(path):
-                found[key] = (*found.get(key, ()), path)
-        return MicroBatch(base, tuple(found.items()))
 
 
 def bucket_name(timestamp: Column, seconds: int) -> Column:

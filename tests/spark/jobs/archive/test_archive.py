@@ -193,7 +193,7 @@ def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) 
 
 
 def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path: Path) -> None:
-    """Unknown queues, directories of something else, other kinds of archives and archives in tables are refused."""
+    """Unknown queues, directories of something else, archives of other kinds and formats are refused."""
     past(embedded, "orders", 4, hours=1)
     with pytest.raises(QueueNotFound):
         archive(spark, options(embedded, to, selection=Subscribe(("nothing",))), quiet)
@@ -205,11 +205,11 @@ def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path
     archive(spark, options(embedded, to), quiet)
     with pytest.raises(OptionError, match="width of buckets"):
         archive(spark, options(embedded, to, seconds=60), quiet)
-    table = tmp_path / "table"
-    table.mkdir()
-    (table / "archive.json").write_text('{"application": "acme", "seconds": 3600, "data": "delta", "format": 1}')
-    with pytest.raises(ArchiveDamaged, match=r"in a table of format 'delta'.*the release that wrote it"):
-        archive(spark, options(embedded, table), quiet)
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    (newer / "archive.json").write_text('{"application": "acme", "seconds": 3600, "format": 3}')
+    with pytest.raises(ArchiveDamaged, match=r"archive\.json: written in format 3, this program knows 2"):
+        archive(spark, options(embedded, newer), quiet)
 
 
 def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedded: Kept, to: Path) -> None:

@@ -39,6 +39,7 @@ ONE = Manifest(
     archived="2026-11-20T15:01:47.137111Z",
     verified=True,
     expiring=False,
+    run="r1",
 )
 
 
@@ -55,8 +56,8 @@ def test_a_manifest_survives_its_file() -> None:
     [
         ("", "x: "),
         ("{}", "format"),
-        ('{"format": 3}', "format 3, this program knows 1 to 2"),
-        ('{"format": 1}', "queue"),
+        ('{"format": 3}', "format 3, this program knows 2"),
+        ('{"format": 2}', "queue"),
         (manifest.encode(ONE)[:-9], "x: "),
         (manifest.encode(ONE).replace("20261120T140000Z", "20261120T143000Z"), "no bucket"),
     ],
@@ -81,12 +82,12 @@ def test_names_in_places(name: str) -> None:
 
 def test_what_is_a_manifest() -> None:
     """A file's name says which bucket and run it is of; files that are being written, and others, are none."""
-    for run in ("", "r1"):
-        name = manifest.manifest_path("a", "20261120T140000Z", run).rpartition("/")[2]
-        assert manifest.version_of(name) == ("20261120T140000Z", run)
+    name = manifest.manifest_path("a", "20261120T140000Z", "r1").rpartition("/")[2]
+    assert manifest.version_of(name) == ("20261120T140000Z", "r1")
     for name in (
         "_20261120T140000Z.r1.json.new",
         "_20261120T140000Z.json",
+        "20261120T140000Z.json",
         ".20261120T140000Z.json.crc",
         "notes.txt",
         "x",
@@ -107,9 +108,9 @@ def test_identity() -> None:
 
 def test_kinds_of_archives() -> None:
     """An archive says in which ways another one would differ."""
-    mine = Archive(application="acme", seconds=3600, data="parquet")
+    mine = Archive(application="acme", seconds=3600)
     assert mine.differing(mine) == []
-    theirs = Archive(application="other", seconds=60, data="parquet")
+    theirs = Archive(application="other", seconds=60)
     assert mine.differing(theirs) == [
         "its application is acme, not other",
         "its width of buckets (s) is 3600, not 60",
