@@ -72,13 +72,16 @@ class EndedInTime:
 
     def stopped(self, worker: Worker) -> None:
         """Gives them the rest of the time for draining."""
-        timer = threading.Timer(max(_MIN_LEFT, worker.time_left), self._end, [worker])
+        timer = threading.Timer(max(_MIN_LEFT, worker.time_left), self._end, [worker, sys.exc_info()[1]])
         timer.daemon = True
         timer.start()
 
     @staticmethod
-    def _end(worker: Worker) -> None:
+    def _end(worker: Worker, error: BaseException | None) -> None:
         try:
+            worker.give_up()
+            if error is not None:
+                log.critical("the worker ends by an error: %s", error)
             log.warning("tasks or threads that handlers have begun go on: the process ends without them")
             sys.stdout.flush()
         finally:

@@ -210,6 +210,10 @@ class Worker:
         """Seconds of ``drain`` that are left, once it drains."""
         return 0.0 if self._drained is None or self._loop is None else max(0.0, self._drained - self._loop.time())
 
+    def give_up(self) -> bool:
+        """Ends the running handlers as far as possible, without a wait; returns whether they end soon."""
+        return self._runner.give_up()
+
     def stop(self) -> None:
         """Lets it drain and end; returns at once. May be called from any thread, before it serves and afterwards."""
         loop = self._loop
@@ -229,18 +233,23 @@ class Worker:
 
     async def _belong(self) -> None:
         """Works as a member of the group, unless it is stopped before it is one."""
+        joined = False
         try:
-            if not await self._joined():
-                return
-            member = self.consumer.member
-            logger.info("joined the group as %s", member, extra={"member": member})
-            self._hooks.call("started", self)
-            async with self._beside():
-                await self._work()
+            joined = await self._joined()
+            if joined:
+                member = self.consumer.member
+                logger.info("joined the group as %s", member, extra={"member": member})
+                self._hooks.call("started", self)
+                async with self._beside():
+                    await self._work()
+        except BaseException:
+            self._code = exit_codes.FAILED
+            raise
         finally:
             await self.consumer.close()
-        logger.info("left the group", extra={"member": self.consumer.member})
-        self._hooks.call("stopped", self)
+            if joined:
+                logger.info("left the group", extra={"member": self.consumer.member})
+                self._hooks.call("stopped", self)
 
     async def _joined(self) -> bool:
         """Joins, however long that takes; returns False if it was stopped before."""

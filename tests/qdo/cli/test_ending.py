@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import queuey.cli
 from queuey.client import Client
-from tests.commands import Run
+from queuey.storage.sqlite import open_store
+from tests.commands import Run, runner
 from tests.qdo.cli.conftest import Place
 from tests.qdo.cli.workers import Hire, Working
 from tests.qdo.contract.backends import Service
@@ -17,6 +20,7 @@ from tests.qdo.contract.conftest import backend, service
 from tests.qdo.worker.conftest import until
 from tests.qdo.worker.test_processes import living
 from tests.qdo.worker.test_signals import children
+from tests.servers.served import Served
 
 __all__ = ["backend", "service"]
 
@@ -116,3 +120,25 @@ def test_a_second_signal_ends_it_whatever_a_handler_does(begun: tuple[Working, s
             worker.process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
     assert worker.ended() == 1
+
+
+def test_a_worker_that_ends_by_an_error_does_not_wait_for_its_handler(
+    hire: Hire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task swallows its cancellation while the service has another store: the code is 1, and the log says why."""
+    with Served(tmp_path / "former") as former, former.client() as client:
+        queue = client.create_queue(partitions=1).name
+        client.send(queue, "stubborn")
+        other = tmp_path / "other"
+        open_store(other / "data").close()
+        imported = runner("queuey", queuey.cli.main, monkeypatch)(
+            "app", "key-import", "queuey", "--data", str(other / "data"), stdin=former.profile.key.encode()
+        )
+        assert imported.code == 0
+        hire.variables["QUEUEY_PROFILE"] = str(former.profile_path)
+        with hire("handlers:stubborn", "--queue", queue, "--discover", "0.1") as worker:
+            worker.said(1)
+            former.kill()
+            with Served(other, port=former.port):
+                assert worker.ended() == 1
+    assert "this member began with" in "".join(worker.log)
