@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -44,6 +45,8 @@ def runner(name: str, main: Callable[[], None], monkeypatch: pytest.MonkeyPatch)
     def run_command(*arguments: str, stdin: bytes = b"") -> Ended:
         out, err = io.BytesIO(), io.BytesIO()
         with monkeypatch.context() as patched:
+            for variable in [each for each in os.environ if each.startswith("QUEUEY_TEST_")]:
+                patched.delenv(variable)  # of the tests' servers; a command would refuse it as an unknown setting
             patched.setattr(sys, "argv", [name, *arguments])
             patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
             patched.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", write_through=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
@@ -18,7 +17,7 @@ from queuey.client import AsyncClient
 from queuey.client.credentials.profile import read_profile
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from tests.servers.served import free_port
+from tests.servers.served import environment, free_port
 
 LOCAL = "http://127.0.0.1:5000/v1/acme/"
 LOCAL_KEY = "a-key-of-the-tests"
@@ -68,7 +67,7 @@ class Served:
         with self._log("a") as log:
             self._process = subprocess.Popen(
                 command,
-                env=os.environ | {"QUEUEY_PROFILE": str(self.profile)},
+                env=environment(QUEUEY_PROFILE=str(self.profile)),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
