@@ -135,14 +135,16 @@ class OffsetCommitter:
             if isinstance(error, InvalidArgument) and len(offsets) > 1:  # none was recorded, and only some are wrong
                 return all([await self._commit({each: end}) for each, end in offsets.items()])
             self._metrics.note("commit_failures")
-            self.forget(offsets)
+            self.forget(self._unchanged(offsets))
             logger.error("offsets were not committed: %s", error)  # noqa: TRY400 - says it all
             return True
         self._metrics.note("commits")
-        for partition, end in offsets.items():
-            if self._ends.get(partition) == end:
-                del self._ends[partition]
+        for partition in self._unchanged(offsets):
+            del self._ends[partition]
         return True
+
+    def _unchanged(self, offsets: Mapping[Partition, str]) -> list[Partition]:
+        return [partition for partition, end in offsets.items() if self._ends.get(partition) == end]
 
     def _wind(self) -> None:
         """Begins to count and to wait anew."""
