@@ -49,7 +49,7 @@ class LastDelivery(msgspec.Struct, gc=False):
     """The last delivery of a message that is not done.
 
     Attributes:
-        number: The entry that made it.
+        number: The entry that made it; 0: no receipt fits, for a move gave the message back or its bare id was renewed.
         deliveries: How many there were.
         expires: Milliseconds since 1970; 0: the claim has ended.
         secret: What its receipt has; 0: any receipt with the number is good.
@@ -239,7 +239,7 @@ class State:
                 for position, deliveries in move.taken:
                     self.above.discard(position)
                     self.superseded.pop(position, None)
-                    self.outstanding[position] = LastDelivery(number, deliveries, 0)
+                    self.outstanding[position] = LastDelivery(0, deliveries, 0)
                     self._ended.setdefault(position)
             move.chunk, move.taken = 0, []
         if step.taken:
@@ -304,7 +304,7 @@ class State:
         if claim is None:
             if self.is_done(position):
                 return
-            self.outstanding[position] = LastDelivery(self.number, 0, expires)
+            self.outstanding[position] = LastDelivery(0, 0, expires)
         elif claim.expires < expires:
             claim.expires = expires
             self._ended.pop(position, None)

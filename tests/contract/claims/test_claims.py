@@ -539,6 +539,26 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     assert eventually(lambda: store.fetch(queue, [(1, place) for place in places]) == [])
 
 
+def refuse_made_up_receipts(store: Store, access: QueueAccess, *places: Position) -> None:
+    """Checks that messages cannot be settled by their ids and the numbers of the log's entries."""
+    service, last = Service(store), store.read_log(access.queue, 1, 1).last
+    made_up = [ClaimReceipt(1, *place, number) for place in places for number in range(1, 1 + last)]
+    assert len(made_up) >= len(places) > 0
+    settled = service.claims.renew(access, made_up, 60) + service.claims.acknowledge(access, made_up)
+    assert set(statuses(settled)) == {ReceiptStatus.SUPERSEDED}
+
+
+def test_made_up_receipts_of_what_was_renewed_by_its_id(store: Store) -> None:
+    """A message that was only ever renewed by its bare id has no receipt."""
+    queue = make_queue(store)
+    [place] = say(store, queue, "a")
+    service, access = enter(store, queue)
+    bare = ClaimReceipt(1, *place)
+    assert statuses(service.claims.renew(access, [bare], 60)) == [ReceiptStatus.DONE]
+    refuse_made_up_receipts(store, access, place)
+    assert statuses(service.claims.acknowledge(access, [bare])) == [ReceiptStatus.DONE]
+
+
 def test_levels_that_cannot_be_claimed(store: Store) -> None:
     """Where the store refuses claims every use case says why, and does nothing."""
     queue = make_queue(store)

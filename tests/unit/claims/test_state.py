@@ -166,7 +166,7 @@ class Run:
         elif what == "release later" and n in model.claims:
             model.claims[n][2] = self.now + 1000 * extra if extra else 0
         elif what == "renew":
-            one = model.claims.setdefault(n, [model.number + 1, 0, 0])
+            one = model.claims.setdefault(n, [0, 0, 0])
             one[2] = max(one[2], self.now + 1000 * extra)
 
     def compare(self) -> None:
