@@ -540,7 +540,7 @@ class _View:
 
     def is_done(self, message: Message) -> bool:
         """Returns whether a message above the cursor is done: acknowledged, or a copy of one that was."""
-        if message.position in self._above or not self._ended:
+        if message.position in self._above or message.position in self.known or not self._ended:
             return message.position in self._above
         cover = self._ended.get(digest_of(message.body, message.meta))
         return cover is not None and cover.hides(message.position)

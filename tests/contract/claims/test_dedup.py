@@ -160,6 +160,22 @@ def test_a_showing_hides_copies(store: Store) -> None:
     assert texts(service.claims.claim(access, limit=9, ttl=30)) == ["a", "b"]
 
 
+def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
+    """Also when a later copy was delivered and acknowledged, and until the claimed one is acknowledged, too."""
+    queue = make_dedup(store)
+    say(store, queue, "a")
+    service, access = enter(store, queue)
+    [first] = service.claims.claim(access, limit=9, ttl=600)
+    say(store, queue, "a")
+    clock.advance(10)
+    [second] = service.claims.claim(access, limit=9, ttl=600)
+    service.claims.acknowledge(access, [second.receipt])
+    assert [message.id for message in service.claims.peek(access, 9)] == [first.message.id]
+    assert service.claims.size(access, 9).count == 1
+    service.claims.acknowledge(access, [first.receipt])
+    assert service.claims.peek(access, 9) == []
+
+
 def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, other: Store, clock: Clock) -> None:
     """What was delivered is remembered for any backlog, by every process, and forgotten when it is not needed."""
     queue = make_dedup(store)
