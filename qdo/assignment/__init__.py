@@ -106,7 +106,7 @@ def plan(
         }
         for each, (wants, sight) in {_kind(member): (member.wants, member.sight) for member in members.values()}.items()
     }
-    known = {queue for queue, count in queues.items() if not count}.union(*wanted.values())
+    known = {queue for queue, count in seen.items() if not count}.union(*wanted.values())
     stay = {
         partition: name
         for partition, name in before.owners.items()
@@ -123,12 +123,12 @@ def plan(
     return AssignmentPlan(TargetAssignment(owners, away, static), recheck, unseen)
 
 
-def _kind(member: Member) -> tuple[Subscription, tuple[str, ...] | None]:
-    return member.wants, None if member.sight is None else member.sight.patterns
+def _kind(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], tuple[str, ...]] | None]:
+    return member.wants, None if member.sight is None else (member.sight.patterns, member.sight.hidden)
 
 
 def reported(members: Iterable[Member]) -> dict[Queue, int]:
-    """Returns the queues that members see and the leader may not, with their partitions."""
+    """Returns what members know of queues that the leader may not see: their partitions, 0: no such queue."""
     found: dict[Queue, int] = {}
     for member in members:
         for name, count in member.sight.others.items() if member.sight is not None else ():

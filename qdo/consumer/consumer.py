@@ -118,7 +118,7 @@ class AsyncConsumer:
         if coordinator is not None and self.settings.mirror:
             self._mirror = OffsetMirror(client, coordinator.group)
         self._buffer = FetchBuffer()
-        self._refusals = Refusals()
+        self._refusals = Refusals(wants)
         self._finder = QueueFinder(
             client,
             wants,

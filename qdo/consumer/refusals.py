@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import asyncio
 
+from qdo.subscriptions import Subscription
+
+LISTS = "/"
+"""Under this, refusals to say which queues there are; no queue has such a name."""
+EVERYTHING = ""
+"""Under this, refusals of whole requests."""
+
 
 class Refusals:
-    """What the service refuses, from the first refusal to the last one; an answer in between ends it."""
+    """What the service refuses, from the first refusal to the last one; an answer in between ends it.
 
-    def __init__(self) -> None:
+    Args:
+        wanted: By the consumer.
+
+    Attributes:
+        hidden: Queues that were refused and that only a pattern takes. They may be everybody's business but this
+            credential's, so no time is kept of them.
+    """
+
+    def __init__(self, wanted: Subscription) -> None:
+        self.hidden: set[str] = set()
+        self._wanted = wanted
         self._times: dict[str, tuple[float, float]] = {}
 
     def note(self, what: str) -> None:
         """The service has refused something."""
+        if what not in {LISTS, EVERYTHING, *self._wanted.names} and self._wanted.wants(what):
+            self.hidden.add(what)
+            return
         now = asyncio.get_running_loop().time()
         self._times[what] = self._times.get(what, (now, now))[0], now
 

@@ -32,8 +32,9 @@ Every method is a coroutine of one event loop; an implementation does its waitin
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -52,17 +53,26 @@ class Sight(msgspec.Struct, frozen=True):
 
     Attributes:
         patterns: Of their names; ``*`` stands for any text.
-        others: Queues that the member wants and found, with their partitions, as far as the leader may not see them.
+        others: Queues that the member wants and found, with their partitions, as far as the leader may not see them. 0:
+            there is no queue of this name.
+        hidden: Queues that match the patterns, but that the member may not read.
     """
 
     patterns: tuple[str, ...] = ()
     others: Mapping[str, int] = {}
+    hidden: tuple[str, ...] = ()
 
     def covers(self, name: str) -> bool:
-        """Returns whether the patterns match a name."""
-        return "*" in self.patterns or any(
-            fnmatchcase(name, pattern.replace("[", "[[]").replace("?", "[?]")) for pattern in self.patterns
-        )
+        """Returns whether the member may see a queue of this name."""
+        return name not in self.hidden and _matcher(self.patterns)(name) is not None
+
+
+@lru_cache(256)
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:
+    """Returns what matches names with any of the patterns."""
+    return re.compile(
+        "|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns) or "(?!)", re.DOTALL
+    ).fullmatch
 
 
 class Member(msgspec.Struct, frozen=True):

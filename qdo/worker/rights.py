@@ -6,12 +6,17 @@ partition stands still.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
+from random import uniform
+from typing import TypeVar
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import MissingRights
 from qdo.worker.settings import WorkerSettings
-from queuey.client import NotFound
+from queuey.client import ClientError, NotFound, RetryPolicy
 from queuey.client.deadletters import holds_dead, queue_for
 from queuey.client.lookup import look_up
 
@@ -19,26 +24,53 @@ logger = logging.getLogger("qdo.worker")
 
 MAX_NAMES = 100
 """Queues that match patterns that are checked; and names in one request."""
+PAUSES = RetryPolicy(base=0.25, cap=5.0)
+"""How long to pause while the service cannot say."""
 MAX_SHOWN = 10
 """Missing rights that an error names."""
 
+T = TypeVar("T")
 Need = tuple[str, str, str]
 """The name of a queue, an action there, and which option needs it."""
 
 
 async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> None:
-    """Checks the rights.
+    """Checks the rights, as soon as the service answers.
+
+    A queue that only a pattern takes may be meant for others, such as a user's inbox: the worker begins without it.
 
     Raises:
-        MissingRights: Some are missing.
-        ClientError: The service does not say.
+        MissingRights: Some are missing for queues that are named.
+        ClientError: The service refuses to say.
     """
-    if missing := await _missing(consumer, settings):
-        shown = ", ".join(map(_text, missing[:MAX_SHOWN]))
+    names = consumer.wanted.names
+    if missing := await _until_answered(lambda: _missing(consumer, settings, names)):
         raise MissingRights(
-            f"the credential lacks {len(missing)} of the rights that this worker needs: {shown}. "
+            f"the credential lacks {len(missing)} of the rights that this worker needs: {_texts(missing)}. "
             "Give it these rights (docs/access.md), or change the options"
         )
+    matching = await _until_answered(lambda: _matching(consumer))
+    if missing := await _until_answered(lambda: _missing(consumer, settings, matching - names)):
+        logger.warning(
+            "the credential lacks rights for queues that match patterns: %s. What it may not read is left to others",
+            _texts(missing),
+        )
+
+
+async def _until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    failures = 0
+    while True:
+        try:
+            return await ask()
+        except ClientError as error:
+            if not error.temporary:
+                raise
+            failures += 1
+            await asyncio.sleep(PAUSES.pause(failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
+
+
+def _texts(needs: list[Need]) -> str:
+    return ", ".join(map(_text, needs[:MAX_SHOWN]))
 
 
 def _text(need: Need) -> str:
@@ -47,9 +79,9 @@ def _text(need: Need) -> str:
     return f"{what} ({option})" if option else what
 
 
-async def _missing(consumer: AsyncConsumer, settings: WorkerSettings) -> list[Need]:
+async def _missing(consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]) -> list[Need]:
     client = consumer.client
-    needs = _needs(await _names(consumer), settings, mirror=consumer.settings.mirror)
+    needs = _needs(sorted(names), settings, mirror=consumer.settings.mirror)
     asked = sorted({name for name, _, _ in needs})
     rights: dict[str, frozenset[str]] = {}
     try:
@@ -68,13 +100,13 @@ async def _missing(consumer: AsyncConsumer, settings: WorkerSettings) -> list[Ne
     ]
 
 
-async def _names(consumer: AsyncConsumer) -> list[str]:
-    """Returns the queues that are named, and some of those that match patterns now."""
+async def _matching(consumer: AsyncConsumer) -> set[str]:
+    """Returns some of the queues that match patterns now."""
     wanted, found = consumer.wanted, set[str]()
     for prefix in wanted.stretches():
         page = await consumer.client.queue_page(start=prefix or None, limit=MAX_NAMES)
         found |= {queue.name for queue in page.queues if wanted.wants(queue.name)}
-    return sorted(wanted.names.union(sorted(found)[:MAX_NAMES]))
+    return set(sorted(found)[:MAX_NAMES])
 
 
 def _needs(names: list[str], settings: WorkerSettings, *, mirror: bool) -> list[Need]:

@@ -19,7 +19,7 @@ from random import uniform
 
 import msgspec
 
-from qdo.consumer.refusals import Refusals
+from qdo.consumer.refusals import LISTS, Refusals
 from qdo.coordination import Sight
 from qdo.errors import CoordinationLost, QdoError, StoreChanged
 from qdo.partitions import Queue
@@ -32,10 +32,10 @@ log = logging.getLogger("qdo.consumer")
 
 LISTED = 1000
 """Queues in one page of the listing."""
-LISTS = "/"
-"""Under this, refusals to say which queues there are; no queue has such a name."""
 MAX_OTHERS = 5000
 """Queues that a member reports at most: with the longest names they fit into a node of ZooKeeper."""
+MAX_NAMES = 100
+"""Names in one question for rights."""
 SHORTEST = 1.0
 """The least seconds between two look-ups, however often one is asked for."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
@@ -63,13 +63,25 @@ async def _find(
     """Returns the partitions of the wanted queues that the caller sees, 0 for names that no queue has."""
     found: dict[str, int] = {}
     for text in subscription.stretches():
-        start: str | None = text
-        while start is not None and start.startswith(text):
-            page = await client.queue_page(start=start or None, limit=listed)
-            found |= {queue.name: queue.partitions for queue in page.queues if subscription.wants(queue.name)}
-            start = page.next
-    named = await look_up(client, set(names) - found.keys())
-    return dict.fromkeys(named.absent, 0) | {name: queue.partitions for name, queue in named.found.items()} | found
+        found |= await _list(client, subscription, text, listed)
+    return await _look_up(client, set(names) - found.keys()) | found
+
+
+async def _list(client: AsyncClient, subscription: Subscription, stretch: str, listed: int = LISTED) -> dict[str, int]:
+    """Returns the partitions of the wanted queues whose names begin with a text."""
+    found: dict[str, int] = {}
+    start: str | None = stretch
+    while start is not None and start.startswith(stretch):
+        page = await client.queue_page(start=start or None, limit=listed)
+        found |= {queue.name: queue.partitions for queue in page.queues if subscription.wants(queue.name)}
+        start = page.next
+    return found
+
+
+async def _look_up(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:
+    """Returns the partitions of the queues that the caller sees, 0 for names that no queue has."""
+    named = await look_up(client, names)
+    return dict.fromkeys(named.absent, 0) | {name: queue.partitions for name, queue in named.found.items()}
 
 
 async def identify(client: AsyncClient) -> str:
@@ -90,20 +102,35 @@ async def identify(client: AsyncClient) -> str:
 async def visible(client: AsyncClient, subscription: Subscription) -> tuple[str, ...]:
     """Returns patterns of the queues that the caller may see; costs the service one small read.
 
-    A caller that may read another application's queues may not list them: the patterns are names then.
+    A caller may read queues that it may not list, such as public ones and another application's: their names are added.
 
     Raises:
         ClientError: The service refuses to say which queues there are.
     """
+    refused: ClientError | None = None
+    patterns: tuple[str, ...] = ()
     try:
-        return (await client.queue_page(limit=1)).patterns or ("*",)
-    except (NotAllowed, InvalidRequest):
-        if subscription.patterns:
-            raise
-        named = await look_up(client, subscription.names)
-        if seen := named.found.keys() | named.absent:
-            return tuple(sorted(seen))
-        raise
+        patterns = (await client.queue_page(limit=1)).patterns or ("*",)
+    except (NotAllowed, InvalidRequest) as error:
+        refused = error
+    listed = Sight(patterns)
+    seen = await readable(client, [name for name in subscription.names if not listed.covers(name)])
+    if refused is not None and (subscription.patterns or not seen):
+        raise refused
+    return (*patterns, *sorted(seen))
+
+
+async def readable(client: AsyncClient, names: Collection[str]) -> set[str]:
+    """Returns those names under which the caller may read a queue, or might if there were one.
+
+    Raises:
+        ClientError: The service cannot say.
+    """
+    found, asked = set[str](), sorted(names)
+    for first in range(0, len(asked), MAX_NAMES):
+        rights = await client.rights(asked[first : first + MAX_NAMES])
+        found |= {name for name, actions in rights.items() if "read" in actions}
+    return found
 
 
 class QueueFinder:
@@ -225,7 +252,7 @@ class QueueFinder:
                 failures, failure = 0, None
             except Exception as error:  # noqa: BLE001 - it is logged, and looking goes on
                 failures, failure = failures + 1, error
-                self._handle_failure(error)
+                self._handle_failure(error, failures)
             if before != (self.sight, self.found):
                 self._changed()
             if failure is None:
@@ -233,12 +260,12 @@ class QueueFinder:
             else:
                 await self._pause_after(failures, "cannot look for queues now, trying on", failure)
 
-    def _handle_failure(self, error: Exception) -> None:
+    def _handle_failure(self, error: Exception, failures: int) -> None:
         if not isinstance(error, ClientError | QdoError):
             log.error("queues could not be read from the service", exc_info=error)
         elif not (error.temporary if isinstance(error, ClientError) else isinstance(error, CoordinationLost)):
             self._failed(error)
-        if isinstance(error, NotAuthenticated | NotAllowed):
+        if isinstance(error, NotAuthenticated | NotAllowed) and failures > 1:
             self._blind()
 
     async def _check_once(self) -> None:
@@ -260,7 +287,9 @@ class QueueFinder:
             await self._find_for_all(wanted)
         elif self._leader is not None and "*" not in self._leader.patterns:
             others = await self._find_others(self._leader)
-        self.sight = Sight(patterns, others)
+        hidden = self._refusals.hidden
+        hidden -= await readable(self._client, hidden)
+        self.sight = Sight(patterns, others, tuple(sorted(hidden)[:MAX_OTHERS]))
         if self.own.patterns or any(map(self.sight.covers, self.own.names)):
             self._refusals.over(LISTS)
         else:
@@ -291,7 +320,14 @@ class QueueFinder:
         self._log_foreign({(one.service, one.application) for one in wanted})
         every = self.own.with_all(wanted)
         held = {queue.name for queue in self._held if queue[:2] == mine}
-        counts = await _find(self._client, every, every.names | held)
+        counts = dict[str, int]()
+        for text in every.stretches():
+            try:
+                counts |= await _list(self._client, every, text)
+            except (NotAllowed, InvalidRequest) as error:
+                # Members that may list these queues say which there are; none that was found before is given up.
+                log.debug("queues whose names begin with %r cannot be listed: %s", text, error)
+        counts |= await _look_up(self._client, (every.names | held) - counts.keys())
         if not self._wanted:
             return
         missing = {name for name in every.names if counts.get(name) == 0}
@@ -306,7 +342,7 @@ class QueueFinder:
         Raises:
             ClientError: The service cannot say.
         """
-        found = await discover(self._client, self.own)
+        found = await _find(self._client, self.own, self.own.names)
         others = {name: count for name, count in sorted(found.items()) if not leader.covers(name)}
         if len(others) > MAX_OTHERS:
             text = "the group's leader may not see %d queues that this member wants, and gets the names of %d only"

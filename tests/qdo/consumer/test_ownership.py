@@ -19,6 +19,7 @@ from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.errors import NotOwner
 from qdo.partitions import Partition
+from qdo.subscriptions import Subscription
 from tests.qdo.consumer.conftest import Site
 from tests.qdo.unit.samples import ONE, message_id, messages
 
@@ -45,7 +46,7 @@ class Scene:
             arrived=nothing,
             missing=nothing,
             failed=nothing,
-            refusals=Refusals(),
+            refusals=Refusals(Subscription()),
         )
         self.owner = PartitionListener(
             self.buffer,

@@ -36,14 +36,18 @@ class Badge(httpx2.AsyncHTTPTransport):
 
     Attributes:
         key: The key.
+        lists: The service says which queues there are.
     """
 
     def __init__(self, key: str) -> None:
         super().__init__()
         self.key = key
+        self.lists = True
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Sends a request."""
+        if not self.lists and request.method == "GET" and request.url.path.endswith("/queuey/"):
+            return httpx2.Response(403, json={"error": "not_allowed", "message": "no list"})
         request.headers["Authorization"] = f"Application {self.key}"
         return await super().handle_async_request(request)
 
@@ -256,3 +260,40 @@ async def test_a_leader_of_another_version_takes_nothing_away(
     assert member.assignment == both(orders)
     for session in (leader, other):
         await session.leave()
+
+
+async def test_what_a_pattern_takes_and_its_key_may_not_read_is_left_alone(office: Office) -> None:
+    """A user's inbox is named as unseen, refuses nothing to the worker, and is taken when it may be read."""
+    orders, inbox = await office.queues("orders", "inbox")
+    await office.site.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
+    members = [(await office.join(name, office.full, patterns=(office.pattern,)))[0] for name in ("a", "b")]
+    await until(lambda: any(consumer.unseen == {inbox.name} for consumer in members))
+    await until(lambda: both(orders) <= set().union(*(consumer.assignment for consumer in members)))
+    assert [consumer.refused for consumer in members] == [0.0, 0.0]
+    await office.site.client.update_queue(inbox.name, principals=[])
+    await until(lambda: not any(consumer.unseen for consumer in members))
+    await until(lambda: set().union(*(consumer.assignment for consumer in members)) == both(orders) | both(inbox))
+    await office.site.send(inbox, 1)
+    batches = [await asyncio.wait_for(consumer.poll(timeout=3.0), 60) for consumer in members]
+    assert sum(len(batch.messages) for each in batches for batch in each) == 1
+
+
+async def test_a_public_queue_is_seen_whatever_the_key_is_for(office: Office) -> None:
+    """What a list leaves out, and the caller may read even so, has an owner."""
+    orders, news = await office.queues("orders", "news")
+    await office.site.client.update_queue(news.name, type="public")
+    reader, _ = await office.join("a", office.key(orders), news)
+    await until(owns(reader, news))
+
+
+async def test_a_leader_that_may_not_list_assigns_what_others_list(office: Office) -> None:
+    """A pattern of another member does not blind it."""
+    orders, mails = await office.queues("orders", "mails")
+    leader, badge = await office.join("a", office.full, orders)
+    await until(owns(leader, orders))
+    badge.lists = False
+    other, _ = await office.join("b", office.full, patterns=(office.pattern,))
+    await until(lambda: both(mails) <= other.assignment)
+    await asyncio.sleep(10 * SOON)
+    await until(lambda: owns(leader, orders)() and owns(other, mails)())
+    assert leader.refused == 0

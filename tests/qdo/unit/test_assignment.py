@@ -449,9 +449,22 @@ def test_what_nobody_sees_stays_unless_it_is_known_not_to_exist() -> None:
         Partition(carts, 1): "b"
     }
     assert made.unseen == {carts}
-    gone = plan(members, {QUEUES[0]: 1, carts: 0}, before, 0.0, 10.0)
-    assert {each.queue for each in gone.target.owners} == {QUEUES[0]}
-    assert not gone.unseen
+    told = group(sees("a", "aud*"), sees("b", "aud*", others={carts.name: 0}))
+    for gone in (
+        plan(members, {QUEUES[0]: 1, carts: 0}, before, 0.0, 10.0),
+        plan(told, {QUEUES[0]: 1}, before, 0.0, 10.0),
+    ):
+        assert {each.queue for each in gone.target.owners} == {QUEUES[0]}
+        assert not gone.unseen
+
+
+def test_a_queue_that_a_member_may_not_read_goes_to_another() -> None:
+    """Though its patterns match the queue."""
+    hidden = msgspec.structs.replace(member("a"), sight=Sight(("*",), hidden=("billing",)))
+    made = plan(group(hidden, sees("b", "*")), dict.fromkeys(QUEUES, 1), None, 0.0, 10.0)
+    assert "billing" in queues_of(made)["b"]
+    alone = plan(group(hidden), dict.fromkeys(QUEUES, 1), made.target, 0.0, 10.0)
+    assert "billing" not in queues_of(alone)["a"]
 
 
 def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> None:

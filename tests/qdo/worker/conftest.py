@@ -45,6 +45,7 @@ class Floor:
         group: str = "group",
         session_timeout: float = 20.0,
         consuming: dict[str, Any] | None = None,
+        patterns: tuple[str, ...] = (),
         settings: WorkerSettings | None = None,
         **options: Any,  # noqa: ANN401 - of Worker
     ) -> Worker:
@@ -53,6 +54,7 @@ class Floor:
             client or self.site.connect(),
             await self.site.coordinator(group, session_timeout=session_timeout),
             queues=[queue.name for queue in queues],
+            patterns=patterns,
             settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **(consuming or {})}),
         )
         return Worker(handler, consumer, settings=settings or quick(), **options)

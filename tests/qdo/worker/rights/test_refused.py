@@ -92,3 +92,27 @@ async def test_a_refusal_that_passes_ends_no_worker(office: Office, floor: Floor
     await until(lambda: worker.consumer.refused == 0)
     await office.site.send(orders, 1)
     await until(lambda: floor.seen == ["1:1"])
+
+
+async def test_an_inbox_that_a_pattern_takes_ends_no_worker(
+    office: Office, floor: Floor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker says which queues it leaves to others, and works on the rest for as long as it likes."""
+    caplog.set_level(logging.WARNING)
+    orders, inbox = await office.queues("orders", "inbox")
+    await office.site.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
+    badge = Badge(office.full)
+    worker = await floor.worker(
+        floor.note_async,
+        patterns=(office.pattern,),
+        client=office.site.connect(transport=badge),
+        settings=quick(stalled_after=1.0, commit_seconds=0.05),
+        consuming=DISCOVER,
+    )
+    working = floor.start(worker)
+    await until(lambda: worker.consumer.unseen == {inbox.name})
+    assert f"lacks rights for queues that match patterns: read for {inbox.name!r}" in caplog.text
+    await asyncio.sleep(3.0)
+    await office.site.send(orders, 1)
+    await until(lambda: floor.seen == ["1:1"])
+    assert not working.done()
