@@ -11,14 +11,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.claims import Settlement, decode_entry
+from queuey.claims import MOST_ABOVE, Settlement, decode_entry
 from queuey.errors import StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, Limits, Watchers
+from queuey.service.claims import scans
 from queuey.service.claims.forwarding import SHARED
+from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.contracts.claim_logs import Appended
+from tests.replacing import replace_in
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedRuntime, World
 
@@ -170,6 +173,46 @@ def test_large_claims_use_several_partitions() -> None:
 def test_more_large_claims_than_partitions() -> None:
     """When all partitions are busy, claims wait, as many at each; all get what they asked for."""
     assert sorted(claimed_from(15, 100).values()) == [100, *[200] * 7]
+
+
+def test_a_partition_that_can_give_nothing_ends_no_search() -> None:
+    """Where a partition remembers too much to be read on, the claim goes on to the next; alone, it says why."""
+    for partitions in (1, 2):
+        scene, queue = Scene(), replace(QUEUE, partitions=partitions)
+        _, claims = scene.start(ModelStore)
+        with replace_in(scans, MOST_ABOVE, 20):
+            scene.fill(partitions, 40)
+            claims.begin_claim(queue, partial(scene._told, scene.found), limit=20, ttl=60, partitions=[1])
+            scene.let(SOON / 4)
+            for one in scene.found:
+                scene.acknowledge(claims, one)
+            scene.let(SOON / 4)
+            told: list[tuple[list[HandedOut] | None, Exception | None]] = []
+            claims.begin_claim(queue, lambda *result, told=told: told.append(result), limit=1, ttl=60, partitions=None)
+            scene.let(SOON / 4)
+        [(found, error)] = told
+        if partitions == 1:
+            assert isinstance(error, ClaimUndecided)
+            assert "Partition 1 was read up to its limit" in str(error)
+        else:
+            assert [one.receipt.partition for one in found or ()] == [2]
+
+
+def test_nothing_is_said_only_after_all_ended_claims_were_looked_at() -> None:
+    """Behind a thousand claims of messages that are gone, the next ended one is found."""
+    scene = Scene()
+    store, claims = scene.start(ModelStore)
+    scene.fill(1, 1100)
+    for _ in range(2):
+        scene.claim(claims, QUEUE, 1000)
+        scene.let(SOON)
+    assert len(scene.found) == 1100
+    store.delete(QUEUE, [(1, one.message.position) for one in scene.found[:1050]])
+    scene.let(120)
+    again = len(scene.found)
+    scene.claim(claims, QUEUE, 1)
+    scene.let(SOON)
+    assert len(scene.found) == again + 1
 
 
 def test_who_is_refused_takes_in_who_came_meanwhile() -> None:

@@ -13,7 +13,7 @@ from queuey.claims import ClaimReceipt, Poll, Settlement
 from queuey.errors import Outcome, TooManyClaims, in_doubt
 from queuey.messages import Message, Queue, bytes_of
 from queuey.service.claims.log_cache import LogCache
-from queuey.service.claims.requests import PollRequest, Request, giving_back, too_late
+from queuey.service.claims.requests import ClaimUndecided, PollRequest, Request, giving_back, too_late
 from queuey.service.claims.runtime import Done
 from queuey.service.claims.turns import Turns
 
@@ -102,7 +102,7 @@ class ClaimSearch:
         self._lock = threading.Lock()
         self._gone = False
         self._asked: PollRequest | None = None
-        self._full: TooManyClaims | None = None
+        self._refused: Exception | None = None
         self._at = 0
         self._began = 0.0
         self._went_on = False
@@ -159,8 +159,8 @@ class ClaimSearch:
     def _told(
         self, number: int, given: list[tuple[Message, int, ClaimReceipt, int]] | None, error: Exception | None
     ) -> None:
-        if isinstance(error, TooManyClaims):
-            self._full = error
+        if isinstance(error, TooManyClaims | ClaimUndecided):
+            self._refused = error  # of this partition; others may have messages
         elif error is not None:
             self._end(error)
             return
@@ -186,7 +186,7 @@ class ClaimSearch:
         if self._at < len(self._partitions):
             self._ask()
         else:
-            self._end(self._full)
+            self._end(self._refused)
 
     def _has_enough(self) -> bool:
         """Returns whether no further partition is to be asked."""

@@ -51,6 +51,7 @@ from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import (
+    ClaimUndecided,
     LookRequest,
     PollRequest,
     Request,
@@ -61,6 +62,7 @@ from queuey.service.claims.requests import (
     ignore,
     leave,
     polls_of,
+    too_fast,
     too_late,
     too_many,
 )
@@ -296,6 +298,7 @@ class PartitionLog:
                 # As many as fit into what is left, if they are about as long as these.
                 fit = (len(messages) or PAGE) * left // max(1, bytes_of(messages))
                 step = max(1, min(self._limits.page_bytes // longest, fit))
+        material.unread = len(material.again) < wanted and bool(state.ended(expired, tried + 1)[tried:])
         return left
 
     def _fetch(self, queue: Queue, places: Sequence[Location]) -> Call:
@@ -385,14 +388,16 @@ class PartitionLog:
             if not request.tell(given, late=late) and ttl:
                 self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
             return True
-        more = material.more or material.has_any
+        more = material.more or material.has_any or material.unread
         if more and end.chosen - request.asked < PATIENCE:
             leave([request])
             return False
         if material.full:
             request.answer(None, too_many(self._partition))
+        elif material.found.full and not more:
+            request.answer(None, too_fast(self._partition))
         elif more or material.found.end is not None:
-            request.answer(None, StoreUnavailable("Others took all messages that were found. Claim again."))
+            request.answer(None, ClaimUndecided("Others took all messages that were found. Claim again."))
         else:
             request.answer([])
         return True

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from queuey.claims import MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, ReceiptStatus, Settlement, State
+from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, ReceiptStatus, Settlement, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.ids import Position
@@ -339,6 +339,16 @@ def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest
 def too_late() -> StoreUnavailable:
     """Returns the error for a caller whose claim would be over before it has the answer."""
     return StoreUnavailable("The claim was made too late to be of use. Claim again.", outcome="unknown")
+
+
+class ClaimUndecided(StoreUnavailable):
+    """A claim got no message of a partition, but some may be free there. Nothing was changed."""
+
+
+def too_fast(partition: int) -> ClaimUndecided:
+    """Returns the error for a caller if a partition remembers as many done messages as it may."""
+    text = f"Partition {partition} was read up to its limit: {MOST_ABOVE} messages done within the read delay."
+    return ClaimUndecided(f"{text} Claim again in a second, or spread the messages over more partitions.")
 
 
 def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:

@@ -74,6 +74,7 @@ class ScanResult(msgspec.Struct):
         end: Where that part ended before it had reached the end; None: it reached it.
         copies: What else was found in a dedup queue.
         stopped: There were very many copies.
+        full: Nothing above the horizon was read, because too much is remembered.
     """
 
     fresh: list[Message]
@@ -83,6 +84,7 @@ class ScanResult(msgspec.Struct):
     end: Position | None = None
     copies: Copies = msgspec.field(default_factory=Copies)
     stopped: bool = False
+    full: bool = False
 
     @property
     def is_cut(self) -> bool:
@@ -104,16 +106,17 @@ class Material:
         full: Nothing new was looked for, because there are too many claims.
         more: Another round may find messages that this one has not reached.
         covers: The version of the covers by which copies were found.
+        unread: Further claims have ended, whose messages were not read.
     """
 
-    __slots__ = ("again", "covers", "dead", "found", "full", "gone", "more")
+    __slots__ = ("again", "covers", "dead", "found", "full", "gone", "more", "unread")
 
     def __init__(self, state: State) -> None:
         self.again: list[Message] = []
         self.gone: list[Position] = []
         self.dead: list[Position] = []
         self.found = ScanResult([])
-        self.full = self.more = False
+        self.full = self.more = self.unread = False
         self.covers = state.covers.version
 
     @property
@@ -204,6 +207,7 @@ class Scanner:
         forward = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
         yield from self._follow(state, found, part, forward, read, sift)
         if full:
+            found.full = True
             found.end = found.end or part.upper
         if left is not None and want.satisfied(found):
             self._chain_at = boot + CHAIN_SOON
