@@ -97,12 +97,16 @@ def plan(
     since = {member: instant for member, instant in since.items() if instant + grace > now}
     kept = {partition: member for partition, member in before.owners.items() if member in since}
     seen = reported(members.values()) | dict(queues)
+    taken = {
+        wants: [(queue, count) for queue, count in seen.items() if count and wants.takes(queue)]
+        for wants in {member.wants for member in members.values()}
+    }
     # Of members that want and may see the same each is looked up once: they share one mapping.
     wanted = {
         each: {
             queue: count
-            for queue, count in (queues if sight is None else seen).items()
-            if count and wants.takes(queue) and (sight is None or sight.covers(queue.name))
+            for queue, count in taken[wants]
+            if (queue in queues if sight is None else sight.covers(queue.name))
         }
         for each, (wants, sight) in {_kind(member): (member.wants, member.sight) for member in members.values()}.items()
     }
@@ -123,15 +127,16 @@ def plan(
     return AssignmentPlan(TargetAssignment(owners, away, static), recheck, unseen)
 
 
-def _kind(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], tuple[str, ...]] | None]:
+def _kind(member: Member) -> tuple[Subscription, tuple[tuple[str, ...], frozenset[str]] | None]:
     return member.wants, None if member.sight is None else (member.sight.patterns, member.sight.hidden)
 
 
 def reported(members: Iterable[Member]) -> dict[Queue, int]:
     """Returns what members know of queues that the leader may not see: their partitions, 0: no such queue."""
-    found: dict[Queue, int] = {}
+    found: dict[tuple[str, str], dict[str, int]] = {}
     for member in members:
+        counts = found.setdefault((member.wants.service, member.wants.application), {})
         for name, count in member.sight.others.items() if member.sight is not None else ():
-            queue = Queue(member.wants.service, member.wants.application, name)
-            found[queue] = max(count, found.get(queue, 0))
-    return found
+            if count >= counts.get(name, 0):
+                counts[name] = count
+    return {Queue(*where, name): count for where, counts in found.items() for name, count in counts.items()}

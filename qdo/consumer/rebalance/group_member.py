@@ -117,6 +117,8 @@ class GroupSession:
         self._failed_claims = 0
         self._settling = RebalanceDebounce(options.settle)
         self._planned: ComputedPlan | None = None
+        self._members: Mapping[str, Member] = {}
+        self._reports: AbstractSet[Queue] = frozenset()
 
     async def run(self) -> bool:
         """Takes part in the group until the session is lost, or it is to be left; returns whether it is lost."""
@@ -225,9 +227,11 @@ class GroupSession:
         """
         target = await self._session.target()
         members = await self._session.members()
+        if members != self._members:
+            self._members, self._reports = members, reported(members.values()).keys()
         held = set[Queue]() if target.target is None else {each.queue for each in target.target.owners}
         wanted = {member.wants for member in members.values()}
-        self._queues.look_up(wanted, held - reported(members.values()).keys())
+        self._queues.look_up(wanted, held - self._reports)
         queues = self._queues.found
         if queues is None:
             return None

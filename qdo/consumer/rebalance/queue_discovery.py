@@ -33,7 +33,7 @@ log = logging.getLogger("qdo.consumer")
 LISTED = 1000
 """Queues in one page of the listing."""
 MAX_OTHERS = 5000
-"""Queues that a member reports at most: with the longest names they fit into a node of ZooKeeper."""
+"""Queues that a member reports at most, hidden ones included: with the longest names they fit into a ZooKeeper node."""
 MAX_NAMES = 100
 """Names in one question for rights."""
 SHORTEST = 1.0
@@ -289,7 +289,8 @@ class QueueFinder:
             others = await self._find_others(self._leader)
         hidden = self._refusals.hidden
         hidden -= await readable(self._client, hidden)
-        self.sight = Sight(patterns, others, tuple(sorted(hidden)[:MAX_OTHERS]))
+        most = MAX_OTHERS - len(others)
+        self.sight = Sight(patterns, others, frozenset(sorted(hidden)[:most]))
         if self.own.patterns or any(map(self.sight.covers, self.own.names)):
             self._refusals.over(LISTS)
         else:

@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.rebalance import queue_discovery
 from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from queuey.messages import Scope
@@ -22,6 +23,7 @@ from tests.qdo.consumer.conftest import Site, until
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import backend, service
 from tests.qdo.contract.events import Heard
+from tests.replacing import replace_in
 from tests.servers.served import Served
 
 __all__ = ["backend", "service"]
@@ -297,3 +299,17 @@ async def test_a_leader_that_may_not_list_assigns_what_others_list(office: Offic
     await asyncio.sleep(10 * SOON)
     await until(lambda: owns(leader, orders)() and owns(other, mails)())
     assert leader.refused == 0
+
+
+async def test_what_a_member_says_of_its_sight_is_bounded(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    """Queues that it reports and queues that it may not read together, for both lie in one node."""
+    orders, inbox, _ = await office.queues("orders", "inbox", "mails")
+    await office.site.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
+    with replace_in(queue_discovery, queue_discovery.MAX_OTHERS, 1):
+        await office.join("a", office.key(orders), orders)
+        await office.join("b", office.full, patterns=(office.pattern,))
+        await until(lambda: f"reads of {inbox.name} fail" in caplog.text)
+        await asyncio.sleep(10 * SOON)
+    sight = (await (await office.site.coordinator()).members())["b"].sight
+    assert sight is not None
+    assert len(sight.others) + len(sight.hidden) == 1

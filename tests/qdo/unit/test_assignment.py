@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qdo.assignment import AssignmentPlan, assign, plan
+from qdo.assignment import AssignmentPlan, assign, plan, reported
 from qdo.assignment.balancing import balance, fill
 from qdo.assignment.fewest_moves import undo_needless_moves
 from qdo.assignment.partition_pools import gather
@@ -460,7 +461,7 @@ def test_what_nobody_sees_stays_unless_it_is_known_not_to_exist() -> None:
 
 def test_a_queue_that_a_member_may_not_read_goes_to_another() -> None:
     """Though its patterns match the queue."""
-    hidden = msgspec.structs.replace(member("a"), sight=Sight(("*",), hidden=("billing",)))
+    hidden = msgspec.structs.replace(member("a"), sight=Sight(("*",), hidden=frozenset({"billing"})))
     made = plan(group(hidden, sees("b", "*")), dict.fromkeys(QUEUES, 1), None, 0.0, 10.0)
     assert "billing" in queues_of(made)["b"]
     alone = plan(group(hidden), dict.fromkeys(QUEUES, 1), made.target, 0.0, 10.0)
@@ -473,3 +474,42 @@ def test_a_member_of_an_older_version_is_taken_to_see_what_the_leader_sees() -> 
     members = group(sees("a", "aud*"), member("b"), sees("c", "b*", others={"billing": 2}))
     made = plan(members, {QUEUES[0]: 4}, before, 0.0, 10.0)
     assert queues_of(made) == {"a": {"audits"}, "b": {"audits", "carts"}, "c": {"billing"}}
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Returns how many functions are called, those of C included."""
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_keys_with_many_patterns_cost_the_leader_one_match_for_each_queue() -> None:
+    """Of members with keys of their own, and the same subscription."""
+    queues = {Queue(*QUEUES[0][:2], f"customer-{number:03}"): 1 for number in range(100)}
+    keys = [[f"customer-{key:02}{number:02}*" for number in range(20)] for key in range(20)]
+    members = group(*(sees(f"m{number:02}", *key) for number, key in enumerate(keys)))
+    plan(members, queues, None, 0.0, 10.0)
+    assert calls_of(lambda: plan(members, queues, None, 0.0, 10.0)) < 6 * len(members) * len(queues)
+
+
+def test_what_many_members_report_costs_a_leader_little() -> None:
+    """A queue that all of them report is made once."""
+    names = {f"customer-{number:03}": 1 for number in range(100)}
+    members = [sees(f"m{number}", "*", others=names) for number in range(50)]
+    assert calls_of(lambda: reported(members)) < 2 * len(members) * len(names)
+
+
+def test_a_pattern_with_many_wildcards_is_matched_in_one_pass() -> None:
+    """A key may have such a pattern, and its member must not stop the leader."""
+    sight = Sight(("*a" * 49 + "*b",))
+    assert not sight.covers("a" * 200)
+    assert sight.covers("a" * 200 + "b")

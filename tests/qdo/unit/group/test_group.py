@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 
+from qdo.assignment import reported
+from qdo.consumer.rebalance import group_member
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost
+from qdo.partitions import Queue
 from tests.qdo.unit.group.scene import (
     FIRST,
     LATER,
@@ -22,6 +26,7 @@ from tests.qdo.unit.group.scene import (
     see,
 )
 from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
+from tests.replacing import replace_in
 
 
 async def test_the_only_member_has_everything(group: GroupMember, service: Scripted, owner: Diary) -> None:
@@ -226,3 +231,24 @@ async def test_only_the_leader_has_queues_looked_up_and_members_read(
     await until(lambda: "lead" in service.calls)
     assert catalogue.wanted == ()
     assert not {"members", "target"} & set(service.calls)
+
+
+async def test_what_members_report_is_gone_through_when_members_change_only(
+    group: GroupMember, service: Scripted, owner: Diary
+) -> None:
+    """A leader that checks again for another reason does not merge thousands of names anew."""
+    await rest(group, service, owner)
+    merged = 0
+
+    def count(members: Iterable[Member]) -> dict[Queue, int]:
+        nonlocal merged
+        merged += 1
+        return reported(members)
+
+    with replace_in(group_member, reported, count):
+        for partitions in (5, 6, 7):
+            see(group, service, partitions)
+            await until(lambda expected=partitions: len(owner.have) == expected)  # type: ignore[misc]
+        assert merged == 0
+        service.say(OTHER)
+        await until(lambda: merged == 1)
