@@ -34,7 +34,8 @@ class FileTransaction:
     """A transaction that is under way.
 
     Attributes:
-        now: Of :func:`now`; in a transaction that writes, read after the lock was taken.
+        now: Of :func:`now`, read after what the transaction sees was settled. A sign of life given in between would
+            lie further ahead than any may, and its member would count as dead.
         told: The group in which something changed that concerns other members; None: nothing did.
     """
 
@@ -86,6 +87,8 @@ class CoordinationFile:
         connection = self._ready(create=create)
         try:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            if not write:
+                connection.execute("SELECT 1 FROM sqlite_schema").fetchall()
             yield FileTransaction(connection)
             connection.execute("COMMIT")
         except BaseException as error:

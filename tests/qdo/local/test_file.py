@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from qdo.coordination import Member, Session
-from qdo.coordination.local import LocalCoordinator, LocalOptions
+from qdo.coordination.local import LocalCoordinator, LocalOptions, transactions
 from qdo.coordination.local.database import APPLICATION_ID, CoordinationFile
 from qdo.errors import CoordinationIncompatible, CoordinationLost, SessionLost
 from qdo.keepalive.vitals import now
@@ -237,3 +237,17 @@ def test_commits_wait_for_the_disk_when_asked(path: Path, *, sync: bool, level: 
         assert tx.one("PRAGMA synchronous") == (level,)
         assert tx.one("PRAGMA journal_mode") == ("wal",)
     database.close()
+
+
+def test_a_sign_of_life_during_a_look_ends_no_session(tmp_path: Path) -> None:
+    """What is looked at is settled before the clock is read, so that no session ends further off than it may."""
+    file, member = CoordinationFile(tmp_path / "coordination", patience=1), Member("a")
+    with file.transaction(create=True) as tx:
+        _, where = transactions.join(tx, "group", member, "process", MIDDLING, replace=False)
+    other = CoordinationFile(file.path, patience=1)
+    with file.transaction(write=False) as tx:
+        with other.transaction() as beating:
+            transactions.renew(beating, "process")
+        assert transactions.members(tx, where) == {"a": member}
+    file.close()
+    other.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from queuey.service.moves.records import MoveRecords
 from queuey.storage import Store
 from tests.contract.samples import eventually
 from tests.interposed_store import InterposedStore
@@ -42,12 +43,13 @@ def test_from_request_to_end(owner: Caller) -> None:
     assert owner("DELETE", f"_moves/{move}").json["state"] == "done"
 
 
-def test_ended_while_it_is_looked_for(owner: Caller, between: InterposedStore) -> None:
+def test_ended_while_it_is_looked_for(owner: Caller, store: Store, between: InterposedStore) -> None:
     """A move that begins and ends between the two reads of a look at it is found, in the list too."""
     for name in ("from", "to"):
         owner.create(name)
     move = owner.send_json("POST", "_moves", {"from": "from", "to": "to"}).json["move"]
     ended(owner, move)
+    assert eventually(lambda: not MoveRecords(store).under_way(), 60)
     read = between.store.entry
     for path in (f"_moves/{move}", "_moves"):
         early = [None]
