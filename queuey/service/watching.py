@@ -15,9 +15,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from queuey.errors import QueueyError
 from queuey.messages import Queue
 
 FEW = 8
@@ -211,10 +213,10 @@ class WaitingThread(Waiter):
     def patiently(
         self, attempt: Callable[[], T], wait: float, stopping: threading.Event, look: Callable[[], None]
     ) -> T:
-        """Tries until there is a result or the time is over; returns the result of the last try.
+        """Tries until there is a result or the time is over; returns the result of the last try, or raises its error.
 
         Args:
-            attempt: Tries; it calls :meth:`expect` first, and :meth:`found_nothing` if that was so.
+            attempt: Tries; it calls :meth:`expect` first, and :meth:`found_nothing` if another try may give more.
             wait: Seconds.
             stopping: Set when the service ends.
             look: Called now and then meanwhile; what it raises ends the waiting.
@@ -223,13 +225,17 @@ class WaitingThread(Waiter):
         while True:
             self._woken.clear()
             self.wait = 0.0
-            result = attempt()
+            tried: Future[T] = Future()
+            try:
+                tried.set_result(attempt())
+            except QueueyError as error:
+                tried.set_exception(error)
             if not self.wait:
-                return result
+                return tried.result()
             while not self._woken.is_set():
                 left = deadline - time.monotonic()
                 if left <= 0 or stopping.is_set():
-                    return result
+                    return tried.result()
                 self._woken.wait(min(left, TICK))
                 look()
 

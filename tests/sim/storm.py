@@ -156,6 +156,7 @@ class Poll(Waiter):
         "_attempting",
         "_began",
         "_done",
+        "_last",
         "_process",
         "_queue",
         "_until",
@@ -180,6 +181,7 @@ class Poll(Waiter):
         self.tries = 0
         self.empties: list[EmptyAnswer] = []
         self._began = 0.0
+        self._last: tuple[list[HandedOut] | None, Exception | None] = ([], None)
         self._queue = queue
         self._web = web
         self._process = web.process
@@ -201,6 +203,7 @@ class Poll(Waiter):
         self._attempting = False
         if error is None and not found:
             self.empties.append(EmptyAnswer(self._began, self._process.world.now, self._process.offset))
+        self._last = (found, error)
         if not self.wait or self._process.world.now >= self._until:
             self._end(found, error)
         elif self._woken:
@@ -217,7 +220,7 @@ class Poll(Waiter):
 
     def _expire(self) -> None:
         if self.wait and not self._attempting and not self._woken:
-            self._end([], None)
+            self._end(*self._last)
 
     def leave(self) -> None:
         """Waits no more."""

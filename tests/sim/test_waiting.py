@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from queuey.claims import ClaimReceipt
+from queuey.claims import MOST_ABOVE, ClaimReceipt
 from queuey.ids import Position
 from queuey.messages import LogPage, Queue
 from queuey.service import HandedOut
+from queuey.service.claims import scans
 from queuey.service.claims.news import LOOK, LOOKS
+from queuey.service.claims.requests import ClaimUndecided
+from tests.replacing import replace_in
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.storm import QUEUE, Poll, Setup, Web
 from tests.sim.world import World
@@ -116,6 +119,22 @@ def test_a_release_in_this_process_wakes_at_once(scene: Scene) -> None:
     assert waiting.poll.tries == tries + 1
     assert waiting.found
     assert waiting.found[0].deliveries == 2
+
+
+def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> None:
+    """A partition that was read up to its limit has more messages: who waits gets one, and is never told of none."""
+    with replace_in(scans, MOST_ABOVE, 20):
+        scene.post(*[1] * 40)
+        receipts = scene.given(scene.one, limit=20)
+        scene.one.claims.begin_acknowledge(QUEUE, receipts, lambda *_: None)
+        scene.after(0.1)
+        short, long = (scene.claim(scene.one, wait=wait) for wait in (0.1, LONG))
+        scene.after(0.2)
+        assert isinstance(short.error, ClaimUndecided)
+        assert (long.found, long.error, long.poll.tries) == (None, None, 1)
+        scene.after(60.0)
+    assert long.found
+    assert long.poll.tries < 10
 
 
 def test_a_release_in_another_process_is_found_by_a_look(scene: Scene) -> None:

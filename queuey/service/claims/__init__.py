@@ -27,6 +27,7 @@ from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimNews
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
+    ClaimUndecided,
     Kind,
     LookRequest,
     ReleaseAllRequest,
@@ -51,6 +52,8 @@ T = TypeVar("T")
 ENOUGH = 100
 """Ids that a partition is asked for at a time while others are asked for fewer: larger entries gain little, and would
 leave the other partitions idle."""
+AGAIN = 1.0
+"""Seconds after which a claim that waits tries again where messages may have been free that it did not get."""
 _PAGE = 1000
 
 
@@ -182,8 +185,10 @@ class ClaimUseCases:
             waiter.expect([(queue, order, self._trigger)])
 
         def told(found: list[HandedOut] | None, error: Exception | None) -> None:
-            if waiter is not None and wait and not found and error is None:
+            if waiter is not None and wait and not found and (error is None or isinstance(error, ClaimUndecided)):
                 waiter.found_nothing(wait)
+                if error is not None:
+                    self._runtime.later(AGAIN, partial(self._watchers.tell, waiter.wake))
             self._metrics.delivered(len(found or ()))
             done(found, error)
 
