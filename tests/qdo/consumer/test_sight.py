@@ -310,6 +310,6 @@ async def test_what_a_member_says_of_its_sight_is_bounded(office: Office, caplog
         await office.join("b", office.full, patterns=(office.pattern,))
         await until(lambda: f"reads of {inbox.name} fail" in caplog.text)
         await asyncio.sleep(10 * SOON)
-    sight = (await (await office.site.coordinator()).members())["b"].sight
+        sight = (await (await office.site.coordinator()).members())["b"].sight
     assert sight is not None
     assert len(sight.others) + len(sight.hidden) == 1
