@@ -18,12 +18,12 @@ from qdo.errors import MissingRights
 from qdo.worker.settings import WorkerSettings
 from queuey.client import ClientError, NotFound, RetryPolicy
 from queuey.client.deadletters import holds_dead, queue_for
-from queuey.client.lookup import look_up
+from queuey.client.lookup import look_up, rights_for
 
 logger = logging.getLogger("qdo.worker")
 
 MAX_NAMES = 100
-"""Queues that match patterns that are checked; and names in one request."""
+"""Queues that match patterns that are checked."""
 PAUSES = RetryPolicy(base=0.25, cap=5.0)
 """How long to pause while the service cannot say."""
 MAX_SHOWN = 10
@@ -82,11 +82,8 @@ def _text(need: Need) -> str:
 async def _missing(consumer: AsyncConsumer, settings: WorkerSettings, names: AbstractSet[str]) -> list[Need]:
     client = consumer.client
     needs = _needs(sorted(names), settings, mirror=consumer.settings.mirror)
-    asked = sorted({name for name, _, _ in needs})
-    rights: dict[str, frozenset[str]] = {}
     try:
-        for at in range(0, len(asked), MAX_NAMES):
-            rights |= await client.rights(asked[at : at + MAX_NAMES])
+        rights = await rights_for(client, {name for name, _, _ in needs})
     except NotFound:
         logger.warning("the service is older than this program, so the worker's rights are not checked")
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 import msgspec
 
@@ -12,6 +13,8 @@ from queuey.client.results import Queue, QueueInfo
 
 MAX_PAGE = 1000
 """Queues in one page of the list."""
+MAX_NAMES = 100
+"""Names in one question for rights."""
 
 
 class Lookup(msgspec.Struct, frozen=True):
@@ -52,6 +55,20 @@ async def look_up(client: AsyncClient, names: Iterable[str]) -> Lookup:
         except NotAllowed:
             hidden.add(name)
     return Lookup(found, frozenset(absent), frozenset(hidden))
+
+
+async def rights_for(client: AsyncClient, names: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Returns what the caller may do with queues of any number of names; see :meth:`Client.rights`.
+
+    Raises:
+        NotFound: The service is older than this question.
+        ClientError: It cannot say.
+    """
+    rights: dict[str, frozenset[str]] = {}
+    left = iter(sorted(set(names)))
+    while some := list(islice(left, MAX_NAMES)):
+        rights |= await client.rights(some)
+    return rights
 
 
 async def _listed(client: AsyncClient, wanted: set[str]) -> dict[str, Queue | QueueInfo]:

@@ -26,7 +26,7 @@ from qdo.partitions import Queue
 from qdo.subscriptions import Subscription
 from qdo.tasks import happens
 from queuey.client import AsyncClient, ClientError, InvalidRequest, NotAllowed, NotAuthenticated, NotFound, RetryPolicy
-from queuey.client.lookup import look_up
+from queuey.client.lookup import look_up, rights_for
 
 log = logging.getLogger("qdo.consumer")
 
@@ -34,8 +34,6 @@ LISTED = 1000
 """Queues in one page of the listing."""
 MAX_OTHERS = 5000
 """Queues that a member reports at most, hidden ones included: with the longest names they fit into a ZooKeeper node."""
-MAX_NAMES = 100
-"""Names in one question for rights."""
 SHORTEST = 1.0
 """The least seconds between two look-ups, however often one is asked for."""
 _BACKOFF = RetryPolicy(base=0.25, cap=5.0)
@@ -126,11 +124,7 @@ async def readable(client: AsyncClient, names: Collection[str]) -> set[str]:
     Raises:
         ClientError: The service cannot say.
     """
-    found, asked = set[str](), sorted(names)
-    for first in range(0, len(asked), MAX_NAMES):
-        rights = await client.rights(asked[first : first + MAX_NAMES])
-        found |= {name for name, actions in rights.items() if "read" in actions}
-    return found
+    return {name for name, actions in (await rights_for(client, names)).items() if "read" in actions}
 
 
 class QueueFinder:
