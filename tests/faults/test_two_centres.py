@@ -31,6 +31,8 @@ from tests.servers.plugin import unique_name
 
 Record = Callable[[str, object], None]
 
+pytestmark = pytest.mark.slow
+
 EAST, WEST = NAMES
 W, S, D, C = 2.0, 1.0, 3.5, 1.0
 PATIENCE = 90.0
@@ -211,7 +213,6 @@ def cut_twice(directory: Path, centres: Centres, url: str) -> CheckResult:
     return check_result
 
 
-@pytest.mark.slow
 def test_two_nodes_each(
     tmp_path: Path,
     record_property: Record,

@@ -21,6 +21,8 @@ from tests.faults.centres import NAMES, Centres
 from tests.faults.test_two_centres import APPLICATION, PATIENCE, D, Sites, W, sites_on, until
 from tests.servers.plugin import unique_name
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 KEYS = 24
 
@@ -69,7 +71,6 @@ def cut_twice(centres: Centres, begun: Callable[[], bool]) -> None:
         centres.link.heal()
 
 
-@pytest.mark.slow
 def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None:
     """Posts that are repeated in both data centres are stored once, and both are answered with the same ids."""
     queue = make_queue(stores[0], "strong")
@@ -99,7 +100,6 @@ def test_posts_with_keys(centres: Centres, stores: list[CassandraStore]) -> None
     assert [shown(store, queue) for store in stores] == [expected, expected]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("serial", ["SERIAL", "LOCAL_SERIAL"])
 def test_keys_while_cut_off(centres: Centres, centres_keyspace: str, serial: str) -> None:
     """While the data centres are cut off from each other, neither takes a post with a key, nor stores it.
@@ -128,7 +128,6 @@ def check_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> 
 Way = tuple[Service, QueueAccess]
 
 
-@pytest.mark.slow
 def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
     """A name that both data centres change has one value, in both; at ``strong`` it is refused."""
     queue = make_queue(stores[0], "very_strong")

@@ -26,7 +26,7 @@ W = 1
 Start = Callable[[int], Served]
 
 
-@pytest.fixture(params=["sqlite", "cassandra"])
+@pytest.fixture(params=["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     """Starts a service on a port; all share a store."""
     options: list[str] = []

@@ -12,6 +12,8 @@ from tests.acceptance.facades.calls import pair_of_ports, settings_file
 from tests.acceptance.facades.java_client import JavaClient, build
 from tests.servers.served import Served
 
+pytestmark = pytest.mark.slow
+
 MOST = 60
 """Seconds that a test waits for what goes on by itself."""
 SERVED = "[facades.emodb]\nbeside = true\n"
@@ -116,7 +118,6 @@ def test_its_own_exceptions(emodb: JavaClient, command: list[str], served: Serve
     assert emodb.call("size", "strict") == 1
 
 
-@pytest.mark.slow
 def test_a_server_that_was_away(command: list[str], tmp_path: Path) -> None:
     """The client finds a server again that was killed: it asks for its health until that is good."""
     port, options = pair_of_ports(), settings_file(tmp_path, SERVED)

@@ -38,6 +38,7 @@ def read(client: Any, path: str) -> dict[str, Any] | None:  # noqa: ANN401 - kaz
         return None
 
 
+@pytest.mark.slow
 def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
     """While a service runs there is a node for each of its two protocols, as EmoDB's servers make it."""
     port = pair_of_ports()
@@ -56,7 +57,7 @@ def test_a_service_is_found(hosts: str, tmp_path: Path) -> None:
         assert client.get_children("/ostrich/main-emodb-queue-1") == []
 
 
-@pytest.mark.parametrize("how", ["expired", "left by an earlier process"])
+@pytest.mark.parametrize("how", ["expired", pytest.param("left by an earlier process", marks=pytest.mark.slow)])
 def test_registered_again(hosts: str, how: str) -> None:
     """What is registered is so again after the session has ended, and in the place of what a dead process left."""
     nodes = nodes_of_emodb("", "::1", 8080)

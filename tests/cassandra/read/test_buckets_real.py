@@ -15,11 +15,12 @@ from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraStore, bucketing
 from queuey.storage.cassandra.bucketing import BucketWidths
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.messages import LOOKED_AT
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import CLOCKS, Wire
+from tests.cassandra.interposed import CLOCKS, FLOORS, Wire
 from tests.cassandra.scene import C, D, S, Scene
 from tests.replacing import replace_in
 
@@ -288,3 +289,17 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     for at in range(0, len(doomed), 200):
         one.delete(queue, doomed[at : at + 200])
     assert bodies(whole(other, queue)) == expected[1::2]
+
+
+def test_a_read_concludes_nothing_where_another_data_centre_writes(scene: Scene) -> None:
+    """An empty read raises the low watermark, until a process learns of a data centre whose writes it may not see."""
+    copies, process = {"east": 1}, scene.start()
+    process.store._levels = ConsistencyLevels(process.store._options, lambda: {**copies})
+    queue, found = scene.queue(process), []
+    for _ in range(2):
+        scene.world.advance(10 * D)
+        before = len(process.wire.log.statements)
+        assert page_of(process.store, queue, Slice(1)).messages == []
+        found.append([statement in FLOORS for statement in process.wire.log.statements[before:]].count(True))
+        copies["west"] = 1
+    assert found == [1, 0]

@@ -64,20 +64,17 @@ PAUSES: Act = (
 DEATH: Act = (Step("kill", "node-3", 1.0), Step("pause", "web-3", 3.0, after=0.5))
 
 
-@pytest.mark.parametrize(
-    "acts",
-    [pytest.param([PAUSES], id="pauses"), pytest.param([PAUSES, DEATH], marks=pytest.mark.slow, id="and a death")],
-)
+@pytest.mark.slow
 def test_cassandra(
-    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, acts: list[Act]
+    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str
 ) -> None:
     """Three web processes on three nodes; web processes and nodes are paused and killed."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
     span = Span(deadline=1.0, delay=2.5)
     store = store_on(cassandra_nodes, nodes_keyspace, span, difference=0.5, row_age=1.0)
-    result = ClaimRun(tmp_path, store, seed=1, webs=3).run(acts, rest=0.5)
-    least = {"posted": 25, "again": 2, "acknowledgements done": 25, "faults": sum(map(len, acts))}
+    result = ClaimRun(tmp_path, store, seed=1, webs=3).run([PAUSES, DEATH], rest=0.5)
+    least = {"posted": 25, "again": 2, "acknowledgements done": 25, "faults": len(PAUSES) + len(DEATH)}
     verify(result, record_property, least)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.faults.claiming.run import ClaimRun
 from tests.faults.claiming.test_claims import verify
 from tests.faults.nemesis import Act, Span, Step
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 Record = Callable[[str, object], None]
 
 
+@pytest.mark.slow
 def test_cut_off(tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str) -> None:
     """A web process in each data centre, and a queue that every write reaches both of: nothing is handed out twice."""
     from tests.faults.cluster import store_between  # noqa: PLC0415 - only who uses it needs the driver

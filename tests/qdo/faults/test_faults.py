@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.qdo.faults.checking.counts import vacuous
 from tests.qdo.faults.conftest import PROPERTY
 from tests.qdo.faults.experiment import Experiment, explain
@@ -38,6 +40,7 @@ def test_local(tmp_path: Path, record_property: Tell) -> None:
     assert vacuous(check_result.counts, events=EVENTS, **LEAST_OF_EACH) == []
 
 
+@pytest.mark.slow
 def test_zookeeper(tmp_path: Path, record_property: Tell, zookeeper_nodes: ZooKeeperEnsemble) -> None:
     """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too."""
     from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver

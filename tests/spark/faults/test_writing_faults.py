@@ -98,6 +98,7 @@ def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
     assert follower.seen == Counter(expected)
 
 
+@pytest.mark.slow
 def test_a_stream_whose_driver_is_killed_writes_every_row_once(embedded: Kept, tmp_path: Path) -> None:
     """Killed with half a micro-batch written, and restarted when its ids are passed."""
     stream(embedded, tmp_path, ["half"], lead="1")
