@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import pytest
 
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level, open_store
-from queuey.storage.cassandra.driver import Driver
 from tests.backends import PATIENCE, PATIENT, ROW_AGE
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scene import Scene, playing
+from tests.servers.keyspaces import LastingDriver
 from tests.servers.plugin import unique_name
 
 DEFAULTS: dict[str, Any] = {
@@ -45,7 +45,7 @@ def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
             store = open_store(
                 contract_keyspace,
                 options=CassandraOptions(**(DEFAULTS | options)),
-                driver=Driver if wire is None else wire.driver,
+                driver=LastingDriver if wire is None else wire.driver,
             )
             opened.callback(store.close)
             assert store.ready(60)

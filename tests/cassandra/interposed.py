@@ -31,6 +31,7 @@ from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Ro
 from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.ids import clock
 from queuey.storage.cassandra.read import bucket_index
+from tests.servers.keyspaces import LastingDriver
 
 INSERTS = message_codec.INSERT
 DELETES = message_codec.DELETE
@@ -265,7 +266,7 @@ class Wire:
         return None
 
 
-class _Interposed(Driver):
+class _Interposed(LastingDriver):
     """A driver whose requests a wire decides about; ``run_all`` and ``run_encoded`` ask by those that begin.
 
     Args:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from cassandra.cluster import Cluster, Session
+from cassandra.query import PreparedStatement
+
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
 from tests.servers.plugin import Cassandra, unique_name
@@ -30,6 +34,28 @@ class HandClock(Clock):
         return self._hand(), self.boottime()
 
 
+class LastingDriver(Driver):
+    """A driver that leaves its connection to the next one: connecting costs as much as a test."""
+
+    def _open(self) -> None:
+        options = self._options
+        key = self.target, options.local_dc, options.speculative, options.timeout
+        if key not in _connections:
+            super()._open()
+            assert self._cluster is not None
+            assert self._session is not None
+            assert self._express is not None
+            _connections[key] = self._cluster, self._session, self._express, self._prepared
+        self._cluster, self._session, self._express, self._prepared = _connections[key]
+
+    def close(self) -> None:
+        """Ends the driver, not the connection."""
+        self._thread.join()
+        self._cluster = self._session = self._express = None
+        self._prepared = {}
+        super().close()
+
+
 OPTIONS = CassandraOptions(timeout=60.0, deadline=120.0)
 CATALOGUE = {
     "queues": ("application", "name"),
@@ -39,6 +65,7 @@ CATALOGUE = {
     "ledger": ("work", "piece"),
 }
 """Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
+_connections: dict[tuple[object, ...], tuple[Cluster, Session, FastPath, dict[Statement, PreparedStatement]]] = {}
 _drivers: dict[str, Driver] = {}
 """For keyspaces that are emptied, by URL: connecting anew before each test would cost as much as the test."""
 
@@ -72,6 +99,10 @@ def close() -> None:
     """Lets go of the keyspaces that were emptied."""
     while _drivers:
         _drivers.popitem()[1].close()
+    while _connections:
+        _, (cluster, _, express, _) = _connections.popitem()
+        express.close()
+        cluster.shutdown()
 
 
 def _removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:
