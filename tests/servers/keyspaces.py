@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -39,13 +40,14 @@ class LastingDriver(Driver):
 
     def _open(self) -> None:
         options = self._options
-        key = self.target, options.local_dc, options.speculative, options.timeout
-        if key not in _connections:
-            super()._open()
-            assert self._cluster is not None
-            assert self._session is not None
-            assert self._express is not None
-            _connections[key] = self._cluster, self._session, self._express, self._prepared
+        key = self.target, self._keyspace, options.local_dc, options.speculative, options.timeout
+        with _opening:
+            if key not in _connections:
+                super()._open()
+                assert self._cluster is not None
+                assert self._session is not None
+                assert self._express is not None
+                _connections[key] = self._cluster, self._session, self._express, self._prepared
         self._cluster, self._session, self._express, self._prepared = _connections[key]
 
     def close(self) -> None:
@@ -66,6 +68,7 @@ CATALOGUE = {
 }
 """Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
 _connections: dict[tuple[object, ...], tuple[Cluster, Session, FastPath, dict[Statement, PreparedStatement]]] = {}
+_opening = threading.Lock()
 _drivers: dict[str, Driver] = {}
 """For keyspaces that are emptied, by URL: connecting anew before each test would cost as much as the test."""
 
