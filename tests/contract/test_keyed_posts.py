@@ -149,7 +149,15 @@ def test_outdated_queues(store: Store, other: Store, change: str) -> None:
 
 def test_forgotten_in_time(store: Store) -> None:
     """A key is forgotten some time after its seconds are over, and can be used anew."""
-    queue, key = make_queue(store), fresh_key(seconds=1)
+    try:
+        check_that_a_key_is_forgotten(store, fresh_key(seconds=1))
+    except StoreUnavailable:  # A busy machine took longer than a second for a post.
+        check_that_a_key_is_forgotten(store, fresh_key(seconds=20))
+
+
+def check_that_a_key_is_forgotten(store: Store, key: PostKey) -> None:
+    """Posts under a key until that stores another message."""
+    queue = make_queue(store)
     first = posted(store, queue, key)
     found: list[PostResult] = []
 

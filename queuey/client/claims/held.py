@@ -121,8 +121,12 @@ class Holding:
         self._lock = Lock()
 
     def add(self, queue: str, receipt: str, ttl: float, asked: float) -> Hold:
-        """Holds a claim from now on, whose time begins no earlier than it was asked for."""
-        hold = Hold(queue, receipt, ttl, asked + ttl, asked + ttl / 2)
+        """Holds a claim from now on, whose time begins no earlier than it was asked for.
+
+        One that came too late is left to the loop, which releases it: a renewal would keep it from other callers.
+        """
+        now, end = self._clock(), asked + ttl
+        hold = Hold(queue, receipt, ttl, end, asked + ttl / 2 if now < end else now + _POSTPONED * ttl)
         with self._lock:
             self._holds.add(hold)
         return hold

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from queuey.client import ClaimLost, ConnectionLost, RetryPolicy
+from queuey.client.claims.keeper import Keeper
 from tests.client.claims.test_claims import asked
 from tests.client.scripted import Script, broken, claims, settled
+from tests.replacing import replace
 
 Connect = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def without_renewals() -> Iterator[None]:
+    """Starts no thread that renews claims: it would run beside a clock that a test moves by half a minute."""
+
+    def begin_nothing(_: Keeper, __: float) -> None: ...
+
+    with replace(Keeper.wake_by, begin_nothing):
+        yield
 
 
 def test_a_job_that_was_seen_lost_is_released(connect: Connect) -> None:

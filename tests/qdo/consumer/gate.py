@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ class Gate(httpx2.AsyncBaseTransport):
         self.fail: Fail | None = None
         self.heal: Callable[[Any, Any], None] | None = None
         self.store: str | None = None
-        self.inner = httpx2.AsyncHTTPTransport()
+        self.inner = httpx2.AsyncHTTPTransport(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         self._open = asyncio.Event()
         self._open.set()
         self._news = asyncio.Event()

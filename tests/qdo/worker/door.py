@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 import httpx2
@@ -24,7 +25,7 @@ class Door(httpx2.AsyncBaseTransport):
         self.shut: str | None = None
         self._opened = asyncio.Event()
         self.methods: list[str] = []
-        self._inner = httpx2.AsyncHTTPTransport()
+        self._inner = httpx2.AsyncHTTPTransport(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Passes it on."""
