@@ -46,7 +46,7 @@ slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and m
 	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "slow or hypothesis"
 
 bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m bench
 
 lint: $(DEV) ## Check style, types and import contracts
 	$(BIN)/ruff check .

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LANES = {
     "spark": r"tests/spark/(?!unit/|faults/test_(writing|killed))",
-    "measures": r"tests/bench/tests/test_measures",
-    "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/tests/test_(cassandra|over_driver)|deploy/test_parts)",
+    "measures": r"tests/bench/test_measures",
+    "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver)|deploy/test_parts)",
     "three nodes": r"tests/(faults/(?!(claiming/)?test_two)|acceptance/test_(local_servers(?!.*ensemble)|serve_cass))",
     "groups for long": r"tests/qdo/faults/test_faults_long",
     "spark faults": r"tests/spark/faults/",

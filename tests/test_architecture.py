@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SOURCES = [path for room in ("bench", "tests") for path in sorted((ROOT / room).rglob("*.py"))]
 PRODUCT = {"queuey", "qdo", "deploy"}
 ALLOWED = {"tests/replacing.py", "tests/unit/test_messages.py"}
 """The one way that there is, and a test that fields cannot be set."""
@@ -152,7 +153,7 @@ def test_no_test_names_a_private_part_of_the_product_by_string() -> None:
     """A test replaces parts of the product by a seam or by ``tests.replacing``, so that renaming a part is enough."""
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for path in SOURCES
         if str(path.relative_to(ROOT)) not in ALLOWED
         for line in named_by_string(path.read_text("utf-8"))
     ]
@@ -228,7 +229,7 @@ def test_no_test_is_made_of_the_time_of_its_import() -> None:
     """A suite may run for an hour after it was collected, and its tests are the same in each of its processes."""
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for path in SOURCES
         for line in timed_at_import(path.read_text("utf-8"))
         if path.name != "__main__.py"
     ]

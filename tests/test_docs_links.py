@@ -119,7 +119,7 @@ def options() -> frozenset[str]:
 def words() -> frozenset[str]:
     """Every word of the sources, the benchmarks, the tables and the samples included."""
     sources = (
-        *(path for room in ("queuey", "qdo", "tests/bench", "deploy") for path in (ROOT / room).rglob("*.py")),
+        *(path for room in ("queuey", "qdo", "bench", "deploy") for path in (ROOT / room).rglob("*.py")),
         *(ROOT / "deploy").rglob("*.yaml"),
         *(ROOT / "cql").glob("*.cql"),
         ROOT / "pyproject.toml",

@@ -38,7 +38,9 @@ def pins() -> dict[str, Version]:
 
 def sources() -> list[Path]:
     """Every Python file of the project."""
-    return sorted(path for room in ("queuey", "qdo", "tests", "deploy") for path in (ROOT / room).rglob("*.py"))
+    return sorted(
+        path for room in ("queuey", "qdo", "bench", "tests", "deploy") for path in (ROOT / room).rglob("*.py")
+    )
 
 
 def test_constraints_are_plain_pins() -> None:

@@ -1,4 +1,1 @@
-"""Benchmarks: each figure beside what it is compared with, measured in the same run.
-
-``python -m tests.bench [names] [--quick] [--json FILE]``. The method is in docs/performance-sqlite.md.
-"""
+"""Tests of the benchmarks themselves."""

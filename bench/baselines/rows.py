@@ -1,0 +1,171 @@
+"""One process that inserts into SQLite or reads from it through apsw, with no service around it.
+
+``python -m bench.baselines.rows insert|read VARIANT FILE SECONDS``; prints rows a second. The variants do
+the same in different ways; the comparison is made with the fastest.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from bench.baselines import table
+from bench.load.traffic import bodies
+from queuey import ids
+
+ROWS = 100
+
+SLICE = (
+    "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND expires > ? ORDER BY ticks, low LIMIT 100"
+)
+SELECT = f"SELECT ticks, low, body {SLICE}"
+IN_SQL = f"""SELECT printf('%08x%04x1%03x', ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, ticks >> 48), low, ticks, body
+{SLICE}"""
+
+
+class Shown(msgspec.Struct, gc=False):
+    """A message as an answer shows it."""
+
+    message_id: str
+    timestamp: str
+    partition: int
+    body: str
+
+
+class Answer(msgspec.Struct, gc=False):
+    """An answer, as far as both sides have it."""
+
+    status: str
+    messages: list[Shown]
+
+
+def insert_many(connection: apsw.Connection) -> Callable[[int, list[str]], None]:
+    """Inserts with ``executemany``."""
+    sql = table.INSERT + "(?, ?, ?, ?, ?, NULL)"
+    low = ids.random_low()
+
+    def insert(tick: int, texts: list[str]) -> None:
+        expires = tick + table.TTL_TICKS
+        rows = [(table.QP, tick + n, low, expires + n, text) for n, text in enumerate(texts)]
+        connection.executemany(sql, rows)
+
+    return insert
+
+
+def insert_wide(connection: apsw.Connection) -> Callable[[int, list[str]], None]:
+    """Inserts with one statement of many rows."""
+    sql = table.INSERT + ", ".join(["(?, ?, ?, ?, ?, NULL)"] * ROWS)
+    low = ids.random_low()
+
+    def insert(tick: int, texts: list[str]) -> None:
+        expires = tick + table.TTL_TICKS
+        values: list[int | str] = []
+        for n, text in enumerate(texts):
+            values += (table.QP, tick + n, low, expires + n, text)
+        connection.execute(sql, values)
+
+    return insert
+
+
+INSERTS = {"executemany": insert_many, "one-statement": insert_wide}
+
+
+def insert_for(path: Path, variant: str, seconds: float) -> float:
+    """Commits 100 rows at a time and returns rows a second."""
+    connection = table.connect(path)
+    insert = INSERTS[variant](connection)
+    texts = [bodies(ROWS, seed=seed) for seed in range(10)]
+    tick = ids.now_ticks()
+    begin = now = time.perf_counter()
+    commits = 0
+    while now - begin < seconds:
+        connection.execute("BEGIN IMMEDIATE")
+        tick = max(ids.now_ticks(), tick + ROWS)
+        insert(tick, texts[commits % 10])
+        connection.execute("COMMIT")
+        commits += 1
+        now = time.perf_counter()
+    return commits * ROWS / (now - begin)
+
+
+def shown_in_python(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
+    """Reads a slice and formats ids and instants in Python."""
+    hexes, stamp = ids.to_hex, ids.timestamp_text
+    return [
+        Shown(hexes((ticks, low)), stamp(ticks), 1, body)
+        for ticks, low, body in connection.execute(SELECT, (qp, *start, ids.now_ticks()))
+    ]
+
+
+def shown_in_sql(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
+    """Reads a slice and lets SQLite format the ids; their constant second half is formatted once a slice."""
+    lows: dict[int, str] = {}
+    found = []
+    stamp = ids.timestamp_text
+    for head, low, ticks, body in connection.execute(IN_SQL, (qp, *start, ids.now_ticks())):
+        tail = lows.get(low)
+        if tail is None:
+            tail = lows[low] = ids.low_hex(low)
+        found.append(Shown(head + tail, stamp(ticks), 1, body))
+    return found
+
+
+def shown_with_halves(connection: apsw.Connection, qp: int, start: ids.Position) -> list[Shown]:
+    """Reads a slice and formats in Python what differs from row to row."""
+    lows: dict[int, str] = {}
+    found = []
+    epoch, second = ids.EPOCH_TICKS, ids.TICKS_PER_SECOND
+    for ticks, low, body in connection.execute(SELECT, (qp, *start, ids.now_ticks())):
+        tail = lows.get(low)
+        if tail is None:
+            tail = lows[low] = ids.low_hex(low)
+        text = f"{ticks:016x}"
+        whole, part = divmod(ticks - epoch, second)
+        found.append(Shown(f"{text[8:]}{text[4:8]}1{text[1:4]}{tail}", f"{whole}.{part:07d}", 1, body))
+    return found
+
+
+READS = {"python": shown_in_python, "sql": shown_in_sql, "halves": shown_with_halves}
+
+
+def read_for(path: Path, variant: str, seconds: float) -> float:
+    """Reads slices of 100 from random places, encodes each as JSON, and returns rows a second.
+
+    ``path`` may be the service's own file: the rows and the slices are then the very same.
+    """
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=20)
+    connection.execute("PRAGMA cache_size = -16384")
+    qp: int = connection.execute("SELECT queue_partition FROM messages LIMIT 1").fetchall()[0][0]  # type: ignore[assignment]
+    found: list[Any] = connection.execute("SELECT ticks, low FROM messages ORDER BY ticks").fetchall()
+    starts: list[ids.Position] = found[: max(1, len(found) - ROWS) : ROWS]
+    random.Random(2).shuffle(starts)
+    read, encode = READS[variant], msgspec.json.Encoder().encode
+    begin = now = time.perf_counter()
+    slices = rows = 0
+    while now - begin < seconds:
+        shown = read(connection, qp, starts[slices % len(starts)])
+        encode(Answer("ok", shown))
+        slices += 1
+        rows += len(shown)
+        now = time.perf_counter()
+    return rows / (now - begin)
+
+
+def main() -> None:
+    """Does what the command line says."""
+    action, variant, path, seconds = sys.argv[1:]
+    gc.freeze()
+    work = insert_for if action == "insert" else read_for
+    print(work(Path(path), variant, float(seconds)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""A plain Pyramid view that stores a message by ``session.execute``, as a good tutorial would write it.
+
+A prepared statement, JSON in and out by Pyramid's own means, ids by ``uuid.uuid1``. What the service does besides it
+leaves out, in its own favour: keys, limits, a catalogue, an order of ids that readers can rely on.
+
+Environment: ``BENCH_CASSANDRA``, see :class:`~bench.baselines.wide_rows.Address`.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyramid.config import Configurator
+from pyramid.request import Request
+
+from bench.baselines import wide_rows
+from queuey import ids
+
+
+def post(request: Request) -> dict[str, Any]:
+    """Stores the message of a request and answers with its id."""
+    (message,) = request.json_body["messages"]
+    key = uuid.uuid1()
+    values = (wide_rows.QUEUE, wide_rows.PARTITION, key, message["body"])
+    request.registry.cassandra.execute(request.registry.insert, values)
+    request.response.status_int = 201
+    stored = {"key": key.hex, "timestamp": ids.timestamp_text(key.time), "partition": wide_rows.PARTITION}
+    return {"status": "ok", "messages": [stored]}
+
+
+def make_app() -> Callable[..., Iterable[bytes]]:
+    """Assembles the application, with one session for all threads of the process."""
+    session = wide_rows.connect(wide_rows.Address.from_environment())
+    config = Configurator()
+    config.registry.cassandra = session
+    config.registry.insert = session.prepare(wide_rows.INSERT)
+    config.add_route("queue", "/v1/{application}/{queue}")
+    config.add_view(post, route_name="queue", request_method="POST", renderer="json")
+    made: Callable[..., Iterable[bytes]] = config.make_wsgi_app()
+    return made
+
+
+app = make_app() if "BENCH_CASSANDRA" in os.environ else None

@@ -1,0 +1,141 @@
+"""One process that writes batches of 100 rows to Cassandra or reads slices of 100, with no service around it.
+
+``python -m bench.baselines.slices insert|read CALLERS SECONDS``; prints rows a second and microseconds of its CPU
+a row. Every caller is a thread that waits for its answer; the comparison is made with the best number of them. Ids are
+counted up from the clock: ``uuid.uuid1`` alone would cost more than everything else.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from cassandra.cluster import Session
+from cassandra.query import BatchStatement, BatchType
+
+from bench.baselines import wide_rows
+from bench.load.traffic import bodies
+from queuey import ids
+
+ROWS = 100
+NODE = 0x8080_0123_4567_89AB
+VERSION = 1 << 76
+
+
+class Id:
+    """A version 1 UUID as far as the driver asks for it: making a ``uuid.UUID`` costs a sixth of the whole row."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self, ticks: int) -> None:
+        low, mid, high = ticks & 0xFFFFFFFF, ticks >> 32 & 0xFFFF, ticks >> 48
+        self.bytes = (low << 96 | mid << 80 | VERSION | high << 64 | NODE).to_bytes(16, "big")
+
+
+class Insert:
+    """Unlogged batches of one partition."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.session = session
+        self.statement = session.prepare(wide_rows.INSERT)
+        self.texts = [bodies(ROWS, seed=seed) for seed in range(10)]
+        self.ticks = itertools.count(ids.now_ticks() + number * (1 << 32), ROWS)
+        self.turn = itertools.cycle(self.texts)
+
+    def __call__(self) -> int:
+        """Writes one batch; returns its rows."""
+        statement, first = self.statement, next(self.ticks)
+        batch = BatchStatement(BatchType.UNLOGGED)
+        for tick, text in enumerate(next(self.turn), first):
+            batch.add(statement, (wide_rows.QUEUE, wide_rows.PARTITION, Id(tick), text))
+        self.session.execute(batch)
+        return ROWS
+
+
+class Read:
+    """Slices from places in random order; the rows are there, made by :func:`fill`."""
+
+    def __init__(self, session: Session, number: int) -> None:
+        self.session = session
+        self.statement = session.prepare(wide_rows.SELECT)
+        starts = [Id(tick) for tick in range(FIRST, FIRST + rows_there(session), ROWS)]
+        random.Random(number).shuffle(starts)
+        self.starts = itertools.cycle(starts)
+
+    def __call__(self) -> int:
+        """Reads one slice; returns its rows."""
+        values = (wide_rows.QUEUE + 1, wide_rows.PARTITION, next(self.starts), ROWS)
+        return len(self.session.execute(self.statement, values).all())
+
+
+FIRST = ids.seconds_to_ticks(1_700_000_000)
+"""The id of the first row to read; the others follow tick by tick."""
+WORK: dict[str, Callable[[Session, int], Callable[[], int]]] = {"insert": Insert, "read": Read}
+
+
+def rows_there(session: Session) -> int:
+    """Returns how many rows :func:`fill` has written."""
+    count = "SELECT count(*) FROM messages WHERE queue = %s AND partition = %s"
+    found: int = session.execute(count, (wide_rows.QUEUE + 1, wide_rows.PARTITION)).one()[0]
+    return found
+
+
+def fill(address: wide_rows.Address, count: int) -> None:
+    """Writes rows for reading."""
+    session = wide_rows.connect(address)
+    write(session, wide_rows.INSERT, (wide_rows.QUEUE + 1, wide_rows.PARTITION), FIRST, count)
+    session.cluster.shutdown()
+
+
+def write(session: Session, insert: str, key: tuple[int, int], first: int, count: int) -> None:
+    """Writes rows to one Cassandra partition, :data:`ROWS` at a time; their ids follow tick by tick."""
+    statement, texts = session.prepare(insert), bodies(1000)
+    for at in range(0, count, ROWS):
+        batch = BatchStatement(BatchType.UNLOGGED)
+        for n in range(at, at + ROWS):
+            batch.add(statement, (*key, Id(first + n), texts[n % 1000]))
+        session.execute(batch)
+
+
+def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seconds: float) -> tuple[float, float]:
+    """Lets the callers work side by side; returns rows a second and microseconds of CPU a row."""
+    session = wide_rows.connect(wide_rows.Address.from_environment())
+    calls = [work(session, number) for number in range(callers)]
+    for call in calls:
+        call()
+    done = [0] * callers
+
+    def loop(number: int) -> None:
+        call = calls[number]
+        while True:  # once at least, however late the thread begins
+            done[number] += call()
+            if time.perf_counter() >= until:
+                break
+
+    threads = [threading.Thread(target=loop, args=(number,)) for number in range(callers)]
+    gc.freeze()
+    began, spent = time.perf_counter(), time.process_time()
+    until = began + seconds
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows, cpu, claimed = sum(done), time.process_time() - spent, time.perf_counter() - began
+    session.cluster.shutdown()
+    return rows / claimed, cpu * 1e6 / rows
+
+
+def main() -> None:
+    """Does what the command line says."""
+    action, callers, seconds = sys.argv[1:]
+    print(json.dumps(repeat(WORK[action], int(callers), float(seconds))))
+
+
+if __name__ == "__main__":
+    main()

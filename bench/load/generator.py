@@ -1,0 +1,225 @@
+"""The load generator: a closed loop over keep-alive connections, in a process of its own.
+
+Run as ``python -m bench.load.generator``; reads one JSON plan from standard input and writes one JSON result.
+It uses raw non-blocking sockets, requests that were built beforehand and the least parsing that still checks every
+status and every length, so that one core of it saturates any server that is measured here. It imports nothing
+but the standard library: no interpreter lock, garbage or import of the measured side is shared.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import select
+import socket
+import sys
+import time
+from typing import Any, TypedDict
+
+COUNTER = b"#######"
+"""Seven marks in a request that stand for a number below the plan's ``numbered``, if that is not zero."""
+
+PATIENCE = 30_000_000_000
+"""Nanoseconds that a run waits for its first answer."""
+
+
+class Plan(TypedDict):
+    """What to send.
+
+    ``requests`` are whole HTTP/1.1 requests as latin-1 text, sent in turn. The measured phase begins after ``warm``
+    seconds and ends after ``seconds`` or, if ``count`` is not zero, with that many answers.
+    """
+
+    port: int
+    connections: int
+    requests: list[str]
+    status: int
+    warm: float
+    seconds: float
+    count: int
+    numbered: int
+
+
+class Result(TypedDict):
+    """What came back. Durations in milliseconds; ``total`` includes the warm-up, ``answers`` does not."""
+
+    answers: int
+    total: int
+    errors: int
+    error: str
+    seconds: float
+    received: int
+    p50: float
+    p90: float
+    p99: float
+    longest: float
+
+
+class BadAnswer(Exception):
+    """The server did not answer as it must; the run is void."""
+
+
+class Connection:
+    """One keep-alive connection and the answer it is waiting for."""
+
+    __slots__ = ("head", "left", "sent_at", "sock", "unsent")
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.settimeout(0)
+        self.head = b""
+        self.left = 0
+        self.sent_at = 0
+        self.unsent = b""
+
+
+class Generator:
+    """Drives all connections of a plan from one epoll loop."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.requests = [text.encode("latin-1") for text in plan["requests"]]
+        self.status = str(plan["status"]).encode()
+        self.epoll = select.epoll()
+        self.connections: dict[int, Connection] = {}
+        self.number = 0
+        self.errors = 0
+        self.error = ""
+        self.received = 0
+        self.latencies: list[int] = []
+
+    def run(self) -> Result:
+        """Sends until the plan is fulfilled and returns what was measured."""
+        for _ in range(self.plan["connections"]):
+            connection = Connection(self.plan["port"])
+            self.connections[connection.sock.fileno()] = connection
+            self.epoll.register(connection.sock.fileno(), select.EPOLLIN)
+        begin = time.perf_counter_ns()
+        for connection in self.connections.values():
+            self.send(connection)
+        warmed = self.turn(begin + int(self.plan["warm"] * 1e9), 0) if self.plan["warm"] else 0
+        self.latencies.clear()
+        self.received = 0
+        begin = time.perf_counter_ns()
+        answers = self.turn(begin + int(self.plan["seconds"] * 1e9), self.plan["count"], PATIENCE)
+        seconds = (time.perf_counter_ns() - begin) / 1e9
+        for connection in self.connections.values():
+            connection.sock.close()
+        return self.result(answers, warmed + answers, seconds)
+
+    def turn(self, until: int, count: int, patience: int = 0) -> int:
+        """Answers each answer with the next request until the clock or the count says stop; returns the answers.
+
+        After ``until``, it waits ``patience`` nanoseconds more for a first answer: a slow server has a low rate.
+        """
+        poll, connections, clock = self.epoll.poll, self.connections, time.perf_counter_ns
+        receive, send, latencies = self.receive, self.send, self.latencies
+        answers = 0
+        while True:
+            for descriptor, event in poll(0.05):
+                connection = connections[descriptor]
+                if event == select.EPOLLOUT:
+                    self.flush(connection)
+                elif receive(connection):
+                    latencies.append(clock() - connection.sent_at)
+                    answers += 1
+                    send(connection)
+            if (count and answers >= count) or self.errors:
+                return answers
+            if clock() >= until and (answers or clock() >= until + patience):
+                return answers
+
+    def send(self, connection: Connection) -> None:
+        """Sends the next request."""
+        request = self.requests[self.number % len(self.requests)]
+        if self.plan["numbered"]:
+            request = request.replace(COUNTER, b"%07d" % (self.number % self.plan["numbered"]))
+        self.number += 1
+        connection.sent_at = time.perf_counter_ns()
+        try:
+            sent = connection.sock.send(request)
+        except BlockingIOError:
+            sent = 0
+        if sent < len(request):
+            connection.unsent = request[sent:]
+            self.epoll.modify(connection.sock.fileno(), select.EPOLLOUT)
+
+    def flush(self, connection: Connection) -> None:
+        """Sends what the socket's buffer had no room for."""
+        connection.unsent = connection.unsent[connection.sock.send(connection.unsent) :]
+        if not connection.unsent:
+            self.epoll.modify(connection.sock.fileno(), select.EPOLLIN)
+
+    def receive(self, connection: Connection) -> bool:
+        """Takes what has arrived and tells whether the answer is complete."""
+        data = connection.sock.recv(262144)
+        self.received += len(data)
+        if connection.left:
+            connection.left -= len(data)
+            return connection.left == 0
+        data = connection.head + data if connection.head else data
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            if not data or len(data) > 65536:
+                raise BadAnswer(f"connection closed or no header: {data[:200]!r}")
+            connection.head = data
+            return False
+        connection.head = b""
+        if data[9:12] != self.status:
+            self.errors += 1
+            self.error = self.error or data[:600].decode("latin-1")
+        connection.left = end + 4 + body_length(data[:end]) - len(data)
+        return connection.left == 0
+
+    def result(self, answers: int, total: int, seconds: float) -> Result:
+        """Sorts the latencies and sums up."""
+        ordered = sorted(self.latencies) or [0]
+
+        def quantile(part: float) -> float:
+            return round(ordered[min(int(len(ordered) * part), len(ordered) - 1)] / 1e6, 3)
+
+        return {
+            "answers": answers,
+            "total": total,
+            "errors": self.errors,
+            "error": self.error,
+            "seconds": seconds,
+            "received": self.received,
+            "p50": quantile(0.5),
+            "p90": quantile(0.9),
+            "p99": quantile(0.99),
+            "longest": round(ordered[-1] / 1e6, 3),
+        }
+
+
+def body_length(head: bytes) -> int:
+    """Returns the Content-Length of an answer's head.
+
+    Raises:
+        BadAnswer: There is none.
+    """
+    at = head.lower().find(b"\r\ncontent-length:")
+    if at < 0 and head[9:12] == b"204":
+        return 0
+    if at < 0:
+        raise BadAnswer(f"no content length: {head!r}")
+    end = head.find(b"\r\n", at + 2)
+    return int(head[at + 17 : end if end > 0 else None])
+
+
+def main() -> None:
+    """Runs the plan on standard input."""
+    plan: Plan = json.load(sys.stdin)
+    gc.disable()
+    failure: dict[str, Any] = {}
+    try:
+        print(json.dumps(Generator(plan).run()))
+    except (BadAnswer, OSError, KeyError) as error:
+        failure = {"errors": 1, "error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(failure))
+    sys.exit(1 if failure else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""A caller with a single connection, which posts, reads and claims one message in turn, in a process of its own.
+
+Run as ``python -m bench.load.modest``; reads one JSON plan from standard input and writes the times of each job
+as JSON. A claim acknowledges what the one before it got. Any answer but success ends the run.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import socket
+import sys
+import time
+from typing import TypedDict
+
+from bench.load.generator import BadAnswer, body_length
+
+WARM = 0.3
+"""Seconds before the measured phase."""
+
+
+class ModestPlan(TypedDict):
+    """What to do: ``jobs`` are requests and the status of their answers, by name, done in turn for some ``seconds``.
+
+    The body of the job ``claim`` is its end, without its length: it is made from the receipts of the claim before.
+    """
+
+    port: int
+    seconds: float
+    jobs: dict[str, tuple[str, int]]
+
+
+class Times(TypedDict):
+    """Milliseconds a request of one job."""
+
+    answers: int
+    p50: float
+    p99: float
+    longest: float
+
+
+class Modest:
+    """One connection, and what it has measured."""
+
+    def __init__(self, plan: ModestPlan) -> None:
+        self.plan = plan
+        self.sock = socket.create_connection(("127.0.0.1", plan["port"]), timeout=60)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.receipts: list[str] = []
+        self.times: dict[str, list[int]] = {name: [] for name in plan["jobs"]}
+
+    def ask(self, request: bytes, status: int) -> str:
+        """Returns the body of the answer to a request."""
+        self.sock.sendall(request)
+        data = b""
+        while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + body_length(data[:end]):
+            piece = self.sock.recv(262144)
+            if not piece:
+                raise BadAnswer("connection closed")
+            data += piece
+        if int(data[9:12]) != status:
+            raise BadAnswer(data[:600].decode("latin-1"))
+        return data[end + 4 :].decode()
+
+    def turn(self) -> None:
+        """Does each job once."""
+        for name, (text, status) in self.plan["jobs"].items():
+            request = text
+            if name == "claim":
+                body = json.dumps({"acknowledge": self.receipts})
+                request = f"{text}Content-Length: {len(body)}\r\n\r\n{body}"
+            began = time.perf_counter_ns()
+            answer = self.ask(request.encode("latin-1"), status)
+            self.times[name].append(time.perf_counter_ns() - began)
+            if name == "claim":
+                self.receipts = re.findall('"receipt":"([^"]+)","deliveries"', answer)
+                if not self.receipts or '"superseded"' in answer:
+                    raise BadAnswer(answer[:600])
+
+    def run(self) -> dict[str, Times]:
+        """Does all jobs until the time is over."""
+        warm = time.monotonic() + WARM
+        while time.monotonic() < warm:
+            self.turn()
+        for times in self.times.values():
+            times.clear()
+        until = time.monotonic() + self.plan["seconds"]
+        while not all(self.times.values()) or time.monotonic() < until:
+            self.turn()
+        self.sock.close()
+        return {name: summed_up(sorted(times)) for name, times in self.times.items()}
+
+
+def summed_up(ordered: list[int]) -> Times:
+    """Returns what is told of some times in nanoseconds."""
+    at = [ordered[min(int(len(ordered) * part), len(ordered) - 1)] / 1e6 for part in (0.5, 0.99, 1)]
+    return {"answers": len(ordered), "p50": at[0], "p99": at[1], "longest": at[2]}
+
+
+def main() -> None:
+    """Carries out the plan on standard input."""
+    plan: ModestPlan = json.load(sys.stdin)
+    gc.disable()
+    try:
+        print(json.dumps(Modest(plan).run()))
+    except (BadAnswer, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Requests for the load generator, and what one run of it gives."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from bench.harness import Void
+from bench.load import generator as load
+from bench.results import Row
+from bench.started.processes import Process
+
+KEY = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+"""The API key of every server that is started here; it opens nothing else."""
+
+BODY_BYTES = 200
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run against one server.
+
+    Attributes:
+        rate: Messages a second.
+        p50, p99, longest: Milliseconds a request.
+        cpu: Microseconds of the server's CPU a message, warm-up included.
+        backend: The same of the servers behind it; None if there are none, or nobody asked.
+        answers: Requests answered in the measured phase.
+        size: Bytes of an answer, header included, in the mean.
+    """
+
+    rate: float
+    p50: float
+    p99: float
+    longest: float
+    cpu: float
+    answers: int
+    size: float
+    backend: float | None = None
+
+
+class Metered(Protocol):
+    """Processes whose CPU can be read."""
+
+    def cpu_seconds(self) -> float:
+        """Returns user and system time spent so far."""
+
+
+def bodies(count: int, *, size: int = BODY_BYTES, seed: int = 1) -> list[str]:
+    """Returns different message bodies of ``size`` characters of base64, so that nothing depends on one of them."""
+    rng = random.Random(seed)
+    return [base64.b64encode(rng.randbytes(size)).decode()[:size] for _ in range(count)]
+
+
+def request(method: str, path: str, body: str = "", headers: Mapping[str, str] | None = None) -> str:
+    """Returns a whole HTTP/1.1 request as the generator takes it."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Application {KEY}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    if method in {"POST", "PUT"}:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", body])
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is sent in turn, and what every answer must be.
+
+    Attributes:
+        requests: See :func:`request`.
+        status: Of every answer.
+        messages: How many a request carries or gets.
+        numbered: If not zero, :data:`load.COUNTER` is replaced by the request's number modulo this.
+    """
+
+    requests: Sequence[str]
+    status: int
+    messages: int = 1
+    numbered: int = 0
+
+
+def posts_of_one(path: str, messages: Sequence[str]) -> Job:
+    """Returns a POST for each message, as text."""
+    return Job([request("POST", path, message, {"Content-Type": "text/plain"}) for message in messages], 201)
+
+
+def gets(paths: Sequence[str], messages: int = 1) -> Job:
+    """Returns a GET of each path, which gives so many messages."""
+    return Job([request("GET", path) for path in paths], 200, messages)
+
+
+def posts_of_many(path: str, messages: Sequence[str], batch: int) -> Job:
+    """Returns JSON batches of ``batch`` messages each."""
+    requests = [
+        request(
+            "POST",
+            path,
+            json.dumps({"messages": [{"body": body} for body in messages[at : at + batch]]}),
+            {"Content-Type": "application/json"},
+        )
+        for at in range(0, len(messages), batch)
+    ]
+    return Job(requests, 201, batch)
+
+
+def run(
+    server: Process,
+    job: Job,
+    *,
+    seconds: float,
+    connections: int = 64,
+    warm: float = 0.3,
+    count: int = 0,
+    backend: Metered | None = None,
+) -> Sample:
+    """Lets the generator, a process of its own, do a job.
+
+    Args:
+        server: Where to send; its CPU is read before and after.
+        job: What to send.
+        seconds: How long at most.
+        connections: Kept open, each with one request on its way.
+        warm: Seconds before the measured phase.
+        count: If not zero, the run ends with that many answers.
+        backend: Whose CPU to read as well.
+
+    Raises:
+        Void: An answer had another status, or none came.
+    """
+    plan: load.Plan = {
+        "port": server.port,
+        "connections": connections,
+        "requests": list(job.requests),
+        "status": job.status,
+        "warm": warm,
+        "seconds": seconds,
+        "count": count,
+        "numbered": job.numbered,
+    }
+    before = server.cpu_seconds()
+    behind = 0.0 if backend is None else backend.cpu_seconds()
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.load.generator"],
+        input=json.dumps(plan),
+        capture_output=True,
+        text=True,
+        timeout=seconds + warm + 60,
+        check=False,
+    )
+    cpu = server.cpu_seconds() - before
+    behind = 0.0 if backend is None else backend.cpu_seconds() - behind
+    result: load.Result = json.loads(done.stdout or '{"errors": 1}')
+    if result["errors"] or not result["answers"]:
+        raise Void(f"{server.name}: {result.get('error') or done.stderr or 'no answers'}\n{server.log_tail()}")
+    messages = result["total"] * job.messages
+    return Sample(
+        rate=result["answers"] * job.messages / result["seconds"],
+        p50=result["p50"],
+        p99=result["p99"],
+        longest=result["longest"],
+        cpu=cpu * 1e6 / messages,
+        answers=result["answers"],
+        size=result["received"] / result["answers"],
+        backend=None if backend is None else behind * 1e6 / messages,
+    )
+
+
+def row(name: str, samples: Sequence[Sample], unit: str = "messages/s") -> Row:
+    """Sums up the runs of one side."""
+    medians = {
+        "p50 ms": statistics.median(sample.p50 for sample in samples),
+        "p99 ms": statistics.median(sample.p99 for sample in samples),
+        "server CPU us/message": statistics.median(sample.cpu for sample in samples),
+    }
+    details = {name: value for name, value in medians.items() if value}
+    behind = [sample.backend for sample in samples if sample.backend is not None]
+    if behind:
+        details["behind it us/message"] = statistics.median(behind)
+    return Row(name, [sample.rate for sample in samples], unit, details)
+
+
+def rates(samples: Sequence[Sample]) -> list[float]:
+    """Returns the messages a second of each run."""
+    return [sample.rate for sample in samples]

@@ -1,0 +1,216 @@
+"""The service of this tree beside that of another one, an earlier commit above all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bench.harness import Bench, Skip, Void, measure
+from bench.load import traffic
+from bench.load.traffic import Job, Metered, Sample
+from bench.measures import claims
+from bench.measures.claims import CLIENTS, Supply
+from bench.results import Report, Row, Verdict, paired
+from bench.started import nodes, on_cassandra, service
+from bench.started.processes import ROOT, Process, commit, inherited, package
+from queuey.client import Client
+
+BEFORE = "BENCH_BEFORE"
+"""The environment variable that names the other tree: ``git worktree add ../before COMMIT`` makes one."""
+NAMES = ("now", "before")
+GOAL = 0.97
+"""The rate that must remain, as a part of the rate of before."""
+READ, JOBS, BACKLOG = "read", "jobs", "backlog"
+BATCH = 100
+PARTITIONS = 8
+"""Of the queues that are claimed from, on Cassandra; one on SQLite."""
+CLAIMERS = 4
+"""Clients that claim 100 messages at a time."""
+CLAIMED_FOR = 3600
+"""Seconds: longer than a round."""
+HORIZON = 5.5
+"""Seconds after which ranges of a queue on Cassandra show what is stored; a little more than the default read delay."""
+PREPARE = """
+import importlib, pathlib, sys, types
+package, directory, keyspace, port, *hosts = sys.argv[1:]
+try:
+    service = importlib.import_module(f"{package}.started.service")
+except ModuleNotFoundError:  # commits that have no such folder
+    service = importlib.import_module(f"{package}.service")
+if hosts:
+    nodes, on_cassandra = (importlib.import_module(f"{package}.started.{name}") for name in ("nodes", "on_cassandra"))
+    found = nodes.Nodes(types.SimpleNamespace(contact_points=hosts, port=int(port)))
+    store = on_cassandra.prepare(found, keyspace, ())
+else:
+    store = service.prepare(pathlib.Path(directory), ())
+store.close()
+"""
+
+
+def trees() -> dict[str, Path]:
+    """Returns this tree and the other one.
+
+    Raises:
+        Skip: No other tree is named.
+    """
+    path = os.environ.get(BEFORE)
+    if not path:
+        raise Skip(f"set {BEFORE} to the path of another tree of the project (git worktree add ../before COMMIT)")
+    return dict(zip(NAMES, (ROOT, Path(path).absolute()), strict=True))
+
+
+@measure("before", "The service of this tree over that of another one, whose path is in BENCH_BEFORE")
+def before(bench: Bench) -> Report:
+    """Both serve at the same time, each its own data, and are asked in turns."""
+    with contextlib.ExitStack() as stack:
+        sides: dict[str, Side] = {}
+        for name, tree in trees().items():
+            directory = bench.fresh(name)
+            _prepare(tree, directory)
+            server = service.serve(directory, environment={"PYTHONPATH": str(tree)})
+            sides[name] = Side(bench, stack.enter_context(server))
+        return _compared(bench, sides, (8, 64))
+
+
+@measure("cassandra-before", "The same on Cassandra: one node, a keyspace for each tree")
+def before_on_cassandra(bench: Bench) -> Report:
+    """Reads begin at random places; claims are also made of a backlog, whose messages are all below the horizon."""
+    both = trees()
+    with contextlib.ExitStack() as stack:
+        cassandra = stack.enter_context(nodes.cassandra(bench))
+        sides: dict[str, Side] = {}
+        for name, tree in both.items():
+            directory = bench.fresh(name)
+            _prepare(tree, directory, name, cassandra)
+            server = on_cassandra.serve(cassandra, directory, keyspace=name, environment={"PYTHONPATH": str(tree)})
+            sides[name] = Side(bench, stack.enter_context(server), PARTITIONS, cassandra)
+        return _compared(bench, sides, (1, 64))
+
+
+def _prepare(tree: Path, directory: Path, keyspace: str = "", cassandra: nodes.Nodes | None = None) -> None:
+    """Has a tree make its own store: the tables of two trees may differ."""
+    where = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]
+    subprocess.run(
+        [sys.executable, "-c", PREPARE, package(tree), str(directory), keyspace, *(where or ["0"])],
+        cwd=tree,
+        env=inherited() | {"PYTHONPATH": str(tree)},
+        check=True,
+    )
+
+
+class Side:
+    """A running service and the work that it is given: all of it over HTTP, so that both sides get the same."""
+
+    def __init__(self, bench: Bench, server: Process, partitions: int = 1, backend: Metered | None = None) -> None:
+        self._server = server
+        self._backend = backend
+        self._seconds = bench.pick(4, 0.3)
+        self._singles, self._hundreds = bench.size(4_000, 300), bench.size(40_000, 2_000)
+        self.rounds = bench.size(9, 1)
+        with self._client() as client:
+            client.create_queue("bench")
+            client.create_queue(READ)
+            for queue in (JOBS, BACKLOG):
+                client.create_queue(queue, partitions=partitions)
+        stored = self._fill(READ, bench.size(20_000, 2_000))
+        self._places = stored[:-BATCH:BATCH]
+        self._supply = Supply(partial(self._fill, JOBS))
+        if backend is not None:
+            self._fill(BACKLOG, self._hundreds * (self.rounds + 2))
+
+    def jobs(self, connections: tuple[int, ...]) -> dict[str, Callable[[], Sample]]:
+        """Returns what the two sides are compared by."""
+        of_one = [f"{service.BASE}/{READ}?limit=1&since={place}" for place in self._places]
+        of_many = [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in self._places]
+        asked: dict[str, Job] = {
+            "POST of 1": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
+            "GET of 1": traffic.gets(of_one),
+            f"GET of {BATCH}": traffic.gets(of_many, BATCH),
+        }
+        found: dict[str, Callable[[], Sample]] = {
+            f"{what}, {count} connection(s)": partial(
+                traffic.run, self._server, job, seconds=self._seconds, connections=count, backend=self._backend
+            )
+            for what, job in asked.items()
+            for count in connections
+        }
+        cycles = partial(claims.run, self._server, backend=self._backend)
+        single = partial(cycles, count=self._singles, limit=1, connections=CLIENTS, queue=JOBS)
+        many = partial(cycles, count=self._hundreds, limit=BATCH, connections=CLAIMERS)
+        claimed = self._supply.claimed_by
+        found["claims of 1 and their acknowledgement"] = partial(claimed, single, self._singles)
+        found["the same in one request"] = partial(claimed, partial(single, joined=True), self._singles)
+        found[f"claims of {BATCH} and their acknowledgement"] = partial(
+            claimed, partial(many, queue=JOBS), self._hundreds
+        )
+        if self._backend is not None:
+            found[f"claims of {BATCH} of a backlog"] = partial(many, queue=BACKLOG)
+        found["acknowledgements of 1"] = self._acknowledged
+        return found
+
+    def _client(self) -> Client:
+        return Client(f"http://127.0.0.1:{self._server.port}", key=traffic.KEY, application=service.APPLICATION)
+
+    def _fill(self, queue: str, count: int) -> list[str]:
+        texts = traffic.bodies(1000)
+        with self._client() as client:
+            return [stored.id for stored in client.send_many(queue, [texts[n % len(texts)] for n in range(count)])]
+
+    def _acknowledged(self) -> Sample:
+        """Acknowledges, one a request, what was claimed before the time is taken."""
+        count = self._singles + CLIENTS  # Each connection may send one more than is counted.
+        self._fill(JOBS, count)
+        receipts: list[str] = []
+        with self._client() as client:
+            while len(receipts) < count:
+                found = client.job_queue(JOBS).receive(min(1000, count - len(receipts)), ttl=CLAIMED_FOR, wait=10)
+                if not found:
+                    raise Void(f"{self._server.name}: only {len(receipts)} of {count} messages could be claimed")
+                receipts += (job.receipt for job in found)
+        settle = claims.dialect(1, JOBS)
+        bodies = [f'{settle["before"]}"{receipt}"{settle["after"]}' for receipt in receipts]
+        job = Job([f"{settle['settle']}{len(body)}\r\n\r\n{body}" for body in bodies], 200)
+        return traffic.run(
+            self._server,
+            job,
+            seconds=60,
+            connections=CLIENTS,
+            warm=0,
+            count=self._singles,
+            backend=self._backend,
+        )
+
+
+def _compared(bench: Bench, sides: dict[str, Side], connections: tuple[int, ...]) -> Report:
+    """Compares job by job. An earlier commit may fail where this one must not: such a round has the rate 0."""
+    jobs = {name: side.jobs(connections) for name, side in sides.items()}
+    time.sleep(HORIZON)
+    rows: list[Row] = []
+    notes = [f"{name}: commit {commit(tree)}" for name, tree in trees().items()]
+    verdicts: list[Verdict] = []
+    for what in jobs["now"]:
+        calls: dict[str, Callable[[], Sample]] = {
+            "now": jobs["now"][what],
+            "before": partial(_tried, jobs["before"][what], what, notes),
+        }
+        bench.say(what)
+        bench.interleave(calls, 1)
+        samples = bench.interleave(calls, sides["now"].rounds)
+        rows += [traffic.row(f"{what}, {name}", samples[name]) for name in NAMES]
+        rates = paired(*(traffic.rates(samples[name]) for name in NAMES))
+        verdicts.append(Verdict(f"{what}: rate now / before", rates, goal=GOAL))
+    return Report("", "", rows, verdicts, notes)
+
+
+def _tried(run: Callable[[], Sample], what: str, notes: list[str]) -> Sample:
+    try:
+        return run()
+    except Void as error:
+        notes.append(f"{what}, before: {str(error).splitlines()[0]}")
+        return Sample(rate=0, p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)

@@ -1,0 +1,187 @@
+"""Claims on Cassandra: against a lightweight transaction for each message, an SQS in memory, and themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from bench.baselines import elasticmq, wide_rows
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.load.traffic import Sample
+from bench.measures.claims import CLIENTS, Supply, cycle, run, ways
+from bench.results import Report, Verdict, paired
+from bench.started import nodes, on_cassandra, service
+from bench.started.nodes import Nodes
+from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.storage import Store
+
+WARM = 8
+"""Rounds before those that count: a JVM compiles for so long. The same claims cost a node half as much afterwards."""
+QUEUE = "jobs"
+
+
+@measure("cassandra-claim1", "Claims of one message and their acknowledgement, against a transaction for each message")
+def claim1(bench: Bench) -> Report:
+    """The baseline is the raw driver, and only claims; beside it, one that does the whole job.
+
+    All have eight partitions. A message takes two requests, or one that acknowledges it and claims the next one.
+    """
+    with nodes.cassandra(bench) as cassandra:
+        wide_rows.prepare(cassandra.address)
+        with (
+            contextlib.closing(on_cassandra.prepare(cassandra)) as store,
+            on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+        ):
+            queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
+            baseline = partial(transactions, cassandra, bench.pick(4, 0.5))
+            supply = Supply(partial(fill, store, queue))
+            calls: dict[str, Callable[[], Sample]] = {
+                f"queuey{way}": partial(supply.claimed_by, cycles, count)
+                for way, (count, cycles) in ways(bench, server, QUEUE, cassandra).items()
+            }
+            calls["read, claimed and deleted each"] = partial(baseline, "jobs")
+            calls["a transaction each"] = partial(baseline, "claims")
+            bench.interleave(calls, bench.size(WARM, 1))
+            samples = bench.interleave(calls, bench.size(5, 1))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {wide_rows.PARTITIONS} partitions; messages a second."]
+    *ours, whole, each = samples.items()
+    verdicts = against_last(dict([*ours, each]), goal=5, aim=10) + against_last(dict([*ours, whole]))
+    return Report("cassandra-claim1", "", rows, verdicts, notes)
+
+
+@measure(
+    "cassandra-claim100",
+    f"Claims of 100 messages and their acknowledgement, against ElasticMQ {elasticmq.VERSION} in batches of 10",
+)
+def claim100(bench: Bench) -> Report:
+    """The baseline receives and deletes as many as SQS takes in one call, in memory; both over HTTP.
+
+    Messages that are claimed before the read delay is over are read a second time. Those of a backlog are not.
+    """
+    count = bench.size(40_000, 1_000)
+    texts = traffic.bodies(1000) * (count // 1000)
+    with (
+        nodes.cassandra(bench) as cassandra,
+        elasticmq.serve(bench.fresh("elasticmq")) as other,
+        contextlib.closing(on_cassandra.prepare(cassandra)) as store,
+        on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+    ):
+        cycles = partial(run, server, count=count, limit=100, connections=4, queue=QUEUE, backend=cassandra)
+        queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
+
+        def receives() -> Sample:
+            elasticmq.fill(other, texts)
+            return cycle(other, elasticmq.receives(), count, 4)
+
+        def backlog() -> Sample:
+            on_cassandra.let_appear(store, queue)
+            return cycles()
+
+        calls: dict[str, Callable[[], Sample]] = {
+            "queuey, limit 100": partial(filled, store, queue, cycles, count),
+            "queuey, limit 100, a backlog": partial(filled, store, queue, backlog, count),
+            "elasticmq, json, 10": receives,
+        }
+        bench.interleave(calls, bench.size(WARM, 1))
+        samples = bench.interleave(calls, bench.size(5, 1))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"4 clients, {traffic.BODY_BYTES} B bodies; {wide_rows.PARTITIONS} partitions; messages a second."]
+    return Report("cassandra-claim100", "", rows, against_last(samples, goal=1, aim=2), notes)
+
+
+@measure("cassandra-hot", "Claims of one message from one partition: four processes of the service against one")
+def hot(bench: Bench) -> Report:
+    """The processes share the queue's log, and know nothing of each other."""
+    count = bench.size(4_000, 200)
+    with contextlib.ExitStack() as stack:
+        cassandra = stack.enter_context(nodes.cassandra(bench))
+        store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
+        calls: dict[str, Callable[[], Sample]] = {}
+        for workers in (1, 4):
+            server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), workers=workers))
+            name = f"hot-{workers}"
+            queue, _ = store.create_queue(service.APPLICATION, name, QueueSpec())
+            cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=name)
+            calls[f"{workers} process(es)"] = partial(filled, store, queue, cycles, count)
+        bench.interleave(calls, 1)
+        samples = bench.interleave(calls, bench.size(5, 1))
+    one, four = (traffic.rates(samples[name]) for name in calls)
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    verdict = Verdict("four processes / one", paired(four, one), goal=0.5, aim=1)
+    notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, one partition; messages a second."]
+    return Report("cassandra-hot", "", rows, [verdict], notes)
+
+
+@measure("cassandra-dedup100", "Claims of 100 messages of a dedup queue on Cassandra, against a plain queue")
+def dedup100(bench: Bench) -> Report:
+    """All bodies differ, and all messages wait before the first is claimed, so covers are written and asked for."""
+    count, numbers = bench.size(40_000, 1_000), itertools.count()
+    with (
+        nodes.cassandra(bench) as cassandra,
+        contextlib.closing(on_cassandra.prepare(cassandra)) as store,
+        on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+    ):
+
+        def of_new_queue(kind: str) -> Sample:
+            queue, _ = store.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
+            for at in range(0, count, 1000):
+                service.fill(store, queue, [f"{at}/{text}" for text in traffic.bodies(min(1000, count - at))], 1000)
+            on_cassandra.let_appear(store, queue)
+            return run(server, count=count, limit=100, connections=4, queue=queue.name, backend=cassandra)
+
+        calls = {kind: partial(of_new_queue, kind) for kind in ("dedup", "plain")}
+        bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
+        samples = bench.interleave(calls, bench.size(5, 1))
+    ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
+    return Report("cassandra-dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
+
+
+def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
+    """Puts as many messages into all partitions of a queue as are about to be claimed."""
+    fill(store, queue, count)
+    return more()
+
+
+def fill(store: Store, queue: Queue, count: int) -> None:
+    """Puts so many messages into all partitions of a queue."""
+    texts = traffic.bodies(1000)
+    for at in range(0, count, len(texts)):
+        some = min(len(texts), count - at)
+        new = [NewMessage(texts[n], 1 + n % queue.partitions, service.THREE_DAYS) for n in range(some)]
+        store.append(queue, new)
+
+
+def against_last(
+    samples: Mapping[str, list[Sample]], goal: float | None = None, aim: float | None = None
+) -> list[Verdict]:
+    """Compares the rates of every side but the last with those of the last one."""
+    *ours, theirs = samples
+    return [
+        Verdict(f"{name} / {theirs}", paired(*map(traffic.rates, (samples[name], samples[theirs]))), goal=goal, aim=aim)
+        for name in ours
+    ]
+
+
+def transactions(cassandra: Nodes, seconds: float, form: str) -> Sample:
+    """Runs a form of the baseline in a process of its own."""
+    command = [sys.executable, "-m", "bench.baselines.transactions", form, str(seconds), str(CLIENTS)]
+    behind, before = cassandra.cpu_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=cassandra.environment()
+    )
+    if done.returncode:
+        raise Void(f"transactions: {done.stderr}")
+    after, rate = resource.getrusage(resource.RUSAGE_CHILDREN), float(done.stdout)
+    own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    each = 1e6 / (rate * seconds)
+    backend = (cassandra.cpu_seconds() - behind) * each
+    return Sample(rate=rate, p50=0, p99=0, longest=0, cpu=own * each, answers=0, size=0, backend=backend)

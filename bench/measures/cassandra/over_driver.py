@@ -1,0 +1,95 @@
+"""Bulk reads and loads on Cassandra, against the driver alone: what Spark's tasks are made of."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+from bench import bulk_side
+from bench.baselines import arrow_rows, slices, wide_rows
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.load.traffic import Sample
+from bench.measures.over_http import fastest
+from bench.results import Report, Row, Verdict, paired
+from bench.started import nodes, on_cassandra, service
+from bench.started.nodes import Nodes
+
+FETCH = (5_000, 10_000, 20_000)
+BATCHES = (50, 100)
+
+
+@measure("spark-raw", "A partition of Cassandra into Arrow: scan_arrow, scan, and the driver with its NumPy decoder")
+def read(bench: Bench) -> Report:
+    """Every side is a process of its own that has read everything once before."""
+    count = bench.size(300_000, 5_000)
+    with nodes.cassandra(bench) as cassandra:
+        wide_rows.prepare(cassandra.address)
+        slices.fill(cassandra.address, count)
+        store = on_cassandra.prepare(cassandra)
+        store.load(store.queue(service.APPLICATION, "bench"), bulk_side.made(count))
+        store.close()
+        url = cassandra.url(on_cassandra.KEYSPACE)
+        sides = {f"driver, pages of {rows:,}": partial(run, cassandra, arrow_rows, "read", rows) for rows in FETCH}
+        sides |= {
+            "queuey, scan_arrow": partial(run, cassandra, bulk_side, "arrow", url),
+            "queuey, scan": partial(run, cassandra, bulk_side, "messages", url),
+        }
+        samples = bench.interleave(sides, bench.size(7, 1))
+    return compared(samples, {"queuey, scan_arrow": (0.6, 1.0), "queuey, scan": (None, None)}, count)
+
+
+@measure("spark-raw-write", "Messages with given ids into Cassandra: load, and the driver's batches of one partition")
+def write(bench: Bench) -> Report:
+    """The driver's rows have neither ends nor metadata, and nothing is looked up for them."""
+    count = bench.size(300_000, 5_000)
+    with nodes.cassandra(bench) as cassandra:
+        wide_rows.prepare(cassandra.address)
+        on_cassandra.prepare(cassandra).close()
+        url = cassandra.url(on_cassandra.KEYSPACE)
+        sides = {
+            f"driver, batches of {rows}": partial(run, cassandra, arrow_rows, "write", count, rows) for rows in BATCHES
+        }
+        sides["queuey, load"] = partial(run, cassandra, bulk_side, "load", url, count)
+        samples = bench.interleave(sides, bench.size(5, 1))
+    return compared(samples, {"queuey, load": (0.85, None)}, count)
+
+
+def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
+    """Runs one side in a process of its own.
+
+    Raises:
+        Void: It failed.
+    """
+    name: str = module.__name__  # type: ignore[attr-defined]
+    done = subprocess.run(
+        [sys.executable, "-m", name, *map(str, arguments)],
+        env=cassandra.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        raise Void(f"{name} {arguments}: {done.stderr}")
+    rate, cpu = json.loads(done.stdout)
+    return Sample(rate=rate, p50=0, p99=0, longest=0, cpu=cpu, answers=0, size=0)
+
+
+def compared(
+    samples: dict[str, list[Sample]], asked: dict[str, tuple[float | None, float | None]], count: int
+) -> Report:
+    """Reports our sides over the fastest of the driver's."""
+    best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
+    under = traffic.rates(samples[best])
+    rows = [
+        Row(name, traffic.rates(runs), "rows/s", {"its CPU us/row": sorted(one.cpu for one in runs)[len(runs) // 2]})
+        for name, runs in samples.items()
+    ]
+    verdicts = [
+        Verdict(f"{name} / {best}", paired(traffic.rates(samples[name]), under), goal=goal, aim=aim)
+        for name, (goal, aim) in asked.items()
+    ]
+    return Report("", "", rows, verdicts, [f"{count:,} rows of {traffic.BODY_BYTES} B, one node."])

@@ -1,0 +1,265 @@
+"""Messages in and out over HTTP with Cassandra behind, against the same work without the service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from bench.baselines import elasticmq, slices, wide_rows
+from bench.harness import Bench, Void, measure
+from bench.load import traffic, wrk
+from bench.load.traffic import Job, Sample
+from bench.load.wrk import BY_WRK
+from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE, check_slice, fastest
+from bench.measures.peers import Asked, beside
+from bench.results import Report, Row, Verdict, paired
+from bench.started import nodes, on_cassandra, processes, service
+from bench.started.nodes import Nodes
+
+VIEW = "bench.baselines.session_execute:app"
+WARM_SECONDS = 5.0
+"""For each side, before anything is measured: Cassandra's JVM compiles meanwhile."""
+CALLERS = (1, 2, 4, 8)
+
+
+class Means(NamedTuple):
+    """What a server of either side is given."""
+
+    workers: int
+    threads: int
+
+    @property
+    def text(self) -> str:
+        """As the tables show it."""
+        return f"{self.workers} x {self.threads} threads"
+
+
+EQUAL_MEANS = (Means(1, service.THREADS), Means(1, CONNECTIONS), Means(2, CONNECTIONS // 2))
+"""The service's default; a thread a connection, as a view that blocks is often given; the same in two processes."""
+
+
+def warm(bench: Bench, server: processes.Process, job: Job, connections: int = CONNECTIONS) -> None:
+    """Lets a side run before it is measured."""
+    traffic.run(server, job, seconds=bench.pick(WARM_SECONDS, 0.3), connections=connections)
+
+
+@measure("cassandra-post1", "POST of one message on Cassandra, against a plain view that calls session.execute")
+def post1(bench: Bench) -> Report:
+    """Acknowledged before the fsync, as Cassandra does by default."""
+    with nodes.cassandra(bench) as cassandra:
+        return against_view(bench, cassandra, goal=2, aim=4)
+
+
+@measure("cassandra-post1-fsync", "The same with commitlog_sync: batch, an fsync before every acknowledgement")
+def post1_fsync(bench: Bench) -> Report:
+    """Another node, started with that setting."""
+    with nodes.cassandra(bench, sync="batch") as cassandra:
+        return against_view(bench, cassandra, goal=3, aim=5)
+
+
+def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> Report:
+    """Compares at equal workers and threads; the view is sent JSON, the service plain text and, once, the same JSON."""
+    texts = traffic.bodies(64)
+    plain, as_json = traffic.posts_of_one(QUEUE, texts), traffic.posts_of_many(QUEUE, texts, 1)
+    wide_rows.prepare(cassandra.address)
+    on_cassandra.prepare(cassandra).close()
+    environment = {"BENCH_CASSANDRA": cassandra.address.text}
+    seconds = bench.pick(2.5, 0.3)
+    with contextlib.ExitStack() as stack:
+        sides: dict[str, tuple[processes.Process, Job]] = {}
+        for means in EQUAL_MEANS:
+            serving = on_cassandra.serve(cassandra, bench.fresh("queuey"), threads=means.threads, workers=means.workers)
+            server = stack.enter_context(serving)
+            sides[f"queuey, {means.text}"] = server, plain
+            if means == EQUAL_MEANS[0]:
+                sides[f"queuey, {means.text}, JSON"] = server, as_json
+            view = processes.granian(
+                VIEW, bench.fresh("view"), threads=means.threads, workers=means.workers, environment=environment
+            )
+            sides[f"view, {means.text}"] = stack.enter_context(view), as_json
+        for server, job in sides.values():
+            warm(bench, server, job)
+        run = partial(traffic.run, seconds=seconds, backend=cassandra)
+        calls = {name: partial(run, server, job) for name, (server, job) in sides.items()}
+        if wrk.PATH is not None:
+            calls |= {name + BY_WRK: partial(wrk.run, *side, seconds=seconds) for name, side in sides.items()}
+        samples = bench.interleave(calls, bench.size(5, 1))
+    verdicts = equals(samples, "", goal, aim)
+    if wrk.PATH is not None:
+        verdicts += equals(samples, BY_WRK, goal, aim)
+    note = f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies; workers x threads of each side as its name says."
+    return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, [note])
+
+
+def equals(samples: dict[str, list[Sample]], generator: str, goal: float, aim: float) -> list[Verdict]:
+    """Compares, for one generator, sides of equal means, and the service as it is by default with the view's best."""
+    rates = {name: traffic.rates(runs) for name, runs in samples.items()}
+    verdicts = []
+    for means in EQUAL_MEANS:
+        ratios = paired(rates[f"queuey, {means.text}{generator}"], rates[f"view, {means.text}{generator}"])
+        verdicts.append(Verdict(f"{means.text} each: queuey / view{generator}", ratios, goal=goal, aim=aim))
+    default = EQUAL_MEANS[0].text
+    best = fastest(
+        {f"view, {means.text}{generator}": samples[f"view, {means.text}{generator}"] for means in EQUAL_MEANS}
+    )
+    by_default = (f"queuey, {default}, JSON{generator}", f"queuey, {default}{generator}")
+    return verdicts + [Verdict(f"{ours} / {best}", paired(rates[ours], rates[best])) for ours in by_default]
+
+
+@measure("cassandra-post100", "POST of 100 messages on Cassandra, against one process that writes batches of 100 rows")
+def post100(bench: Bench) -> Report:
+    """The baseline has neither HTTP nor JSON to do; its best number of callers counts."""
+    job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
+    seconds = bench.pick(2, 0.3)
+    with nodes.cassandra(bench) as cassandra:
+        wide_rows.prepare(cassandra.address)
+        on_cassandra.prepare(cassandra).close()
+        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+            warm(bench, server, job)
+            raw(cassandra, "insert", 2, bench.pick(WARM_SECONDS, 0.3))
+            calls = over_http(cassandra, server, job, seconds, (1, 4, CONNECTIONS))
+            calls |= {raw_name(n): partial(raw, cassandra, "insert", n, seconds) for n in CALLERS}
+            samples = bench.interleave(calls, bench.size(5, 1))
+    return compared(samples, 1, 1.5, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
+
+
+@measure("cassandra-get100", "GET of 100 messages on Cassandra, against one process that reads slices of 100 rows")
+def get100(bench: Bench) -> Report:
+    """Slices from random places; the baseline makes nothing of its rows."""
+    count = bench.size(200_000, 5_000)
+    seconds = bench.pick(2, 0.3)
+    with nodes.cassandra(bench) as cassandra:
+        wide_rows.prepare(cassandra.address)
+        slices.fill(cassandra.address, count)
+        job = reads(bench, cassandra, count)
+        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+            check_slice(server, job.requests[0])
+            warm(bench, server, job)
+            raw(cassandra, "read", 2, bench.pick(WARM_SECONDS, 0.3))
+            calls = over_http(cassandra, server, job, seconds, (1, 4, CONNECTIONS))
+            calls |= {raw_name(n): partial(raw, cassandra, "read", n, seconds) for n in CALLERS}
+            samples = bench.interleave(calls, bench.size(5, 1))
+    size = samples[http_name(CONNECTIONS)][0].size
+    note = f"Slices of {BATCH} of {count:,} messages, from random places; an answer has {size:,.0f} B."
+    return compared(samples, 1, 2, [note])
+
+
+def reads(bench: Bench, cassandra: Nodes, count: int) -> Job:
+    """Fills the service's queue and returns reads of it from random places."""
+    store = on_cassandra.prepare(cassandra)
+    queue = store.queue(service.APPLICATION, "bench")
+    service.fill(store, queue, traffic.bodies(1000), count)
+    on_cassandra.let_appear(store, queue)
+    places = service.places(store, queue, BATCH)
+    store.close()
+    if len(places) != count // BATCH:
+        raise Void(f"{len(places) * BATCH:,} messages to read instead of {count:,}")
+    bench.rng.shuffle(places)
+    return traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)
+
+
+def http_name(connections: int) -> str:
+    """Returns the name of a side that goes through the service."""
+    return f"queuey, {connections} {'connection' if connections == 1 else 'connections'}"
+
+
+def raw_name(callers: int) -> str:
+    """Returns the name of a side without the service."""
+    return f"driver, {callers} {'caller' if callers == 1 else 'callers'}"
+
+
+def over_http(
+    cassandra: Nodes, server: processes.Process, job: Job, seconds: float, connections: tuple[int, ...]
+) -> dict[str, Callable[[], Sample]]:
+    """Returns the sides that go through the service."""
+    run = partial(traffic.run, server, job, seconds=seconds, backend=cassandra)
+    return {http_name(count): partial(run, connections=count) for count in connections}
+
+
+def raw(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
+    """Runs the baseline without a service in a process of its own.
+
+    Raises:
+        Void: It failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", slices.__name__, action, str(callers), str(seconds)],
+        env=cassandra.environment(),
+        capture_output=True,
+        text=True,
+        timeout=seconds + 60,
+        check=False,
+    )
+    if done.returncode:
+        raise Void(f"slices {action} {callers}: {done.stderr}")
+    rate, cpu = json.loads(done.stdout)
+    return Sample(rate=rate, p50=0, p99=0, longest=0, cpu=cpu, answers=0, size=0)
+
+
+def compared(samples: dict[str, list[Sample]], goal: float, aim: float, notes: list[str]) -> Report:
+    """Reports the service over the baseline with its best number of callers; at 64 connections as it was asked for."""
+    best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
+    under = traffic.rates(samples[best])
+    rows, verdicts = [], []
+    for name, runs in samples.items():
+        if name.startswith("driver"):
+            cpu = sorted(run.cpu for run in runs)[len(runs) // 2]
+            rows.append(Row(name, traffic.rates(runs), "messages/s", {"its CPU us/message": cpu}))
+            continue
+        rows.append(traffic.row(name, runs))
+        asked = (goal, aim) if name == http_name(CONNECTIONS) else (None, None)
+        verdicts.append(Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=asked[0], aim=asked[1]))
+    return Report("", "", rows, verdicts, notes)
+
+
+@measure(
+    "cassandra-elasticmq", f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service on Cassandra"
+)
+def peer(bench: Bench) -> Report:
+    """As ``elasticmq``, with Cassandra on the same processors."""
+    texts = traffic.bodies(1600)
+    with nodes.cassandra(bench) as cassandra:
+        on_cassandra.prepare(cassandra).close()
+        with (
+            elasticmq.serve(bench.fresh("elasticmq")) as other,
+            on_cassandra.serve(cassandra, bench.fresh("queuey")) as ours,
+        ):
+            warm(bench, ours, traffic.posts_of_one(QUEUE, texts[:64]))
+            warm(bench, ours, traffic.posts_of_many(QUEUE, texts, BATCH))
+            return beside(bench, other, ours, Asked((1.5, 2.5), (8, 15)))
+
+
+@measure("cassandra-three", "Three nodes, three copies, QUORUM, against one node with one copy on the same machine")
+def three(bench: Bench) -> Report:
+    """All nodes run all the time; those that are not asked are idle."""
+    texts = traffic.bodies(1600)
+    seconds = bench.pick(2, 0.3)
+    with contextlib.ExitStack() as stack:
+        calls: dict[str, Callable[[], Sample]] = {}
+        for count in (1, 3):
+            cassandra = stack.enter_context(nodes.cassandra(bench, count))
+            jobs = {
+                "GET of 100": reads(bench, cassandra, bench.size(50_000, 5_000)),
+                "POST of one": traffic.posts_of_one(QUEUE, texts[:64]),
+                "POST of 100": traffic.posts_of_many(QUEUE, texts, BATCH),
+            }
+            server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey")))
+            for what, job in jobs.items():
+                warm(bench, server, job)
+                calls[f"{what}, {count} node(s)"] = partial(
+                    traffic.run, server, job, seconds=seconds, backend=cassandra
+                )
+        samples = bench.interleave(calls, bench.size(5, 1))
+    rates = {name: traffic.rates(runs) for name, runs in samples.items()}
+    verdicts = [
+        Verdict(f"{what}: 3 nodes / 1 node", paired(rates[f"{what}, 3 node(s)"], rates[f"{what}, 1 node(s)"]))
+        for what in ("POST of one", "POST of 100", "GET of 100")
+    ]
+    rows = [traffic.row(name, runs) for name, runs in sorted(samples.items(), reverse=True)]
+    note = "A larger share of the two processors goes to Cassandra here than on machines of their own."
+    return Report("", "", rows, verdicts, [f"{CONNECTIONS} connections.", note])

@@ -1,0 +1,232 @@
+"""What must not get dearer with size on Cassandra: many queues, long queues, what was deleted or has expired."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from urllib.parse import urlencode
+
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.load.traffic import Job, Sample
+from bench.measures.over_http import BATCH, CONNECTIONS
+from bench.measures.scale import FLAT, flatness, places_in
+from bench.results import Report, Row, Verdict, paired
+from bench.started import nodes, on_cassandra, service
+from bench.started.processes import Process
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import Store
+
+THOUSAND = 1000
+SPAN = 71 * 3600
+"""Seconds over which the messages of a long queue are spread: a little less than their age at most."""
+LOW = ids.random_low()
+TTL = 4 * 86_400
+"""Seconds that they live: none ends during the measure."""
+LOADERS = 4
+BEHIND = 1.5
+"""What a read may cost behind messages that are gone, over one without them."""
+LIVE = 1000
+LOOKED_UP = 2.0
+"""Seconds after which a process has to look a queue up again."""
+
+
+@measure("cassandra-queues", "Creating, listing and reading idle queues on Cassandra, when there are few and when many")
+def queues(bench: Bench) -> Report:
+    """Two keyspaces on one node, both filled over HTTP: the first thousand creations against the last as well."""
+    few, many = bench.size(THOUSAND, 150), bench.size(100_000, 400)
+    with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
+        servers: dict[int, Process] = {}
+        rates: dict[str, Sample] = {}
+        for size in (few, many):
+            keyspace = f"queues_{size}"
+            on_cassandra.prepare(cassandra, keyspace).close()
+            server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), keyspace=keyspace))
+            servers[size] = server
+            rates = create_all(server, size, few)
+            bench.say(f"{size:,} queues are there")
+        report = flatness(bench, servers)
+    rows = [
+        Row(f"creating {what}", [sample.rate], "queues/s", {"p50 ms": sample.p50}) for what, sample in rates.items()
+    ]
+    ratio = Verdict(
+        f"creations a second: first {few:,} / last {few:,}",
+        [rates["the first"].rate / rates["the last"].rate],
+        goal=FLAT,
+        better="lower",
+    )
+    notes = [*report.notes, f"Creations a second over {CONNECTIONS} connections."]
+    return Report("", "", [*rows, *report.rows], [ratio, *report.verdicts], notes)
+
+
+def create_all(server: Process, size: int, part: int) -> dict[str, Sample]:
+    """Creates queues over many connections; returns how it went with the first ones and with the last ones."""
+    ranges = {"the first": range(part)}
+    if size > part:
+        ranges |= {"those between": range(part, size - part), "the last": range(size - part, size)}
+    return {
+        what: traffic.run(server, creations(numbers), seconds=600, warm=0, count=len(numbers))
+        for what, numbers in ranges.items()
+    }
+
+
+def creations(numbers: range) -> Job:
+    """Returns creations of numbered queues and of spare ones: the generator sends a little more than it counts."""
+    names = [f"q{number:07d}" for number in numbers]
+    spare = [f"spare{numbers.start}-{number}" for number in range(2 * CONNECTIONS)]
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    return Job(
+        [
+            traffic.request("POST", service.BASE, urlencode({"queue_name": name, "partitions": 1}), form)
+            for name in names + spare
+        ],
+        201,
+    )
+
+
+@measure(
+    "cassandra-deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue on Cassandra"
+)
+def deep(bench: Bench) -> Report:
+    """The messages' ids are three days old at most, so they lie in many buckets."""
+    count = bench.size(5_000_000, 10_000)
+    with nodes.cassandra(bench) as cassandra:
+        store = on_cassandra.prepare(cassandra)
+        queue = store.queue(service.APPLICATION, "bench")
+        found = spread(store, queue, count)
+        bench.say(f"{count:,} messages are there")
+        probes = idle_probes(store)
+        store.close()
+        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+            report = places_in(bench, server, [ids.to_hex(position) for position in found[:-BATCH:BATCH]], count)
+    return Report("", "", [*report.rows, *probes[0]], [*report.verdicts, *probes[1]], report.notes)
+
+
+def spread(store: Store, queue: Queue, count: int) -> list[Position]:
+    """Loads messages under ids of the last three days; returns the ids in their order."""
+    first = ids.now_ticks() - SPAN * ids.TICKS_PER_SECOND
+    step = SPAN * ids.TICKS_PER_SECOND // count
+    texts = traffic.bodies(THOUSAND)
+
+    def message(number: int) -> Message:
+        ticks = first + number * step
+        return Message(ticks, LOW, 1, ticks + TTL * ids.TICKS_PER_SECOND, texts[number % THOUSAND])
+
+    def load(number: int) -> int:
+        return store.load(queue, map(message, range(count * number // LOADERS, count * (number + 1) // LOADERS)))
+
+    with ThreadPoolExecutor(LOADERS) as pool:
+        if sum(pool.map(load, range(LOADERS))) != count:
+            raise Void("not all messages were loaded")
+    return [(first + number * step, LOW) for number in range(count)]
+
+
+@measure("cassandra-deletes", "Reading on Cassandra behind messages that were deleted, have expired or were purged")
+def deletes(bench: Bench) -> Report:
+    """Each queue has the same few live messages; all but one had many more before them."""
+    gone = bench.size(100_000, 5000)
+    seconds = bench.pick(1, 0.3)
+    with nodes.cassandra(bench) as cassandra:
+        store = on_cassandra.prepare(cassandra, queues=PASTS)
+        firsts = {name: past(store, name, gone) for name, past in PASTS.items()}
+        for name in PASTS:
+            service.fill(store, store.queue(service.APPLICATION, name), traffic.bodies(LIVE), LIVE)
+        on_cassandra.let_appear(store, store.queue(service.APPLICATION, "untouched"))
+        store.close()
+        calls: dict[str, Callable[[], Sample]] = {}
+        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+            for name, first in firsts.items():
+                path = f"{service.BASE}/{name}?limit={BATCH}"
+                for what, job in {"head": path, "from a cursor": f"{path}&since={ids.to_hex(first)}"}.items():
+                    run = partial(traffic.run, server, traffic.gets([job], BATCH), connections=1, seconds=seconds)
+                    calls[f"{name}, {what}"] = run
+                    run()
+            samples = bench.interleave(calls, bench.size(5, 1))
+    costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
+    verdicts = [
+        Verdict(f"{name}, {what} / untouched", ratios, goal=BEHIND, better="lower")
+        for name in PASTS
+        if name != "untouched"
+        for what in ("head", "from a cursor")
+        for ratios in (paired(costs[f"{name}, {what}"], costs[f"untouched, {what}"]),)
+    ]
+    note = f"{LIVE:,} live messages in each queue, {gone:,} others before them; time of a GET of {BATCH}."
+    return Report("", "", [Row(name, values, "ms") for name, values in costs.items()], verdicts, [note])
+
+
+def many(store: Store, name: str, count: int, ttl: int = service.THREE_DAYS) -> list[Position]:
+    """Appends messages; returns their ids."""
+    queue, texts = store.queue(service.APPLICATION, name), traffic.bodies(THOUSAND)
+    found: list[Position] = []
+    for _ in range(0, count, THOUSAND):
+        found += store.append(queue, [NewMessage(text, 1, ttl) for text in texts])
+    return found
+
+
+def untouched(store: Store, name: str, gone: int) -> Position:
+    """Nothing was there before; a cursor stands at the present."""
+    return ids.now_ticks(), LOW
+
+
+def deleted(store: Store, name: str, gone: int) -> Position:
+    """All were deleted one by one."""
+    found = many(store, name, gone)
+    queue = store.queue(service.APPLICATION, name)
+    for at in range(0, gone, THOUSAND):
+        store.delete(queue, [(1, position) for position in found[at : at + THOUSAND]])
+    return found[0]
+
+
+def expired(store: Store, name: str, gone: int) -> Position:
+    """All have come to their end."""
+    found = many(store, name, gone, ttl=1)
+    time.sleep(4)
+    return found[0]
+
+
+def purged(store: Store, name: str, gone: int) -> Position:
+    """The queue was purged."""
+    found = many(store, name, gone)
+    store.purge_queue(store.queue(service.APPLICATION, name, fresh=True))
+    return found[0]
+
+
+PASTS: dict[str, Callable[[Store, str, int], Position]] = {
+    "untouched": untouched,
+    "deleted": deleted,
+    "expired": expired,
+    "purged": purged,
+}
+
+
+def idle_probes(store: Store) -> tuple[list[Row], list[Verdict]]:
+    """Counts the requests that reads of an idle queue make: the probes for messages, and looking the queue up."""
+    queue, _ = store.create_queue(service.APPLICATION, "idle", QueueSpec())
+    cold, warmed = [], []
+    for _ in range(3):
+        time.sleep(LOOKED_UP)
+        cold.append(requests_of_read(store, queue))
+        warmed.append(requests_of_read(store, queue))
+    rows = [
+        Row("idle queue, looked up and read", cold, "requests"),
+        Row("idle queue, read again at once", warmed, "requests"),
+    ]
+    return rows, [Verdict("probes of a read of an idle queue", warmed, "requests", goal=2, better="lower")]
+
+
+def requests_of_read(store: Store, queue: Queue) -> float:
+    """Returns how many requests to Cassandra one read makes.
+
+    Raises:
+        Void: The queue is not idle.
+    """
+    before = store.statistics()["store_requests_total"]
+    (page,) = store.read(queue, [Slice(1)])
+    if page.messages:
+        raise Void("there are messages in the idle queue")
+    return store.statistics()["store_requests_total"] - before

@@ -1,0 +1,254 @@
+"""Claims: hand messages out and acknowledge them, counted as one, against the same work without a log of claims."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bench.baselines import claim_each
+from bench.harness import Bench, Void, measure
+from bench.load import traffic, wrk
+from bench.load.cycles import CyclePlan, Dialect
+from bench.load.generator import Result
+from bench.load.traffic import Metered, Sample
+from bench.load.wrk import BY_WRK
+from bench.measures.over_http import fastest
+from bench.results import Report, Verdict, paired
+from bench.started import processes, service
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+
+QUEUE = "bench"
+CLIENTS = 32
+FASTEST = 15_000
+"""Single messages a second that no server here can deliver."""
+REST = 0.5
+"""Seconds in which a store may finish with messages that were put in before they are claimed."""
+TWO, ONE = "", ", one request a message"
+"""How sides are called that take two requests for a message, and one."""
+
+
+def dialect(limit: int, queue: str, *, joined: bool = False) -> Dialect:
+    """Returns how claims of so many messages, and their acknowledgements, are asked for; joined: in one request."""
+    path = f"{service.BASE}/{queue}/claims"
+    length = "Content-Length: "
+    claim = f"{path}?limit={limit}&ttl=60"
+    settle = traffic.request("POST", claim if joined else f"{path}/ack", "", {"Content-Type": "application/json"})
+    spoken: Dialect = {
+        "claim": traffic.request("POST", claim),
+        # Not those that were acknowledged.
+        "receipt": '"receipt":"([^"]+)","deliveries"',
+        "settle": settle[: settle.index(length) + len(length)],
+        "before": '{"acknowledge":[' if joined else '{"receipts":[',
+        # Two values are given: the first is left out.
+        "each": '%.0s"%s"',
+        "after": "]}",
+    }
+    if joined:
+        spoken["last"] = dialect(limit, queue)
+    return spoken
+
+
+def run(
+    server: processes.Process,
+    *,
+    count: int,
+    limit: int,
+    connections: int,
+    queue: str = QUEUE,
+    backend: Metered | None = None,
+    joined: bool = False,
+) -> Sample:
+    """Lets clients claim and acknowledge so many messages, perhaps in one request; see :func:`cycle`."""
+    return cycle(server, dialect(limit, queue, joined=joined), count, connections, backend)
+
+
+def cycle(
+    server: processes.Process, spoken: Dialect, count: int, connections: int, backend: Metered | None = None
+) -> Sample:
+    """Lets clients, in a process of their own, claim so many messages and end the claims.
+
+    Raises:
+        Void: An answer had another status, or there were fewer messages.
+    """
+    plan: CyclePlan = {"port": server.port, "connections": connections, "count": count, "dialect": spoken}
+    before = server.cpu_seconds()
+    behind = 0.0 if backend is None else backend.cpu_seconds()
+    command = [sys.executable, "-m", "bench.load.cycles"]
+    done = subprocess.run(command, input=json.dumps(plan), capture_output=True, text=True, timeout=300, check=False)
+    result: Result = json.loads(done.stdout or '{"errors": 1}')
+    if result["errors"]:
+        raise Void(f"{server.name}: {result.get('error') or done.stderr}\n{server.log_tail()}")
+    return Sample(
+        rate=result["answers"] / result["seconds"],
+        p50=result["p50"],
+        p99=result["p99"],
+        longest=result["longest"],
+        cpu=(server.cpu_seconds() - before) * 1e6 / result["answers"],
+        answers=result["answers"],
+        size=0,
+        backend=None if backend is None else (backend.cpu_seconds() - behind) * 1e6 / result["answers"],
+    )
+
+
+def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:
+    """Puts as many messages into a queue as are about to be claimed."""
+    service.fill(store, store.queue(service.APPLICATION, queue), traffic.bodies(1000), count)
+    return more()
+
+
+@measure("claim100", "Claims of 100 messages and their acknowledgement, against raw apsw doing the two commits")
+def claim100(bench: Bench) -> Report:
+    """The baseline has neither HTTP nor a log: it updates the rows themselves."""
+    count, ours, theirs = bench.size(40_000, 1_000), bench.fresh("queuey"), bench.fresh("rows")
+    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
+        cycles = partial(run, server, count=count, limit=100, connections=4)
+        filled(store, cycles, count)
+        calls: dict[str, Callable[[], Sample]] = {
+            "queuey, limit 100, 4 clients": partial(filled, store, cycles, count),
+            "apsw": partial(unserved, theirs / "jobs.sqlite3", bench.pick(2, 0.3)),
+        }
+        samples = bench.interleave(calls, bench.size(5, 1))
+    ratio = paired(traffic.rates(samples["queuey, limit 100, 4 clients"]), traffic.rates(samples["apsw"]))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"{traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
+    return Report("claim100", "", rows, [Verdict("queuey / apsw", ratio, goal=0.2, aim=0.4)], notes)
+
+
+@measure("claim1", "Claims of one message and their acknowledgement, against a view with UPDATE … RETURNING")
+def claim1(bench: Bench) -> Report:
+    """The baseline commits each claim and each end, or both as one; with as many threads as the service, and with one.
+
+    A message takes two requests to each side, or one that ends a claim and claims the next message.
+    """
+    ours = bench.fresh("queuey")
+    calls: dict[str, Callable[[], Sample]] = {}
+    groups: dict[str, list[str]] = {}
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(service.prepare(ours)))
+        queue, texts = store.queue(service.APPLICATION, QUEUE), traffic.bodies(1000)
+        sides = {"queuey": (stack.enter_context(service.serve(ours)), partial(service.fill, store, queue, texts))}
+        for threads in (service.THREADS, 1):
+            theirs = bench.fresh("jobs")
+            settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": "lock"}
+            app = "bench.baselines.claim_each:app"
+            baseline = stack.enter_context(processes.granian(app, theirs, threads=threads, environment=settings))
+            fill = partial(claim_each.fill, theirs / claim_each.PATH.name)
+            sides[f"claim each, {threads} threads"] = baseline, fill
+        for name, (server, fill) in sides.items():
+            supply = Supply(fill)
+            for way, (count, cycles) in ways(bench, server).items():
+                groups.setdefault(way, []).append(name + way)
+                calls[name + way] = partial(supply.claimed_by, cycles, count)
+        calls["queuey"]()
+        samples = bench.interleave(calls, bench.size(5, 1))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    verdicts = []
+    for name, *others in groups.values():
+        best = fastest({other: samples[other] for other in others})
+        ratio = paired(traffic.rates(samples[name]), traffic.rates(samples[best]))
+        verdicts.append(Verdict(f"{name} / {best}", ratio, goal=2, aim=4))
+    notes = [
+        f"{CLIENTS} clients, {traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."
+    ]
+    return Report("claim1", "", rows, verdicts, notes)
+
+
+@measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
+def claims_behind(bench: Bench) -> Report:
+    """Both queues are in one store and served by one process."""
+    behind, count, ours = bench.size(1_000_000, 20_000), bench.size(4_000, 200), bench.fresh("queuey")
+    numbers = itertools.count()
+    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
+        for _ in range(behind // 20_000):
+            whole = partial(run, server, count=20_000, limit=1000, connections=4)
+            filled(store, whole, 20_000)
+
+        def of_new_queue() -> Sample:
+            name = f"new-{next(numbers)}"
+            store.create_queue(service.APPLICATION, name, QueueSpec())
+            return filled(store, partial(run, server, count=count, limit=10, connections=4, queue=name), count, name)
+
+        old = partial(filled, store, partial(run, server, count=count, limit=10, connections=4), count)
+        calls: dict[str, Callable[[], Sample]] = {f"behind {behind:,}": old, "new queue": of_new_queue}
+        samples = bench.interleave(calls, bench.size(5, 1))
+    ratio = paired([run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]])
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    verdict = Verdict("p50 of a claim, behind / new", ratio, goal=1.2, aim=1, better="lower")
+    return Report("claims_behind", "", rows, [verdict], ["4 clients, limit 10, one partition."])
+
+
+@measure("dedup100", "Claims of 100 messages of a dedup queue and their acknowledgement, against a plain queue")
+def dedup100(bench: Bench) -> Report:
+    """All bodies differ, and all messages wait before the first is claimed, so covers are written and asked for."""
+    count, ours = bench.size(40_000, 1_000), bench.fresh("queuey")
+    numbers = itertools.count()
+    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
+
+        def of_new_queue(kind: str) -> Sample:
+            queue, _ = store.create_queue(service.APPLICATION, f"{kind}-{next(numbers)}", QueueSpec(kind=kind))
+            for at in range(0, count, 1000):
+                service.fill(store, queue, [f"{at}/{text}" for text in traffic.bodies(min(1000, count - at))], 1000)
+            return run(server, count=count, limit=100, connections=4, queue=queue.name)
+
+        of_new_queue("dedup")
+        calls = {kind: partial(of_new_queue, kind) for kind in ("dedup", "plain")}
+        samples = bench.interleave(calls, bench.size(5, 1))
+    ratio = paired(traffic.rates(samples["dedup"]), traffic.rates(samples["plain"]))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"4 clients, {count:,} messages of {traffic.BODY_BYTES} B wait in one partition."]
+    return Report("dedup100", "", rows, [Verdict("dedup / plain", ratio, goal=0.5, aim=0.8)], notes)
+
+
+def ways(
+    bench: Bench, server: processes.Process, queue: str = QUEUE, backend: Metered | None = None
+) -> dict[str, tuple[int, Callable[[], Sample]]]:
+    """Returns how single messages are claimed from a server: how many there have to be, and what does it."""
+    found: dict[str, tuple[int, Callable[[], Sample]]] = {}
+    for form in (TWO, ONE):
+        joined, count = form == ONE, bench.size(4_000, 200)
+        asked = partial(run, server, limit=1, connections=CLIENTS, queue=queue, backend=backend, joined=joined)
+        found[form] = count, partial(asked, count=count)
+        if wrk.PATH is not None:
+            spoken, seconds = dialect(1, queue, joined=joined), bench.pick(2, 1)
+            cycles = partial(wrk.run_cycles, server, spoken, seconds=seconds, connections=CLIENTS)
+            found[form + BY_WRK] = round(FASTEST * seconds), cycles
+    return found
+
+
+class Supply:
+    """The messages that wait for runs.
+
+    Args:
+        fill: Adds so many.
+    """
+
+    def __init__(self, fill: Callable[[int], object]) -> None:
+        self._fill = fill
+        self._left = 0
+
+    def claimed_by(self, cycles: Callable[[], Sample], count: int) -> Sample:
+        """Makes sure that there are so many messages, and lets a run claim of them."""
+        if self._left < count:
+            self._fill(count - self._left)
+            self._left = count
+            time.sleep(REST)
+        sample = cycles()
+        self._left = max(0, self._left - sample.answers - CLIENTS)
+        return sample
+
+
+def unserved(path: Path, seconds: float) -> Sample:
+    """Runs the baseline without a service in a process of its own."""
+    command = [sys.executable, "-m", "bench.baselines.claim_each", str(path), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
+    if done.returncode:
+        raise Void(f"claim_each: {done.stderr}")
+    return Sample(rate=float(done.stdout), p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)

@@ -1,0 +1,235 @@
+"""The service's own work for a POST, called in process: no server, no store."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from bench.baselines import bare
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.results import Report, Row, Verdict
+from bench.started import service
+from queuey.errors import Outcome
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue
+from queuey.metrics import Metrics
+from queuey.storage.sqlite import SqliteOptions, SqliteStore
+from queuey.web import make_app
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.responses import Environ
+
+REQUESTS = 20_000
+THREAD_SECONDS = 30.0
+"""How long a thread may take to load something."""
+PATH = f"{service.BASE}/bench"
+
+
+class InstantStore(SqliteStore):
+    """A store double that gives a position at once, so that what is left of a POST is the service's own work."""
+
+    position: Position = (139_000_000_000_000_000, 1)
+
+    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
+        """Stores nothing."""
+        return [self.position] * len(items)
+
+    def begin_append(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        done: Callable[[list[Position] | None, Exception | None], None],
+        *,
+        after: Position | None = None,
+    ) -> Callable[[], Outcome]:
+        """Stores nothing and says so at once."""
+        done([self.position] * len(items), None)
+        return lambda: "none"
+
+
+@measure("cpu", "CPU of a POST in process without a store, over a bare WSGI callable")
+def cpu(bench: Bench) -> Report:
+    """Calls each with what the server gives it, in one thread.
+
+    The service is called in both ways in which it serves a POST: through the gateway, as ``queuey serve`` does, and as
+    the WSGI application that it is behind the gateway and under any other server.
+    """
+    directory = bench.fresh("cpu")
+    service.prepare(directory).close()
+    store = InstantStore(directory, SqliteOptions(sweep_interval=None))
+    try:
+        app = make_app(store, metrics=Metrics())
+        ways: dict[str, Callable[[bytes], int]] = {
+            "queuey, as served": through_gateway(app),
+            "queuey, as WSGI": partial(as_wsgi, app),
+            "bare": partial(as_wsgi, bare.app),
+        }
+        texts = [text.encode() for text in traffic.bodies(64)]
+        for way in reversed(ways.values()):
+            microseconds(way, texts, 2000)
+        count = bench.size(REQUESTS, 4000)
+        calls = {name: partial(microseconds, way, texts, count) for name, way in ways.items()}
+        samples = bench.interleave(calls, bench.size(15, 1))
+    finally:
+        store.close()
+    rows = [Row(name, values, "us") for name, values in samples.items()]
+    verdicts = []
+    for name in ("queuey, as served", "queuey, as WSGI"):
+        over = [ours - least for ours, least in zip(samples[name], samples["bare"], strict=True)]
+        verdicts.append(Verdict(f"{name} - bare", over, "us", goal=15, aim=8, better="lower"))
+    return Report("cpu", "", rows, verdicts)
+
+
+def microseconds(way: Callable[[bytes], int], texts: Sequence[bytes], count: int) -> float:
+    """Returns the CPU time of one POST, the mean of ``count``.
+
+    Raises:
+        Void: An answer was not 201.
+    """
+    wrong = 0
+    began = time.process_time_ns()
+    for number in range(count):
+        wrong += way(texts[number % len(texts)]) != 201
+    spent = time.process_time_ns() - began
+    if wrong:
+        raise Void(f"{wrong} answers were not 201")
+    return spent / count / 1000
+
+
+# As WSGI
+
+
+def as_wsgi(app: Callable[..., Any], body: bytes) -> int:
+    """Does one request and returns its status."""
+    status = 0
+
+    def start_response(line: str, headers: object, error: object = None) -> None:
+        nonlocal status
+        status = int(line[:3])
+
+    for _ in app({**ENVIRON, "wsgi.input": io.BytesIO(body)}, start_response):
+        pass
+    return status
+
+
+ENVIRON: Environ = {
+    "GATEWAY_INTERFACE": "CGI/1.1",
+    "SERVER_PROTOCOL": "HTTP/1.1",
+    "SERVER_SOFTWARE": "Granian",
+    "SERVER_NAME": "127.0.0.1",
+    "SERVER_PORT": "5000",
+    "REMOTE_ADDR": "127.0.0.1",
+    "REQUEST_METHOD": "POST",
+    "SCRIPT_NAME": "",
+    "PATH_INFO": PATH,
+    "QUERY_STRING": "",
+    "CONTENT_TYPE": "text/plain",
+    "CONTENT_LENGTH": str(traffic.BODY_BYTES),
+    "HTTP_HOST": "127.0.0.1",
+    "HTTP_AUTHORIZATION": f"Application {traffic.KEY}",
+    "wsgi.version": (1, 0),
+    "wsgi.url_scheme": "http",
+    "wsgi.errors": sys.stderr,
+    "wsgi.multithread": True,
+    "wsgi.multiprocess": False,
+    "wsgi.run_once": False,
+    "wsgi.input_terminated": True,
+}
+
+
+# Through the gateway
+
+
+class OneTurn:
+    """An event loop as far as the gateway needs one, run by hand: a real one would cost more than what is measured."""
+
+    def __init__(self) -> None:
+        self._ready: SimpleQueue[Callable[[], object]] = SimpleQueue()
+
+    def run_until_done(self, future: asyncio.Future[Any]) -> None:
+        """Calls what there is to call, also from threads: now and then one of them loads a key or a queue anew.
+
+        Raises:
+            Void: Nothing came.
+        """
+        while not future.done():
+            try:
+                self._ready.get(timeout=THREAD_SECONDS)()
+            except Empty:
+                raise Void("the request was not handled") from None
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """Returns a future of this loop."""
+        return asyncio.Future(loop=self)  # type: ignore[arg-type]
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
+        """Remembers what to call in the next turn."""
+        self._ready.put(callback)
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> None:
+        """Calls nothing: no time passes."""
+
+    def get_debug(self) -> bool:
+        """Is asked by futures."""
+        return False
+
+
+class Exchange:
+    """The other half of a request: gives its body, takes its answer."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.status = 0
+
+    async def receive(self) -> dict[str, Any]:
+        """Gives the body."""
+        return {"type": "http.request", "body": self.body, "more_body": True}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Takes the answer."""
+        self.status = message.get("status", self.status)
+
+
+def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
+    """Returns a function that does one request as the server has the gateway do it, and returns the status."""
+    loop = OneTurn()
+    gateway = Gateway(app, threads=1, waiters=1, max_body=1 << 20)
+    gateway.start(loop)  # type: ignore[arg-type]
+    gateway._thread = 0  # as if the store answered from a thread of its own
+    headers = {
+        "host": "127.0.0.1",
+        "authorization": f"Application {traffic.KEY}",
+        "content-type": "text/plain",
+        "content-length": str(traffic.BODY_BYTES),
+    }
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "server": ("127.0.0.1", 5000),
+        "client": ("127.0.0.1", 50000),
+        "scheme": "http",
+        "method": "POST",
+        "root_path": "",
+        "path": PATH,
+        "raw_path": PATH.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+
+    def request(body: bytes) -> int:
+        exchange = Exchange(body)
+        running: Any = gateway(scope, exchange.receive, exchange.send)
+        try:
+            while True:
+                loop.run_until_done(running.send(None))
+        except StopIteration:
+            return exchange.status
+
+    return request

@@ -1,0 +1,85 @@
+"""Facades: what a call of another system's protocol costs, over the call of version 1 that it is translated to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+
+from bench.harness import Bench, measure
+from bench.load import traffic
+from bench.load.cycles import Dialect
+from bench.load.traffic import Job, Sample
+from bench.measures import claims
+from bench.results import Report, Verdict, paired
+from bench.started import processes, service
+
+QUEUE = claims.QUEUE
+CONNECTIONS = 32
+MOST = 1.15
+"""The server's CPU that a call may cost, as a multiple of what the native call costs."""
+OWN = {"X-BV-API-Key": traffic.KEY, "Content-Type": "application/json"}
+
+
+@measure("emodb", "Sends and polls by EmoDB's protocol, against the native calls")
+def emodb(bench: Bench) -> Report:
+    """Both go to the same queue of the same service, on SQLite with an fsync before each answer."""
+    count, ours = bench.size(4_000, 200), bench.fresh("queuey")
+    config = ours / "queuey.toml"
+    config.write_text("[facades.emodb]\nbeside = true\n")
+    texts = [f'"{text}"' for text in traffic.bodies(100)]
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(service.prepare(ours)))
+        server = stack.enter_context(service.serve(ours, environment={"QUEUEY_CONFIG": str(config)}))
+        calls: dict[str, Callable[[], Sample]] = {
+            "send, native": partial(
+                _send, bench, server, f"{service.BASE}/{QUEUE}", {"X-Encoding": "json"}, texts, 201
+            ),
+            "send, EmoDB": partial(_send, bench, server, f"/queue/1/{QUEUE}/send", OWN, texts, 200),
+        }
+        samples = bench.interleave(calls, bench.size(7, 1))
+        store.purge_queue(store.queue(service.APPLICATION, QUEUE))
+        cycles: dict[str, Callable[[], Sample]] = {
+            name: partial(claims.filled, store, partial(claims.cycle, server, spoken, count, CONNECTIONS), count)
+            for name, spoken in {
+                "poll and acknowledge, native": claims.dialect(10, QUEUE),
+                "poll and acknowledge, EmoDB": _dialect(10),
+            }.items()
+        }
+        samples |= bench.interleave(cycles, bench.size(7, 1))
+    verdicts = [
+        Verdict(
+            f"{what}: CPU of EmoDB's call / native",
+            paired(*([each.cpu for each in samples[f"{what}, {side}"]] for side in ("EmoDB", "native"))),
+            goal=MOST,
+            better="lower",
+        )
+        for what in ("send", "poll and acknowledge")
+    ]
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [
+        f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker, one partition; polls of 10 messages."
+    ]
+    return Report("", "", rows, verdicts, notes)
+
+
+def _send(
+    bench: Bench, server: processes.Process, path: str, headers: dict[str, str], texts: list[str], status: int
+) -> Sample:
+    job = Job([traffic.request("POST", path, text, headers) for text in texts], status)
+    return traffic.run(server, job, seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS)
+
+
+def _dialect(limit: int) -> Dialect:
+    """Returns how polls of so many messages, and their acknowledgements, are asked for."""
+    path, length = f"/queue/1/{QUEUE}", "Content-Length: "
+    settle = traffic.request("POST", f"{path}/ack", "", OWN)
+    return {
+        "claim": traffic.request("GET", f"{path}/poll?limit={limit}&ttl=60", headers=OWN),
+        "receipt": '"id":"([^"]+)"',
+        "settle": settle[: settle.index(length) + len(length)],
+        "before": "[",
+        # Two values are given: the first is left out.
+        "each": '%.0s"%s"',
+        "after": "]",
+    }

@@ -1,0 +1,143 @@
+"""One greedy application at full blast, and what another one with a single connection notices of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.load.greedy import CONNECTIONS, KINDS, LISTED, PARTITIONS
+from bench.load.modest import ModestPlan, Times
+from bench.results import FOR_THE_PAGE, Report, Row, Verdict, number, table
+from bench.started import service
+from bench.started.processes import Process
+from queuey.messages import NewMessage, QueueSpec
+
+KEY = "f" * 64
+"""The key of the application that is not greedy."""
+ALONE = "alone"
+BUSY = "two busy processes"
+"""They only compute, at the low priority of a greedy caller: what sharing two processors costs by itself."""
+BURN = "import os; os.nice(15)\nwhile True: pass"
+GOAL = 3
+"""Times the p99 beside ``BUSY``."""
+PATH = "/v1/modest/mine"
+CLAIM = traffic.request("POST", f"{PATH}/claims?limit=1&ttl=60", "", {"Content-Type": "application/json"})
+JOBS = {
+    "post": (traffic.request("POST", PATH, traffic.bodies(1)[0], {"Content-Type": "text/plain"}), 201),
+    "read": (traffic.request("GET", f"{PATH}?limit=1"), 200),
+    "claim": (CLAIM[: CLAIM.index("Content-Length")], 200),
+}
+
+Sample = dict[str, Times]
+
+
+@contextlib.contextmanager
+def greedy(server: Process, kind: str) -> Iterator[None]:
+    """Lets the greedy application do its worst meanwhile, or other processes keep the processors busy."""
+    commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(kind, [["-m", "bench.load.greedy", str(server.port), kind]])
+    children = [subprocess.Popen([sys.executable, *command]) for command in commands]
+    try:
+        time.sleep(1.5)
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def modest(server: Process, seconds: float) -> Sample:
+    """Lets the other application work for some seconds; returns the times of each of its jobs.
+
+    Raises:
+        Void: An answer was no success.
+    """
+    jobs = {name: (text.replace(traffic.KEY, KEY), status) for name, (text, status) in JOBS.items()}
+    plan: ModestPlan = {"port": server.port, "seconds": seconds, "jobs": jobs}
+    command = [sys.executable, "-m", "bench.load.modest"]
+    done = subprocess.run(
+        command, input=json.dumps(plan), capture_output=True, text=True, timeout=seconds + 120, check=False
+    )
+    if done.returncode:
+        raise Void(f"{server.name}: {done.stderr}\n{server.log_tail()}")
+    times: Sample = json.loads(done.stdout)
+    return times
+
+
+def prepare(directory: Path) -> None:
+    """Makes the two applications and what the greedy one reads: long pages, many partitions, many queues."""
+    with contextlib.closing(service.prepare(directory, ["bench", "brief", "pages", "empty"])) as store:
+        store.create_application("modest")
+        store.add_key("modest", hashlib.sha256(KEY.encode()).digest())
+        mine, _ = store.create_queue("modest", "mine", QueueSpec())
+        service.fill(store, mine, traffic.bodies(16), 1000)
+        service.fill(store, store.queue(service.APPLICATION, "bench"), traffic.bodies(16), 1000)
+        pages = store.queue(service.APPLICATION, "pages")
+        for _ in range(4):
+            store.append(pages, [NewMessage("x" * 250_000, 1, service.THREE_DAYS) for _ in range(10)])
+        wide, _ = store.create_queue(service.APPLICATION, "wide", QueueSpec(partitions=PARTITIONS, type="public"))
+        for one in range(1, PARTITIONS + 1):
+            store.append(wide, [NewMessage("x" * 60_000, one, service.THREE_DAYS)])
+        for name in range(LISTED):
+            listed, _ = store.create_queue("queuey", f"listed{name:03}", QueueSpec(partitions=20))
+            store.append(listed, [NewMessage("x", part, service.THREE_DAYS) for part in range(1, 21)])
+
+
+@measure(
+    "fairness", "One greedy application with 64 connections, and the latency of another one with a single connection"
+)
+def fairness(bench: Bench) -> Report:
+    """Any answer to the other application but success makes the run void.
+
+    Five runs of 20 s beside each kind of greed take 35 minutes.
+    """
+    directory = bench.fresh("queuey")
+    prepare(directory)
+    kinds = [ALONE, BUSY, *KINDS]
+    samples: dict[str, list[Sample]] = {kind: [] for kind in kinds}
+    rounds = bench.size(5, 1)
+    with service.serve(directory) as server:
+        modest(server, 1)
+        for turn in range(rounds):
+            for kind in bench.rng.sample(kinds, len(kinds)):
+                with greedy(server, kind):
+                    times = modest(server, bench.pick(20, 1))
+                samples[kind].append(times)
+                shown = ", ".join(f"{job} {times[job]['p99']:.1f}" for job in JOBS)
+                bench.say(f"{turn + 1} of {rounds}: {kind}: p99 in ms: {shown}")
+    return report(samples)
+
+
+def report(samples: dict[str, list[Sample]]) -> Report:
+    """Divides each p99 by the one beside processes that only compute."""
+    rows, verdicts = [], []
+    lines: dict[str, list[str]] = {kind: [kind] for kind in samples}
+    for job in JOBS:
+        busy = statistics.median(run[job]["p99"] for run in samples[BUSY])
+        for kind, runs in samples.items():
+            p99 = [run[job]["p99"] for run in runs]
+            row = Row(f"{job}, {kind}", p99, "ms", {"p50 ms": statistics.median(run[job]["p50"] for run in runs)})
+            ratio = Verdict(
+                f"p99 of a {job} beside {kind} / beside {BUSY}",
+                [one / busy for one in p99],
+                goal=None if kind in {ALONE, BUSY} else GOAL,
+                better="lower",
+            )
+            rows.append(row)
+            verdicts.append(ratio)
+            lines[kind] += [f"{number(row.median)} ms", f"{number(ratio.value)} x"]
+    head = ["the other one sends", *(text for job in JOBS for text in (f"{job}, p99", f"/ {BUSY}"))]
+    notes = [
+        f"{CONNECTIONS} greedy connections, one of the other application; p99 in ms; each answer to it a success.",
+        "Generators and service share processors: p99 rises beside any busy process, so that is what it is divided by.",
+        f"{FOR_THE_PAGE}\n\n{table(head, lines.values())}\n",
+    ]
+    return Report("fairness", "", rows, verdicts, notes)

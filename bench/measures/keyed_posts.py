@@ -1,0 +1,130 @@
+"""Posts with an idempotency key, and puts by name, against the same posts without."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bench.harness import Bench, measure
+from bench.load import traffic
+from bench.load.generator import COUNTER
+from bench.load.traffic import Job, Sample
+from bench.measures.over_http import BATCH, CONNECTIONS, QUEUE
+from bench.results import Report, Verdict, paired
+from bench.started import nodes, on_cassandra, processes, service
+from bench.started.nodes import Nodes
+
+WARM_SECONDS = 3.0
+CALLERS = 4
+"""Who put by name: half of a worker's threads, as many as may wait."""
+
+
+@measure("keyed", "POST with an Idempotency-Key, against POST without")
+def keyed(bench: Bench) -> Report:
+    """Of one message and of 100, on SQLite with an fsync before each answer."""
+    ours = bench.fresh("queuey")
+    service.prepare(ours).close()
+    with service.serve(ours) as server:
+        return compared(bench, server, goal=0.5, aim=0.8)
+
+
+@measure("cassandra-keyed", "POST with an Idempotency-Key on Cassandra, against POST without")
+def keyed_on_cassandra(bench: Bench) -> Report:
+    """A key costs two lightweight transactions, whatever the number of messages."""
+    with nodes.cassandra(bench) as cassandra:
+        on_cassandra.prepare(cassandra).close()
+        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+            return compared(bench, server, behind=cassandra)
+
+
+@measure("named", "PUT by name, of new names and of 100 that have values, against POST")
+def named(bench: Bench) -> Report:
+    """On SQLite with an fsync before each answer; a value that is replaced costs two more transactions."""
+    ours = bench.fresh("queuey")
+    service.prepare(ours).close()
+    with service.serve(ours) as server:
+        return names_compared(bench, server)
+
+
+@measure("cassandra-named", "PUT by name on Cassandra, of new names and of 100 that have values, against POST")
+def named_on_cassandra(bench: Bench) -> Report:
+    """A name costs a serial read and two lightweight transactions; a value that is replaced costs two more."""
+    with nodes.cassandra(bench) as cassandra:
+        on_cassandra.prepare(cassandra).close()
+        with on_cassandra.serve(cassandra, bench.fresh("queuey")) as server:
+            return names_compared(bench, server, behind=cassandra)
+
+
+def names_compared(bench: Bench, server: processes.Process, behind: Nodes | None = None) -> Report:
+    """Measures POST and PUT at one service, with as many callers as have a thread each."""
+    texts, seconds = traffic.bodies(BATCH), bench.pick(2.5, 0.3)
+
+    def sending(job: Callable[[], Job]) -> Callable[[], Sample]:
+        return lambda: traffic.run(server, job(), seconds=seconds, connections=CALLERS, backend=behind)
+
+    calls = {
+        "POST": sending(lambda: traffic.posts_of_one(QUEUE, texts)),
+        "PUT, new names": sending(lambda: with_names(texts, secrets.token_hex(12), 10_000_000)),
+        "PUT, 100 names": sending(lambda: with_names(texts, "again", 100)),
+    }
+    if behind is not None:
+        bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
+    samples = bench.interleave(calls, bench.size(5, 1))
+    post = traffic.rates(samples["POST"])
+    verdicts = [
+        Verdict(f"{name} / POST", paired(traffic.rates(runs), post)) for name, runs in samples.items() if name != "POST"
+    ]
+    notes = [f"{CALLERS} connections, {traffic.BODY_BYTES} B bodies, 1 worker with {service.THREADS} threads."]
+    return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
+
+
+def with_names(texts: Sequence[str], prefix: str, number: int) -> Job:
+    """Returns a PUT for each message, to one name after another."""
+    path = f"{QUEUE}/named/{prefix}-{COUNTER.decode()}"
+    puts = [traffic.request("PUT", path, text, {"Content-Type": "text/plain"}) for text in texts]
+    return Job(puts, 200, numbered=number)
+
+
+def compared(
+    bench: Bench,
+    server: processes.Process,
+    *,
+    behind: Nodes | None = None,
+    goal: float | None = None,
+    aim: float | None = None,
+) -> Report:
+    """Measures both ways at one service."""
+    texts = traffic.bodies(BATCH)
+    plain = {
+        "1 message": traffic.posts_of_one(QUEUE, texts),
+        "100 messages": traffic.posts_of_many(QUEUE, texts, BATCH),
+    }
+    calls: dict[str, Callable[[], Sample]] = {}
+    for what, job in plain.items():
+        calls[f"{what}, no key"] = partial(sent, bench, server, job, behind, key=False)
+        calls[f"{what}, a key"] = partial(sent, bench, server, job, behind, key=True)
+    if behind is not None:
+        for job in plain.values():
+            traffic.run(server, with_keys(job), seconds=bench.pick(WARM_SECONDS, 0.3), connections=CONNECTIONS)
+    samples = bench.interleave(calls, bench.size(5, 1))
+    verdicts = []
+    for what in plain:
+        rates = [traffic.rates(samples[f"{what}, {which}"]) for which in ("a key", "no key")]
+        verdicts.append(Verdict(f"{what}: a key / no key", paired(*rates), goal=goal, aim=aim))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; keys ascend, as the client's do."]
+    return Report("", "", rows, verdicts, notes)
+
+
+def sent(bench: Bench, server: processes.Process, job: Job, behind: Nodes | None, *, key: bool) -> Sample:
+    """Sends posts for some seconds."""
+    chosen = with_keys(job) if key else job
+    return traffic.run(server, chosen, seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS, backend=behind)
+
+
+def with_keys(job: Job) -> Job:
+    """Returns a job whose requests have keys that no other run has."""
+    header = f"\r\nIdempotency-Key: {secrets.token_hex(12)}-{COUNTER.decode()}\r\n"
+    requests = [request.replace("\r\n", header, 1) for request in job.requests]
+    return Job(requests, job.status, job.messages, numbered=10_000_000)

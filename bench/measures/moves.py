@@ -1,0 +1,34 @@
+"""A move of messages to another queue."""
+
+from __future__ import annotations
+
+import contextlib
+
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.results import Report, Row, Verdict
+from bench.started import service
+from queuey.client import Client
+from queuey.messages import QueueSpec
+
+
+@measure("move", "Messages moved to another queue a second")
+def move(bench: Bench) -> Report:
+    """One move at a time, with an fsync at each commit."""
+    count, ours, rates = bench.size(100_000, 5_000), bench.fresh("queuey"), []
+    texts = traffic.bodies(1000)
+    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with Client(url, key=traffic.KEY, application=service.APPLICATION) as client:
+            for number in range(bench.size(5, 1)):
+                names = [f"{side}-{number}" for side in ("from", "to")]
+                source, _ = (store.create_queue(service.APPLICATION, name, QueueSpec())[0] for name in names)
+                service.fill(store, source, texts, count)
+                ended = client.move(*names).wait()
+                if ended.moved != count or ended.ended is None:
+                    raise Void(f"the move ended as {ended}")
+                rates.append(count / (ended.ended - ended.began))
+                store.purge_queue(store.queue(service.APPLICATION, names[1], fresh=True))
+    notes = [f"{count:,} messages, {traffic.BODY_BYTES} B bodies, one partition, from the request to the end."]
+    rows = [Row("moved", rates, "messages/s")]
+    return Report("move", "", rows, [Verdict("messages a second", rates, unit="/s", goal=5_000)], notes)

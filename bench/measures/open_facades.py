@@ -1,0 +1,139 @@
+"""Facades without credentials: what a call costs, over the call of version 1 that it is translated to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bench.harness import Bench, measure
+from bench.load import traffic
+from bench.load.generator import COUNTER
+from bench.load.traffic import Job, Sample
+from bench.measures.facades import CONNECTIONS, MOST, QUEUE
+from bench.results import Report, Verdict, paired
+from bench.started import processes, service
+from queuey.client import Client
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+
+NATIVE = f"{service.BASE}/{QUEUE}"
+SETTINGS = """
+[facades.mq]
+prefix = "/mq"
+redelivery = 3600
+
+[facades.rqms]
+prefix = "/rqms"
+"""
+
+
+@measure("mq_rqms", "Calls by the protocols of MQ and RQMS, against the native calls")
+def mq_rqms(bench: Bench) -> Report:
+    """All go to the same queue of the same service, on SQLite with an fsync before each answer."""
+    ours, texts = bench.fresh("queuey"), traffic.bodies(100)
+    config = ours / "queuey.toml"
+    config.write_text(SETTINGS)
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(service.prepare(ours)))
+        server = stack.enter_context(service.serve(ours, environment={"QUEUEY_CONFIG": str(config)}))
+        count = bench.size(2000, 200)
+        calls: dict[str, Callable[[], Sample]] = {
+            "post, native": partial(_sent, bench, server, lambda: traffic.posts_of_one(NATIVE, texts)),
+            "post, MQ": partial(_sent, bench, server, lambda: _posts(f"/mq/{QUEUE}/messages", texts)),
+            "fetch 1, native": partial(_fetched, store, server, _native(1), count),
+            "fetch 1, MQ": partial(_fetched, store, server, lambda queue: ("GET", f"/mq/{queue}/messages"), count),
+            "post with an id, native": partial(_sent, bench, server, lambda: _named("native", texts)),
+            "post with an id, RQMS": partial(_sent, bench, server, lambda: _named("rqms", texts)),
+            "fetch 10, native": partial(_fetched, store, server, _native(10, "&wait=0.25"), count // 4, 10),
+            "fetch 10, RQMS": partial(
+                _fetched, store, server, lambda queue: ("GET", f"/rqms/{queue}?count=10&time=3600"), count // 4, 10
+            ),
+        }
+        for side in ("native", "MQ", "RQMS"):
+            calls[f"acknowledge, {side}"] = partial(_acknowledged, store, server, side, count)
+        samples = bench.interleave(calls, bench.size(7, 1))
+    verdicts = []
+    for what, theirs in (
+        ("post", "MQ"),
+        ("fetch 1", "MQ"),
+        ("acknowledge", "MQ"),
+        ("post with an id", "RQMS"),
+        ("fetch 10", "RQMS"),
+        ("acknowledge", "RQMS"),
+    ):
+        cpu = ([each.cpu for each in samples[f"{what}, {side}"]] for side in (theirs, "native"))
+        verdicts.append(Verdict(f"{what}: CPU of {theirs} / native", paired(*cpu), goal=MOST, better="lower"))
+    notes = [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker, one partition."]
+    return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
+
+
+def _native(limit: int, more: str = "") -> Callable[[str], tuple[str, str]]:
+    """Returns how claims of a queue are asked for."""
+    return lambda queue: ("POST", f"{service.BASE}/{queue}/claims?limit={limit}&ttl=3600{more}")
+
+
+def _sent(bench: Bench, server: processes.Process, job: Callable[[], Job]) -> Sample:
+    return traffic.run(server, job(), seconds=bench.pick(2.5, 0.3), connections=CONNECTIONS)
+
+
+def _posts(path: str, texts: Sequence[str]) -> Job:
+    return Job([traffic.request("POST", path, text) for text in texts], 201)
+
+
+def _named(which: str, texts: Sequence[str]) -> Job:
+    """Returns posts of JSON values under ids that are new."""
+    name = f"{secrets.token_hex(12)}-{COUNTER.decode()}"
+    path = f"/rqms/{QUEUE}?id={name}" if which == "rqms" else f"{NATIVE}/named/{name}"
+    headers = {"X-Encoding": "json"} if which == "native" else None
+    requests = [traffic.request("POST", path, f'{{"value":"{text}"}}', headers) for text in texts]
+    return Job(requests, 201, numbered=10_000_000)
+
+
+def _fetched(
+    store: Store,
+    server: processes.Process,
+    asked: Callable[[str], tuple[str, str]],
+    count: int,
+    messages: int = 1,
+) -> Sample:
+    """Fetches from a queue of its own: what others have claimed does not come again meanwhile."""
+    queue = _filled(store, (count + 2 * CONNECTIONS) * messages)
+    job = Job([traffic.request(*asked(queue))], 200, messages)
+    return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
+
+
+def _acknowledged(store: Store, server: processes.Process, side: str, count: int) -> Sample:
+    """Acknowledges one claimed message a call."""
+    queue = _filled(store, count + 2 * CONNECTIONS)
+    requests: list[str] = []
+    with Client(f"http://127.0.0.1:{server.port}", key=traffic.KEY, application=service.APPLICATION) as client:
+        jobs = client.job_queue(queue)
+        while found := jobs.receive(1000, ttl=3600):
+            requests += (_acknowledgement(side, queue, each.message.id, each.receipt) for each in found)
+    job = Job(requests, 202 if side == "MQ" else 200)
+    return traffic.run(server, job, seconds=60, connections=CONNECTIONS, warm=0, count=count)
+
+
+def _acknowledgement(side: str, queue: str, message: str, receipt: str) -> str:
+    if side == "native":
+        kind = {"Content-Type": "application/json"}
+        body = json.dumps({"receipts": [receipt]})
+        return traffic.request("POST", f"{service.BASE}/{queue}/claims/ack", body, kind)
+    if side == "MQ":
+        return traffic.request("DELETE", f"/mq/{queue}/messages/{uuid.UUID(message)}")
+    ticket = json.dumps([message, receipt])
+    return traffic.request("DELETE", f"/rqms/{queue}", ticket, {"Content-Length": str(len(ticket))})
+
+
+def _filled(store: Store, count: int) -> str:
+    """Returns the name of a new queue with so many messages.
+
+    The service keeps what it knows of a queue for a while, so none is deleted and made anew beside it.
+    """
+    queue, _ = store.create_queue(service.APPLICATION, f"{QUEUE}-{secrets.token_hex(4)}", QueueSpec())
+    service.fill(store, queue, traffic.bodies(1000), count)
+    return queue.name

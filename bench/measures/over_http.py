@@ -1,0 +1,200 @@
+"""Messages in and out over HTTP, against the same work without the service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from bench.baselines import rows
+from bench.harness import Bench, Void, measure
+from bench.load import traffic, wrk
+from bench.load.traffic import Sample
+from bench.load.wrk import BY_WRK
+from bench.results import Report, Row, Verdict, paired
+from bench.started import processes, service
+
+QUEUE = f"{service.BASE}/bench"
+CONNECTIONS = 64
+BATCH = 100
+
+
+BASELINES = {
+    "commit each, lock": ("lock", service.THREADS),
+    "commit each, busy timeout": ("busy", service.THREADS),
+    "commit each, 64 threads": ("lock", 64),
+    "commit each, 1 thread": ("lock", 1),
+}
+"""How the threads take turns at the file, and how many there are. A thread per connection is what such a view is often
+given; one thread is its best, and serves nothing else meanwhile."""
+
+
+@measure("post1", "POST of one message, synchronous=FULL, against a view that commits each message itself")
+def post1(bench: Bench) -> Report:
+    """Compares with equal threads, as many as the service has by default and one a connection."""
+    job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
+    seconds = bench.pick(2.5, 0.3)
+    with contextlib.ExitStack() as stack:
+        sides: dict[str, processes.Process] = {}
+        for name, threads in (("queuey", service.THREADS), ("queuey, 64 threads", 64)):
+            ours = bench.fresh("queuey")
+            service.prepare(ours).close()
+            sides[name] = stack.enter_context(service.serve(ours, threads=threads))
+        for name, (turns, threads) in BASELINES.items():
+            theirs = bench.fresh(turns)
+            settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": turns}
+            app = "bench.baselines.commit_each:app"
+            baseline = processes.granian(app, theirs, threads=threads, environment=settings)
+            sides[name] = stack.enter_context(baseline)
+        for server in sides.values():
+            traffic.run(server, job, seconds=1)
+        calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
+        if wrk.PATH is not None:
+            calls |= {name + BY_WRK: partial(wrk.run, server, job, seconds=seconds) for name, server in sides.items()}
+        samples = bench.interleave(calls, bench.size(7, 1))
+    verdicts = against_equals(samples, "")
+    if wrk.PATH is not None:
+        verdicts += against_equals(samples, BY_WRK)
+    notes = [
+        f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; {service.THREADS} threads unless said."
+    ]
+    return Report("post1", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
+
+
+def against_equals(samples: dict[str, list[Sample]], generator: str) -> list[Verdict]:
+    """Compares, for one generator, sides of equal threads, and the service with the baseline's best of one thread."""
+    rates = {name: traffic.rates(runs) for name, runs in samples.items()}
+    equal = [name + generator for name, (_, threads) in BASELINES.items() if threads == service.THREADS]
+    best = fastest({name: samples[name] for name in equal})
+    queuey, alone = "queuey" + generator, "commit each, 1 thread" + generator
+    many = "commit each, 64 threads" + generator
+    ratios = {
+        f"64 threads each: queuey / {many}": paired(rates["queuey, 64 threads" + generator], rates[many]),
+        f"{service.THREADS} threads each: queuey / {best}": paired(rates[queuey], rates[best]),
+    }
+    verdicts = [Verdict(name, ratio, goal=3, aim=5) for name, ratio in ratios.items()]
+    return [*verdicts, Verdict(f"queuey / {alone}", paired(rates[queuey], rates[alone]))]
+
+
+@measure("post100", "POST of 100 messages, against one process that inserts 100 rows a commit")
+def post100(bench: Bench) -> Report:
+    """The baseline has neither HTTP nor JSON to do; the faster of its variants counts."""
+    job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
+    seconds = bench.pick(2, 0.3)
+    ours = bench.fresh("queuey")
+    service.prepare(ours).close()
+    theirs = bench.fresh("rows")
+    with service.serve(ours) as server:
+        traffic.run(server, job, seconds=0.5)
+        calls: dict[str, Callable[[], Sample]] = {
+            f"queuey, {connections} connections": partial(
+                traffic.run, server, job, seconds=seconds, connections=connections
+            )
+            for connections in (1, 4, 64)
+        }
+        for variant in rows.INSERTS:
+            calls[f"apsw, {variant}"] = partial(unserved, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
+        samples = bench.interleave(calls, bench.size(5, 1))
+    return compared(samples, "apsw", 0.4, 0.6, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
+
+
+@measure("get100", "GET of 100 messages, against one process that reads the same slices and encodes the same JSON")
+def get100(bench: Bench) -> Report:
+    """Both read the very same rows: the baseline opens the service's file."""
+    ours = bench.fresh("queuey")
+    store = service.prepare(ours)
+    count = bench.size(200_000, 5_000)
+    service.fill(store, store.queue(service.APPLICATION, "bench"), traffic.bodies(1000), count)
+    places = service.places(store, store.queue(service.APPLICATION, "bench"), BATCH)
+    store.close()
+    bench.rng.shuffle(places)
+    job = traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)
+    seconds = bench.pick(2, 0.3)
+    with service.serve(ours) as server:
+        check_slice(server, job.requests[0])
+        traffic.run(server, job, seconds=0.5)
+        calls: dict[str, Callable[[], Sample]] = {
+            f"queuey, {connections} connections": partial(
+                traffic.run, server, job, seconds=seconds, connections=connections
+            )
+            for connections in (4, 64)
+        }
+        for variant in rows.READS:
+            calls[f"apsw, {variant}"] = partial(unserved, "read", variant, ours / service.FILE, seconds)
+        samples = bench.interleave(calls, bench.size(5, 1))
+    size = samples["queuey, 64 connections"][0].size
+    return compared(samples, "apsw", 0.25, 0.5, [f"Slices of {BATCH} from random places; an answer has {size:,.0f} B."])
+
+
+@measure(
+    "original", "The original's load test: 10 clients, 10,000 messages of 140 random bytes in base64, one POST each"
+)
+def original(bench: Bench) -> Report:
+    """With and without an fsync before each answer."""
+    count = bench.size(10_000, 2_000)
+    job = traffic.posts_of_one(QUEUE, traffic.bodies(count, size=188))
+    with contextlib.ExitStack() as stack:
+        calls: dict[str, Callable[[], Sample]] = {}
+        for sync in ("full", "normal"):
+            directory = bench.fresh(sync)
+            service.prepare(directory).close()
+            server = stack.enter_context(service.serve(directory, sync=sync))
+            run = partial(traffic.run, server, job, seconds=60, connections=10, count=count)
+            calls[f"queuey, sync={sync}"] = partial(run, warm=0)
+            run(warm=0)
+        samples = bench.interleave(calls, bench.size(5, 1))
+    return Report("original", "", [traffic.row(name, runs, "requests/s") for name, runs in samples.items()])
+
+
+def fastest(samples: dict[str, list[Sample]]) -> str:
+    """Returns the name of the side with the highest median."""
+    return max(samples, key=lambda name: traffic.row(name, samples[name]).median)
+
+
+def compared(samples: dict[str, list[Sample]], prefix: str, goal: float, aim: float, notes: list[str]) -> Report:
+    """Reports every other side over the fastest one whose name begins with ``prefix``."""
+    best = fastest({name: runs for name, runs in samples.items() if name.startswith(prefix)})
+    under = traffic.rates(samples[best])
+    verdicts = [
+        Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=goal, aim=aim)
+        for name, runs in samples.items()
+        if not name.startswith(prefix)
+    ]
+    table = [
+        Row(name, traffic.rates(runs), "messages/s") if name.startswith(prefix) else traffic.row(name, runs)
+        for name, runs in samples.items()
+    ]
+    return Report("", "", table, verdicts, notes)
+
+
+def unserved(action: str, variant: str, path: Path, seconds: float) -> Sample:
+    """Runs the baseline without a service in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.baselines.rows", action, variant, str(path), str(seconds)],
+        capture_output=True,
+        text=True,
+        timeout=seconds + 60,
+        check=False,
+    )
+    if done.returncode:
+        raise Void(f"rows {action} {variant}: {done.stderr}")
+    return Sample(rate=float(done.stdout), p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)
+
+
+def check_slice(server: processes.Process, request: str) -> None:
+    """Makes sure that the service's answer holds what the baseline encodes.
+
+    Raises:
+        Void: It does not.
+    """
+    path = request.split(" ", 2)[1]
+    asked = Request(f"http://127.0.0.1:{server.port}{path}", headers={"Authorization": f"Application {traffic.KEY}"})
+    with urlopen(asked, timeout=30) as answer:
+        messages = json.load(answer)["messages"]
+    if len(messages) != BATCH or set(messages[0]) != {"message_id", "timestamp", "partition", "body"}:
+        raise Void(f"unexpected slice: {len(messages)} messages, {messages[:1]}")

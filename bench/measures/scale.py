@@ -1,0 +1,242 @@
+"""What must not get dearer with size: many queues, long queues, much expiry."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode
+
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.load.traffic import Job, Sample
+from bench.measures.over_http import QUEUE
+from bench.results import Report, Row, Verdict, paired
+from bench.started import service
+from bench.started.processes import Process
+
+FLAT = 2.0
+"""What "flat" allows: the dearest at most twice the cheapest."""
+
+
+@measure("queues", "Creating, listing and reading idle queues when there are few and when there are many")
+def queues(bench: Bench) -> Report:
+    """One connection, so that a figure is a latency; every request names another queue or page."""
+    sizes = [500, 2_000] if bench.quick else [1_000, 100_000, 1_000_000]
+    with contextlib.ExitStack() as stack:
+        servers: dict[int, Process] = {}
+        for size in sizes:
+            directory = bench.fresh(f"queues-{size}")
+            service.prepare(directory).close()
+            service.fill_queues(directory, size)
+            bench.say(f"{size:,} queues are there")
+            servers[size] = stack.enter_context(service.serve(directory))
+        return flatness(bench, servers)
+
+
+def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
+    """Compares services with so many queues, named ``q0000000`` and so on: fewest first, most last."""
+    seconds = bench.pick(1, 0.3)
+    calls: dict[tuple[str, int], Callable[[], Sample]] = {}
+    for size, server in servers.items():
+        for action, make in ACTIONS.items():
+            calls[action, size] = partial(one_by_one, server, make, size, bench.rng, seconds)
+            calls[action, size]()
+    samples = bench.interleave(calls_by_name(calls), bench.size(5, 1))
+    fewest, *_, most = servers
+    rows, verdicts = [], []
+    for action in ACTIONS:
+        costs = {size: [sample.p50 for sample in samples[f"{action}, {size:,} there"]] for size in servers}
+        rows += [Row(f"{action}, {size:,} there", values, "ms") for size, values in costs.items()]
+        ratios = paired(costs[most], costs[fewest])
+        verdicts.append(Verdict(f"{action}: {most:,} / {fewest:,}", ratios, goal=FLAT, better="lower"))
+    return Report("", "", rows, verdicts, ["Medians of the time of a request over one connection."])
+
+
+@measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
+def scattered(bench: Bench) -> Report:
+    """64 connections; every request of the second side names another queue, far more of them than the cache holds."""
+    size = bench.size(200_000, 5_000)
+    seconds = bench.pick(2.5, 0.3)
+    directory = bench.fresh("queuey")
+    service.prepare(directory).close()
+    service.fill_queues(directory, size)
+    (text,) = traffic.bodies(1)
+    paths = [f"{service.BASE}/q{bench.rng.randrange(size):07d}" for _ in range(50_000)]
+    scattered_posts = Job([request for path in paths for request in traffic.posts_of_one(path, [text]).requests], 201)
+    together = traffic.posts_of_one(QUEUE, [text])
+    with service.serve(directory) as server:
+        calls: dict[str, Callable[[], Sample]] = {
+            "one queue": partial(traffic.run, server, together, seconds=seconds),
+            f"any of {size:,}": partial(traffic.run, server, scattered_posts, seconds=seconds),
+        }
+        samples = bench.interleave(calls, bench.size(5, 1))
+    one, many = samples
+    ratio = paired(traffic.rates(samples[many]), traffic.rates(samples[one]))
+    return Report(
+        "scattered",
+        "",
+        [traffic.row(name, runs) for name, runs in samples.items()],
+        [Verdict(f"{many} / {one}", ratio)],
+    )
+
+
+def calls_by_name(calls: dict[tuple[str, int], Callable[[], Sample]]) -> dict[str, Callable[[], Sample]]:
+    """Returns the calls under the names that the table shows."""
+    return {f"{action}, {size:,} there": call for (action, size), call in calls.items()}
+
+
+def one_by_one(
+    server: Process, make: Callable[[int, random.Random], Job], size: int, rng: random.Random, seconds: float
+) -> Sample:
+    """Runs a job that is made anew, so that every run names other queues."""
+    return traffic.run(server, make(size, rng), seconds=seconds, connections=1, warm=0.1)
+
+
+def creates(size: int, rng: random.Random) -> Job:
+    """Returns creations of queues that are not there yet."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    bodies = [urlencode({"queue_name": f"n{rng.getrandbits(60):x}"}) for _ in range(20_000)]
+    return Job([traffic.request("POST", service.BASE, body, form) for body in bodies], 201)
+
+
+def listings(size: int, rng: random.Random) -> Job:
+    """Returns listings of pages that begin anywhere."""
+    return traffic.gets(
+        [f"{service.BASE}?limit=100&offset=q{rng.randrange(size - 100):07d}" for _ in range(5000)], messages=100
+    )
+
+
+def idle_reads(size: int, rng: random.Random) -> Job:
+    """Returns reads of queues that nobody has asked for lately."""
+    return traffic.gets([f"{service.BASE}/q{rng.randrange(size):07d}" for _ in range(20_000)])
+
+
+ACTIONS: dict[str, Callable[[int, random.Random], Job]] = {
+    "creating a queue": creates,
+    "listing 100 queues": listings,
+    "reading an idle queue": idle_reads,
+}
+
+
+@measure("deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue")
+def deep(bench: Bench) -> Report:
+    """Slices from the first, the middle and the last hundredth, and from the end backwards."""
+    count = bench.size(5_000_000, 20_000)
+    directory = bench.fresh("deep")
+    store = service.prepare(directory)
+    queue = store.queue(service.APPLICATION, "bench")
+    service.fill(store, queue, traffic.bodies(1000), count)
+    bench.say(f"{count:,} messages are there")
+    found = service.places(store, queue, 100)
+    store.close()
+    with service.serve(directory) as server:
+        return places_in(bench, server, found, count)
+
+
+def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Report:
+    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``found`` are some ids."""
+    part = max(10, len(found) // 100)
+    middle = len(found) // 2
+    parts = {
+        "head": found[:part],
+        "middle": found[middle : middle + part],
+        "tail": found[-part:],
+    }
+    calls: dict[str, Callable[[], Sample]] = {}
+    for name, starts in parts.items():
+        for order in ("ascending", "descending"):
+            bench.rng.shuffle(starts)
+            paths = [f"{QUEUE}?limit=100&order={order}&since={start}" for start in starts]
+            run = partial(traffic.run, server, traffic.gets(paths, 100), connections=1)
+            calls[f"{name}, {order}"] = partial(run, seconds=bench.pick(1, 0.3), warm=0.2)
+    samples = bench.interleave(calls, bench.size(5, 1))
+    costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
+    rows = [Row(name, values, "ms") for name, values in costs.items()]
+    ratios = [max(values) / min(values) for values in zip(*costs.values(), strict=True)]
+    verdict = Verdict("slowest position / fastest position", ratios, goal=FLAT, better="lower")
+    return Report("", "", rows, [verdict], [f"{count:,} messages in one partition; time of a request."])
+
+
+@measure("expiry", "Writers and readers while many messages expire and are swept, against the same without expiry")
+def expiry(bench: Bench) -> Report:
+    """Fills a queue with messages that expire soon or not at all, then writes to it and reads from it meanwhile."""
+    count = bench.size(1_000_000, 20_000)
+    texts = traffic.bodies(1000)
+    rounds = bench.size(3, 1)
+    samples = bench.interleave(
+        {
+            "expiring": partial(under_load, bench, texts, count, expiring=True),
+            "lasting": partial(under_load, bench, texts, count, expiring=False),
+        },
+        rounds,
+    )
+    rows, verdicts = [], []
+    for who in ("writers", "readers"):
+        for side, runs in samples.items():
+            of_one = [run[who] for run in runs]
+            rows.append(Row(f"{who}, {side}: longest wait", [run.longest for run in of_one], "ms"))
+            rows.append(Row(f"{who}, {side}: p99", [run.p99 for run in of_one], "ms"))
+            rows.append(Row(f"{who}, {side}: rate", [run.rate for run in of_one], "requests/s"))
+        for what in ("p99", "longest"):
+            pairs = zip(samples["expiring"], samples["lasting"], strict=True)
+            ratios = [getattr(run[who], what) / getattr(other[who], what) for run, other in pairs]
+            verdicts.append(Verdict(f"{who}, {what}: expiring / lasting", ratios, better="lower"))
+    swept = [run["sweep"].answers for run in samples["expiring"]]
+    rows.append(Row("swept during the run", swept, "messages"))
+    note = (
+        f"{count:,} messages; 8 connections write one message a request, 4 read 100, from the head, of the same queue."
+    )
+    return Report("expiry", "", rows, verdicts, [note])
+
+
+def under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) -> dict[str, Sample]:
+    """Runs writers and readers over the time in which ``count`` messages expire, or would.
+
+    Raises:
+        Void: None of them had been swept in the end, so the run did not show what it should.
+    """
+    directory = bench.fresh("expiry")
+    store = service.prepare(directory)
+    writes, reads = traffic.posts_of_one(QUEUE, texts[:64]), traffic.gets([f"{QUEUE}?limit=100"])
+    soon = int(bench.pick(12, 4))
+    seconds = bench.pick(20, 4)
+    began = time.monotonic()
+    ttl = soon if expiring else service.THREE_DAYS
+    service.fill(store, store.queue(service.APPLICATION, "bench"), texts, count, ttl=ttl)
+    store.close()
+    with service.serve(directory) as server:
+        time.sleep(max(0.0, began + soon - 1 - time.monotonic()))
+        found = at_once(
+            writers=partial(traffic.run, server, writes, seconds=seconds, connections=8),
+            readers=partial(traffic.run, server, reads, seconds=seconds, connections=4),
+        )
+        swept = count - service.expired_left(directory) if expiring else 0
+    if expiring and not swept:
+        raise Void("no message had been swept at the end of the run")
+    return {**found, "sweep": Sample(rate=swept / seconds, p50=0, p99=0, longest=0, cpu=0, answers=swept, size=0)}
+
+
+def at_once(**calls: Callable[[], Sample]) -> dict[str, Sample]:
+    """Runs the calls at the same time; each waits for a generator process of its own."""
+    found: dict[str, Any] = {}
+
+    def keep(name: str, call: Callable[[], Sample]) -> None:
+        try:
+            found[name] = call()
+        except Void as error:
+            found[name] = error
+
+    threads = [threading.Thread(target=keep, args=pair) for pair in calls.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in found.values():
+        if isinstance(result, Void):
+            raise result
+    return found

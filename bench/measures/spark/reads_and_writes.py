@@ -1,0 +1,256 @@
+"""Spark's reads and writes on Cassandra, beside the JVM connector and beside rows as tuples."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.baselines import wide_rows
+from bench.harness import Bench, Void, measure
+from bench.results import Report, Row, Verdict, paired
+from bench.spark_side import Run, Side, connector_jars
+from bench.started import nodes, on_cassandra, service
+from bench.started.nodes import Nodes
+from queuey import ids
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Message, Queue, QueueSpec
+from queuey.storage import Store
+from queuey.storage.scanning import divided
+
+PARTITIONS = 8
+BODY = b"x" * 200
+TTL = 3 * 86_400
+TABLE = "messages_4d"
+"""Where messages of that TTL lie."""
+WRITTEN = "written"
+"""The table that the connector writes."""
+CLASSES = ("org.apache.spark", "com.datastax")
+WALL, CPU, TUPLES, WRITES = 0.95, 1.5, 2.5, 2.0
+"""Asked for: of the connector's speed, of its CPU, of tuples' speed, of the connector's writes."""
+NUMBERS = 0.5
+"""Asked for of a write with a column ``sequence``: of the speed without."""
+NUMBERED = "queuey with sequence"
+BEST_WALL, BEST_WRITES = 1.1, 2.5
+"""Aimed at."""
+
+
+@measure("spark-scan", "Scanning a queue on Cassandra into Spark: queuey, the JVM connector, rows as tuples")
+def scan(bench: Bench) -> Report:
+    """Three sessions on one node; each scans all rows into Spark's sink that does nothing."""
+    count = bench.size(300_000, 5_000)
+    with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
+        store = on_cassandra.prepare(cassandra)
+        stack.callback(store.close)
+        queue = _filled(store, count)
+        sides = {
+            "queuey": _side(stack, bench, "queuey", "scan-queuey", cassandra, _reads(cassandra, queue)),
+            "connector": _side(
+                stack,
+                bench,
+                "connector",
+                "scan-connector",
+                cassandra,
+                {"keyspace": on_cassandra.KEYSPACE, "table": TABLE},
+            ),
+            "tuples": _side(stack, bench, "tuples", "scan-tuples", cassandra, _keys(cassandra)),
+        }
+        for name, side in sides.items():
+            for _ in range(bench.size(4, 1)):
+                side.run()
+            bench.say(f"{name} is warm")
+        runs = bench.interleave({name: side.run for name, side in sides.items()}, bench.size(7, 1))
+    wall = {name: [run.seconds for run in found] for name, found in runs.items()}
+    cpu = {name: [run.cpu for run in found] for name, found in runs.items()}
+    verdicts = [
+        Verdict("wall: connector / queuey", paired(wall["connector"], wall["queuey"]), goal=WALL, aim=BEST_WALL),
+        Verdict("CPU: queuey / connector", paired(cpu["queuey"], cpu["connector"]), goal=CPU, better="lower"),
+        Verdict("wall: tuples / queuey", paired(wall["tuples"], wall["queuey"]), goal=TUPLES),
+    ]
+    notes = [f"{count:,} messages of {len(BODY)} B in {PARTITIONS} partitions, one node, local[2]."]
+    return Report("", "", _rows(runs, count), verdicts, notes)
+
+
+@measure(
+    "spark-write",
+    "Writing from Spark into a queue on Cassandra: queuey with reserved ids, the JVM connector's defaults",
+)
+def write(bench: Bench) -> Report:
+    """Both sides read the same Parquet file; the connector is given ids, queuey reserves them."""
+    count = bench.size(300_000, 5_000)
+    with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
+        store = on_cassandra.prepare(cassandra)
+        stack.callback(store.close)
+        _baseline_table(cassandra)
+        source = _parquet(bench.directory / "rows", count)
+        table = {"keyspace": wide_rows.KEYSPACE, "table": WRITTEN}
+        sides = {
+            "queuey": _side(stack, bench, "queuey", "write-queuey", cassandra, _writes(cassandra)),
+            NUMBERED: _side(
+                stack, bench, NUMBERED, "write-numbered", cassandra, {**_writes(cassandra), "queue": "numbered"}
+            ),
+            "connector": _side(stack, bench, "connector", "write-connector", cassandra, table),
+        }
+        for side in sides.values():
+            for _ in range(bench.size(2, 1)):
+                side.run(rows=str(source))
+        runs = bench.interleave(
+            {name: lambda side=side: side.run(rows=str(source)) for name, side in sides.items()},  # type: ignore[misc]
+            bench.size(5, 1),
+        )
+        _all_there(store, count * (bench.size(2, 1) + bench.size(5, 1)))
+    wall = {name: [run.seconds for run in found] for name, found in runs.items()}
+    speed = paired(wall["connector"], wall["queuey"])
+    verdicts = [
+        Verdict("rows/s: queuey / connector", speed, goal=WRITES, aim=BEST_WRITES),
+        Verdict(f"rows/s: {NUMBERED} / queuey", paired(wall["queuey"], wall[NUMBERED]), goal=NUMBERS),
+    ]
+    notes = [f"{count:,} rows of {len(BODY)} B over {PARTITIONS} partitions, one node, local[2]; fresh ids each round."]
+    return Report("", "", _rows(runs, count), verdicts, notes)
+
+
+def _side(
+    stack: contextlib.ExitStack, bench: Bench, name: str, kind: str, cassandra: Nodes, options: dict[str, Any]
+) -> Side:
+    host, port = cassandra.address.hosts[0], str(cassandra.address.port)
+    conf = {"spark.driver.memory": "2g"}
+    if "connector" in kind:
+        conf |= {
+            "spark.jars": connector_jars(),
+            "spark.cassandra.connection.host": host,
+            "spark.cassandra.connection.port": port,
+        }
+    side = Side(name, kind, bench.directory, conf, options, cassandra.cpu_seconds)
+    stack.callback(side.stop)
+    return side
+
+
+def _rows(runs: dict[str, list[Run]], count: int) -> list[Row]:
+    return [
+        Row(
+            name,
+            [count / run.seconds for run in found],
+            "rows/s",
+            {
+                "CPU µs per row": sorted(run.cpu for run in found)[len(found) // 2] / count * 1e6,
+                "Cassandra's": sorted(run.behind for run in found)[len(found) // 2] / count * 1e6,
+            },
+        )
+        for name, found in runs.items()
+    ]
+
+
+def _filled(store: Store, count: int) -> Queue:
+    """Fills the queue with messages of the last minute, all below the horizon."""
+    queue = store.queue(service.APPLICATION, "bench")
+    queue = store.update_queue(queue, QueueSpec(partitions=PARTITIONS, ttl=TTL))
+    newest = ids.now_ticks() - 10 * TICKS_PER_SECOND
+    step = 60 * TICKS_PER_SECOND // count
+    low = ids.random_low()
+    made = (
+        Message(
+            newest - (count - number) * step,
+            low,
+            number % PARTITIONS + 1,
+            newest + TTL * TICKS_PER_SECOND,
+            BODY.decode(),
+        )
+        for number in range(count)
+    )
+    store.load(queue, made)
+    return queue
+
+
+def _reads(cassandra: Nodes, queue: Queue) -> dict[str, str]:
+    return {
+        "store": cassandra.url(on_cassandra.KEYSPACE),
+        "application": service.APPLICATION,
+        "subscribe": queue.name,
+    }
+
+
+def _writes(cassandra: Nodes) -> dict[str, str]:
+    return {
+        "store": cassandra.url(on_cassandra.KEYSPACE),
+        "application": service.APPLICATION,
+        "queue": "written",
+        "create": "true",
+        "partitions": str(PARTITIONS),
+    }
+
+
+def _session(cassandra: Nodes) -> Any:  # noqa: ANN401 - the driver's
+    from cassandra.cluster import Cluster  # noqa: PLC0415
+
+    cluster = Cluster(list(cassandra.address.hosts), port=cassandra.address.port)
+    return cluster, cluster.connect()
+
+
+def _keys(cassandra: Nodes) -> dict[str, str]:
+    cluster, session = _session(cassandra)
+    table = f"{on_cassandra.KEYSPACE}.{TABLE}"
+    keys = [":".join(map(str, row)) for row in session.execute(f"SELECT DISTINCT qid, partition, bucket FROM {table}")]
+    cluster.shutdown()
+    return {
+        "host": cassandra.address.hosts[0],
+        "port": str(cassandra.address.port),
+        "table": table,
+        "keys": ",".join(keys),
+    }
+
+
+def _baseline_table(cassandra: Nodes) -> None:
+    wide_rows.prepare(cassandra.address)
+    cluster, session = _session(cassandra)
+    session.execute(f"DROP TABLE IF EXISTS {wide_rows.KEYSPACE}.{WRITTEN}", timeout=60)
+    session.execute(
+        f"CREATE TABLE {wide_rows.KEYSPACE}.{WRITTEN} (qid bigint, partition int, bucket bigint, id timeuuid, "
+        "body blob, expires bigint, meta blob, PRIMARY KEY ((qid, partition, bucket), id))",
+        timeout=60,
+    )
+    cluster.shutdown()
+
+
+def _parquet(path: Path, count: int) -> Path:
+    """Writes the rows that both sides write, in four files."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
+    path.mkdir()
+    low, base = ids.random_low(), ids.now_ticks()
+    each = count // 4
+    for part in range(4):
+        numbers = range(part * each, (part + 1) * each)
+        texts = [ids.to_hex((base + number, low)) for number in numbers]
+        table = pa.table(
+            {
+                "value": pa.array([BODY] * each, pa.binary()),
+                "partition": pa.array([number % PARTITIONS + 1 for number in numbers], pa.int32()),
+                "qid": pa.array([1] * each, pa.int64()),
+                "bucket": pa.array([1] * each, pa.int64()),
+                "id": [f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}" for text in texts],
+                "sequence": pa.array(numbers, pa.int64()),
+                "expires": pa.array([base + TTL * TICKS_PER_SECOND] * each, pa.int64()),
+            }
+        )
+        parquet.write_table(table, path / f"{part}.parquet")
+    return path
+
+
+def _all_there(store: Store, count: int) -> None:
+    """Makes sure that our side wrote what it says.
+
+    Raises:
+        Void: It did not.
+    """
+    queue = store.queue(service.APPLICATION, "written", fresh=True)
+    found, until = 0, time.monotonic() + 60
+    # Ids are reserved ahead of time, so the last rows take longer than the read delay.
+    while found != count and time.monotonic() < until:
+        on_cassandra.let_appear(store, queue)
+        horizon, partitions = store.inspect(queue)
+        slices = divided(partitions, ids.FIRST, (horizon, ids.LOW_MIN), pieces=1)
+        found = sum(batch.num_rows for part in slices for batch in store.scan_arrow(queue, part, bodies=False))
+    if found != count:
+        raise Void(f"{found:,} of {count:,} messages are there")

@@ -1,0 +1,136 @@
+"""Measuring very many queues on Spark: what a queue costs, few or many, and beside reading the bodies."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import apsw
+
+from bench.harness import Bench, Void, measure
+from bench.measures.scale import FLAT
+from bench.results import Report, Row, Verdict, paired
+from bench.spark_side import Run, Side
+from bench.started import nodes, on_cassandra, service
+from queuey import ids
+from queuey.messages import Message, QueueSpec
+from queuey.storage import Store
+from queuey.storage.sqlite.connection import FILE
+from queuey.storage.sqlite.write.transaction import window_end
+
+BODY = "x" * 200
+LIFE = 3 * 86_400 * ids.TICKS_PER_SECOND
+LOW = ids.random_low()
+LOADERS = 32
+
+
+@measure("spark-stats", "Measuring queues on SQLite with Spark: few, very many, and beside reading bodies")
+def on_sqlite(bench: Bench) -> Report:
+    """Every queue holds one message; the naive side groups what the format queuey reads."""
+    options: dict[int, Mapping[str, str]] = {}
+    for size in (100, 1000) if bench.quick else (1000, 10_000, 100_000, 1_000_000):
+        directory = bench.fresh(f"stats-{size}")
+        service.prepare(directory, ()).close()
+        service.fill_queues(directory, size)
+        _fill(directory, size)
+        options[size] = {"data": str(directory)}
+        bench.say(f"{size:,} queues are there")
+    with contextlib.ExitStack() as stack:
+        return _compared(bench, stack, options, bench.size(3, 1))
+
+
+@measure("spark-stats-cassandra", "Measuring queues on Cassandra with Spark: few, many, and beside reading bodies")
+def on_cluster(bench: Bench) -> Report:
+    """One node; every queue holds one message."""
+    with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
+        options: dict[int, Mapping[str, str]] = {}
+        for size in (30, 100) if bench.quick else (1000, 10_000, 100_000):
+            keyspace = f"stats_{size}"
+            store = on_cassandra.prepare(cassandra, keyspace, ())
+            stack.callback(store.close)
+            _create(store, size)
+            options[size] = {"store": cassandra.url(keyspace)}
+            bench.say(f"{size:,} queues are there")
+        on_cassandra.let_appear(store, store.queue(service.APPLICATION, "q0000000"))
+        return _compared(bench, stack, options, bench.size(3, 1))
+
+
+def _compared(
+    bench: Bench, stack: contextlib.ExitStack, options: Mapping[int, Mapping[str, str]], rounds: int
+) -> Report:
+    least = min(options)
+    sides = {f"{size:,} queues": (_side(stack, bench, "stats-queuey", options[size]), size) for size in options}
+    sides[f"{least:,} queues, bodies read"] = _side(stack, bench, "stats-naive", options[least]), least
+    for side, _ in sides.values():
+        side.run()
+    calls = {name: partial(_counted, side, size) for name, (side, size) in sides.items()}
+    runs = bench.interleave(calls, rounds)
+    costs = {name: [run.seconds / size * 1e6 for run in runs[name]] for name, (_, size) in sides.items()}
+    few, *others, many, naive = costs
+    rows = [
+        Row(name, costs[name], "µs a queue", {"CPU µs a queue": min(run.cpu for run in runs[name]) / size * 1e6})
+        for name, (_, size) in sides.items()
+    ]
+    verdicts = [
+        *(
+            Verdict(f"a queue's cost: {many} / {name}", paired(costs[many], costs[name]), goal=FLAT, better="lower")
+            for name in others
+        ),
+        Verdict(f"{naive} / measured", paired(costs[naive], costs[few])),
+    ]
+    notes = [
+        f"local[2]; every queue holds a message of {len(BODY)} B. Rows of messages that came to Spark: none.",
+        "A job costs about a second whatever it does, which few queues share.",
+    ]
+    return Report("", "", rows, verdicts, notes)
+
+
+def _side(stack: contextlib.ExitStack, bench: Bench, kind: str, options: Mapping[str, str]) -> Side:
+    number = len(list(bench.directory.glob("*.log")))
+    side = Side(f"{kind}-{number}", kind, bench.directory, {"spark.driver.memory": "1g"}, options)
+    stack.callback(side.stop)
+    return side
+
+
+def _counted(side: Side, size: int) -> Run:
+    """Runs a side, which has to find the message of every queue."""
+    run = side.run()
+    if run.rows != size:
+        raise Void(f"{side.name} found {run.rows:,} messages in {size:,} queues")
+    return run
+
+
+def _fill(directory: Path, count: int) -> None:
+    """Writes a message into each of the queues of :func:`service.fill_queues`, past the contract like these."""
+    connection = apsw.Connection(str(directory / FILE))
+    now = ids.now_ticks()
+    with connection:
+        qids = [row[0] for row in connection.execute("SELECT qid FROM queues ORDER BY qid LIMIT ?", (count,))]
+        connection.executemany(
+            "INSERT INTO messages (queue_partition, ticks, low, expires, body) VALUES (?, ?, ?, ?, ?)",
+            ((qid << 8 | 1, now + n, LOW, now + n + LIFE, BODY) for n, qid in enumerate(qids)),
+        )
+        connection.executemany(
+            "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
+            "longest_ttl) VALUES (?, ?, 1, ?, ?, ?)",
+            ((qid << 8 | 1, window_end(LIFE, now + n + LIFE), now + n, now + n, LIFE) for n, qid in enumerate(qids)),
+        )
+        connection.execute("UPDATE clock SET last_ticks = ?", (now + count,))
+    connection.close()
+
+
+def _create(store: Store, count: int) -> None:
+    """Creates numbered queues with a message each."""
+    now = ids.now_ticks()
+
+    def one(number: int) -> None:
+        queue, _ = store.create_queue(service.APPLICATION, f"q{number:07d}", QueueSpec())
+        ticks = now + number
+        store.load(queue, [Message(ticks, LOW, 1, ticks + LIFE, BODY)])
+
+    with ThreadPoolExecutor(LOADERS) as pool:
+        for _ in pool.map(one, range(count), chunksize=100):
+            pass

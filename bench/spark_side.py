@@ -1,0 +1,226 @@
+"""One side of a measure with Spark: a session in a process of its own, told over a pipe when to run its query.
+
+``python -m bench.spark_side '{"kind": …}'`` starts the session and says ``ready``; each line that it then reads
+is a JSON object for one run, answered by one with the rows that went through.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.harness import Skip, Void
+from bench.started.processes import ROOT, TICKS, Process, inherited
+from deploy.local import CannotFetch
+from deploy.local.jars import Bundle, fetch
+
+CONNECTOR = Bundle("spark-cassandra-connector-3.5.1", ("com.datastax.spark:spark-cassandra-connector_2.13:3.5.1",))
+CONNECTOR_FORMAT = "org.apache.spark.sql.cassandra"
+_SPARKS_OWN = ("scala-library", "slf4j-api", "commons-lang3")
+
+
+class Run(NamedTuple):
+    """One run: wall and CPU seconds (JVM, Python workers and the planners that have ended), rows, the store's CPU."""
+
+    seconds: float
+    cpu: float
+    rows: int
+    behind: float = 0.0
+
+
+def connector_jars() -> str:
+    """Returns the connector's jars as ``spark.jars`` takes them.
+
+    Raises:
+        Skip: They are not here and cannot be fetched.
+    """
+    try:
+        lib = fetch(CONNECTOR)
+    except CannotFetch as error:
+        raise Skip(f"needs the connector: {error}") from error
+    return ",".join(str(path) for path in sorted(lib.glob("*.jar")) if not path.name.startswith(_SPARKS_OWN))
+
+
+class Side:
+    """A session in a process of its own.
+
+    Args:
+        name: For messages.
+        kind: What it runs: see ``KINDS``.
+        directory: For its log and whatever Spark leaves.
+        conf: Of the session.
+        options: Handed on to the kind.
+        behind: Says how many CPU seconds the servers behind it have spent so far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        directory: Path,
+        conf: Mapping[str, str],
+        options: Mapping[str, Any],
+        behind: Callable[[], float] = float,
+    ) -> None:
+        self.name = name
+        self._behind = behind
+        self._log = directory / f"{name.replace(' ', '-')}.log"
+        task = json.dumps({"kind": kind, "conf": dict(conf), "options": dict(options)})
+        with self._log.open("wb") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "bench.spark_side", task],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env={**inherited(), "SPARK_LOCAL_DIRS": str(directory)},
+            )
+        self._process = Process(name, self._child, 0, self._log)
+        self._answer()
+
+    def run(self, **given: Any) -> Run:  # noqa: ANN401 - whatever the kind takes
+        """Has it run once.
+
+        Raises:
+            Void: It failed.
+        """
+        cpu, behind, began = self._cpu(), self._behind(), time.perf_counter()
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps(given).encode() + b"\n")
+        self._child.stdin.flush()
+        rows = self._answer()["rows"]
+        return Run(time.perf_counter() - began, self._cpu() - cpu, rows, self._behind() - behind)
+
+    def stop(self) -> None:
+        """Ends it."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._process.stop()
+        self._child.stdin.close()
+        self._child.stdout.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.startswith(b'{"side":'):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        log = self._log.read_text("utf-8", "replace")
+        raise Void(f"{self.name} ended:\n{log[log.find('Traceback') :][:2000]}")
+
+    def _cpu(self) -> float:
+        """Returns the CPU seconds of all its processes and of those of their children that have ended."""
+        total = 0
+        for pid in self._process.pids():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+            except OSError:
+                continue
+            total += sum(int(field) for field in fields[11:15])
+        return total / TICKS
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the side."""
+    task = json.loads(arguments[0])
+    from queuey.spark import register, session  # noqa: PLC0415 - needs PySpark
+
+    spark = session.session(master="local[2]", conf=task["conf"])
+    register(spark)
+    work = KINDS[task["kind"]](spark, task["options"])
+    print('{"side": "ready"}', flush=True)
+    for line in sys.stdin:
+        rows = work(**json.loads(line))
+        print(json.dumps({"side": "done", "rows": rows}), flush=True)
+
+
+def _scan_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    def work() -> int:
+        spark.read.format("queuey").options(**options).load().write.format("noop").mode("overwrite").save()
+        return 0
+
+    return work
+
+
+def _scan_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    def work() -> int:
+        frame = spark.read.format(CONNECTOR_FORMAT).options(**options).load()
+        frame.write.format("noop").mode("overwrite").save()
+        return 0
+
+    return work
+
+
+def _scan_tuples(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    from bench.baselines.tuple_source import TupleSource  # noqa: PLC0415 - needs PySpark
+
+    spark.dataSource.register(TupleSource)
+
+    def work() -> int:
+        spark.read.format("tuples").options(**options).load().write.format("noop").mode("overwrite").save()
+        return 0
+
+    return work
+
+
+def _write_queuey(spark: Any, options: Mapping[str, Any], numbers: Sequence[str] = ()) -> Any:  # noqa: ANN401 - Spark's
+    def work(rows: str) -> int:
+        frame = spark.read.parquet(rows).select("value", "partition", *numbers)
+        frame.write.format("queuey").options(**options).mode("append").save()
+        return 0
+
+    return work
+
+
+def _write_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    def work(rows: str) -> int:
+        frame = spark.read.parquet(rows).selectExpr(
+            "qid", "partition", "bucket", "id", "value AS body", "expires", "CAST(NULL AS binary) AS meta"
+        )
+        frame.write.format(CONNECTOR_FORMAT).options(**options).mode("append").save()
+        return 0
+
+    return work
+
+
+def _stats_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    from queuey.spark.jobs.stats import stats_job  # noqa: PLC0415 - needs PySpark
+    from queuey.spark.options import store_options  # noqa: PLC0415 - likewise
+
+    wanted = stats_job.StatsOptions(store=store_options(options), recent=False)
+
+    def work() -> int:
+        return stats_job.run(spark, wanted).tally.messages
+
+    return work
+
+
+def _stats_naive(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    def work() -> int:
+        frame = spark.read.format("queuey").options(**options, subscribePattern=".*").load()
+        rows = frame.groupBy("queue").agg({"value": "count"}).collect()
+        return len(rows)
+
+    return work
+
+
+KINDS: Mapping[str, Callable[..., Any]] = {
+    "scan-queuey": _scan_queuey,
+    "scan-connector": _scan_connector,
+    "scan-tuples": _scan_tuples,
+    "stats-queuey": _stats_queuey,
+    "stats-naive": _stats_naive,
+    "write-numbered": partial(_write_queuey, numbers=["sequence"]),
+    "write-queuey": _write_queuey,
+    "write-connector": _write_connector,
+}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,50 @@
+"""The service on Cassandra: its keyspace is made through the store, then ``queuey serve`` runs as users run it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from bench.started import service
+from bench.started.nodes import Nodes
+from bench.started.processes import Process
+from queuey.messages import Queue
+from queuey.storage import Store
+from queuey.storage.cassandra import CassandraOptions, open_store
+from queuey.storage.cassandra.admin.migrations import migrate
+from queuey.storage.cassandra.options import parse_url
+from queuey.storage.opening import patiently
+
+KEYSPACE = "bench"
+
+
+def prepare(nodes: Nodes, keyspace: str = KEYSPACE, queues: Iterable[str] = ("bench",)) -> Store:
+    """Makes a keyspace with as many copies as there are nodes, and what the generator needs; the caller closes it."""
+    url = nodes.url(keyspace)
+    options = CassandraOptions()
+    migrate(parse_url(url), options, replication=str(len(nodes.address.hosts)))
+    store = open_store(url, options=options)
+    patiently(store.applications, 30)
+    service.furnish(store, queues)
+    return store
+
+
+def serve(
+    nodes: Nodes,
+    directory: Path,
+    *,
+    keyspace: str = KEYSPACE,
+    threads: int = service.THREADS,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
+) -> contextlib.AbstractContextManager[Process]:
+    """Runs ``queuey serve`` on a prepared keyspace."""
+    store = {"--store": nodes.url(keyspace)}
+    return service.run(directory, store, threads=threads, workers=workers, environment=environment)
+
+
+def let_appear(store: Store, queue: Queue) -> None:
+    """Waits until what was written so far lies below the horizon of every reader."""
+    time.sleep(store.read_delay(queue) + 0.5)

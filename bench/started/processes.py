@@ -1,0 +1,167 @@
+"""Child processes: started on a free port, watched through /proc, ended by their own pid."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bench.harness import Void
+from tests.servers.served import free_port
+
+TICKS = os.sysconf("SC_CLK_TCK")
+ROOT = Path(__file__).parents[2]
+
+
+class Process:
+    """A server under measurement: the child that was started and all its descendants."""
+
+    def __init__(self, name: str, child: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.name = name
+        self.child = child
+        self.port = port
+        self.log = log
+
+    def pids(self) -> list[int]:
+        """Returns the child's pid and those of its living descendants."""
+        found = [self.child.pid]
+        for pid in found:
+            for task in Path(f"/proc/{pid}/task").glob("*/children"):
+                with contextlib.suppress(OSError):
+                    found.extend(int(text) for text in task.read_text("ascii").split())
+        return found
+
+    def cpu_seconds(self) -> float:
+        """Returns user and system time spent so far by all its processes."""
+        total = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+                total += int(fields[11]) + int(fields[12])
+        return total / TICKS
+
+    def memory(self) -> list[float]:
+        """Returns the megabytes (10^6) that each of its processes keeps: proportional set size, largest first."""
+        found = []
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+                found += [int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:")]
+        return sorted(found, reverse=True)
+
+    def log_tail(self) -> str:
+        """Returns the end of what it wrote, for error messages."""
+        return self.log.read_text("utf-8", "replace")[-2000:] if self.log.exists() else ""
+
+    def wait_until_serving(self, timeout: float = 100.0) -> None:
+        """Waits until it answers a request, whatever the answer: the system accepts connections long before.
+
+        Raises:
+            Void: It ended, or the time is up.
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if self.child.poll() is not None:
+                raise Void(f"{self.name} ended with {self.child.returncode}:\n{self.log_tail()}")
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+            with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+                connection.request("GET", "/")
+                connection.getresponse()
+                return
+            time.sleep(0.02)
+        raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
+
+    def stop(self, timeout: float = 15.0) -> None:
+        """Ends it: by SIGTERM, and if it does not end, by SIGKILL to each of its pids."""
+        pids = self.pids()
+        self.child.terminate()
+        try:
+            self.child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.child.wait(timeout)
+
+
+def commit(tree: Path = ROOT) -> str:
+    """Returns the commit of a tree of the project, marked if there are changes beside it."""
+    asked = ["git", "-C", str(tree), "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=, with changes"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "no commit"
+
+
+def package(tree: Path) -> str:
+    """Returns the package of a tree that is its bench: earlier commits had it among their tests."""
+    return "bench" if (tree / "bench").is_dir() else "tests.bench"
+
+
+def inherited() -> dict[str, str]:
+    """Returns the variables that processes get from this one: none of them changes what is measured."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
+
+
+@contextlib.contextmanager
+def start(
+    name: str,
+    command: Sequence[str],
+    port: int,
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    tree: Path = ROOT,
+) -> Iterator[Process]:
+    """Runs a command that serves ``port`` for as long as the block lasts, in this tree of the project or another one.
+
+    Its home and its configuration directories lie in ``directory``, so that it neither reads nor changes the user's.
+
+    Raises:
+        Void: It did not start.
+    """
+    log = directory / f"{name.replace('/', '-')}.log"
+    own = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_DATA_HOME": str(directory)}
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=tree,
+            env={**inherited(), "PYTHONPATH": str(tree), **own, **(environment or {})},
+        )
+    process = Process(name, child, port, log)
+    try:
+        process.wait_until_serving()
+        yield process
+    finally:
+        process.stop()
+
+
+def granian(
+    app: str, directory: Path, *, threads: int, workers: int = 1, environment: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[Process]:
+    """Serves a WSGI callable of this package as the service is served: one granian, HTTP/1, no access log."""
+    port = free_port()
+    options = {
+        "--interface": "wsgi",
+        "--workers": str(workers),
+        "--blocking-threads": str(threads),
+        "--http": "1",
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--log-level": "warning",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "granian",
+        "--no-ws",
+        *(text for pair in options.items() for text in pair),
+        app,
+    ]
+    return start(app.partition(":")[0].rpartition(".")[2], command, port, directory, environment)

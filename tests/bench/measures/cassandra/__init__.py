@@ -1,5 +1,0 @@
-"""The measures on Cassandra."""
-
-from tests.bench.measures.cassandra import claims, over_driver, over_http, scale
-
-__all__ = ["claims", "over_driver", "over_http", "scale"]

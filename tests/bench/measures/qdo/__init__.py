@@ -1,5 +1,0 @@
-"""The measures of Qdo."""
-
-from tests.bench.measures.qdo import assignment, before, curator, rebalance, throughput
-
-__all__ = ["assignment", "before", "curator", "rebalance", "throughput"]

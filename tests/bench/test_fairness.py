@@ -1,0 +1,53 @@
+"""The modest caller of the fairness measure, beside a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench.harness import Void
+from bench.load.greedy import KINDS
+from bench.measures import fairness
+from bench.started import service
+from bench.started.processes import Process
+from tests.replacing import replace_in
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A service with what the measure prepares."""
+    directory = tmp_path_factory.mktemp("fairness")
+    fairness.prepare(directory)
+    with service.serve(directory) as server:
+        yield server
+
+
+def test_each_job_is_done_in_turn(server: Process) -> None:
+    """Posts, reads and claims are as many, each with its times; claims acknowledge, so none is refused."""
+    times = fairness.modest(server, 0.3)
+    assert list(times) == list(fairness.JOBS)
+    assert len({times[job]["answers"] for job in times}) == 1
+    assert all(0 < times[job]["p50"] <= times[job]["p99"] <= times[job]["longest"] for job in times)
+
+
+def test_any_other_answer_voids_the_run(server: Process) -> None:
+    """An answer without success to the modest caller is no figure."""
+    jobs = {**fairness.JOBS, "read": (fairness.JOBS["read"][0], 404)}
+    with replace_in(fairness, fairness.JOBS, jobs), pytest.raises(Void, match="200 OK"):
+        fairness.modest(server, 0.1)
+
+
+def test_the_table_has_each_kind_of_greed() -> None:
+    """Each p99 is divided by the median beside processes that only compute."""
+    kinds = [fairness.ALONE, fairness.BUSY, *KINDS]
+    times = {
+        kind: [{job: {"answers": 1, "p50": 1.0, "p99": p99, "longest": p99} for job in fairness.JOBS}]
+        for p99, kind in enumerate(kinds, 2)
+    }
+    report = fairness.report(times)  # type: ignore[arg-type]
+    assert len(report.rows) == len(report.verdicts) == 3 * len(kinds)
+    by_name = {verdict.name: verdict for verdict in report.verdicts}
+    posts = by_name[f"p99 of a post beside {next(iter(KINDS))} / beside {fairness.BUSY}"]
+    assert (posts.value, posts.standing) == (4 / 3, "goal met")
+    assert all(kind in report.notes[-1] for kind in kinds)

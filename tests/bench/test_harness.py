@@ -1,0 +1,201 @@
+"""The harness itself: a benchmark that measures wrongly is worse than none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import __main__
+from bench.baselines import rows, table
+from bench.harness import REGISTRY, Bench, Measure, Skip, Void, file_system, take, workspace
+from bench.load import traffic, wrk
+from bench.results import Report, Row, Verdict, paired
+from bench.started import processes
+from bench.started.processes import Process
+from queuey import ids
+
+JOB = traffic.posts_of_one("/v1/queuey/bench", traffic.bodies(3))
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A bare view on granian."""
+    with processes.granian("bench.baselines.bare:app", tmp_path_factory.mktemp("bare"), threads=2) as server:
+        yield server
+
+
+def test_a_counted_run_ends_with_its_count(bare: Process) -> None:
+    """A run over several connections counts every answer once and accounts for the server's memory and processes."""
+    sample = traffic.run(bare, JOB, seconds=30, connections=4, warm=0, count=500)
+    assert 500 <= sample.answers < 500 + 4
+    assert 0 < sample.p50 <= sample.p99 <= sample.longest
+    assert sample.rate > 0
+    assert len(bare.memory()) == len(bare.pids()) >= 2
+
+
+def test_a_request_larger_than_the_sockets_buffers_arrives(bare: Process) -> None:
+    """A request that does not fit into one send is sent to its end."""
+    big = traffic.posts_of_one("/", traffic.bodies(1, size=8_000_000))
+    assert traffic.run(bare, big, seconds=30, connections=2, warm=0, count=4).answers >= 4
+
+
+def test_a_wrong_status_voids_the_run(bare: Process) -> None:
+    """One answer with another status than expected, and there is no figure."""
+    with pytest.raises(Void, match="201 Created"):
+        traffic.run(bare, replace(JOB, status=200), seconds=30, connections=2, warm=0, count=10)
+
+
+def test_a_server_that_does_not_start_voids_the_measure(tmp_path: Path) -> None:
+    """The error says what the process wrote."""
+    with pytest.raises(Void, match="no_such_module"), processes.granian("no_such_module:app", tmp_path, threads=1):
+        pass
+
+
+def test_every_side_runs_once_a_round_in_changing_order(tmp_path: Path) -> None:
+    """Interleaving runs all sides in every round, and not always in the same order."""
+    order: list[str] = []
+
+    def side(name: str) -> int:
+        order.append(name)
+        return len(order)
+
+    bench = Bench(tmp_path, quick=True, rng=random.Random(4))
+    samples = bench.interleave({name: lambda name=name: side(name) for name in "abc"}, 8)  # type: ignore[misc]
+    turns = ["".join(order[at : at + 3]) for at in range(0, 24, 3)]
+    assert {"".join(sorted(turn)) for turn in turns} == {"abc"}
+    assert len(set(turns)) > 1
+    assert [len(values) for values in samples.values()] == [8, 8, 8]
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """A round in which the whole machine was slower counts like any other."""
+    assert paired([10, 1], [5, 0.5]) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "better", "standing"),
+    [
+        (6.0, "higher", "aim met"),
+        (5.0, "higher", "aim met"),
+        (4.0, "higher", "goal met"),
+        (2.0, "higher", "goal missed"),
+        (2.0, "lower", "aim met"),
+        (4.0, "lower", "goal missed"),
+    ],
+)
+def test_a_verdict_stands_by_its_median(value: float, better: str, standing: str) -> None:
+    """Goals and aims are met inclusively, in the direction that is better."""
+    goal, aim = (3, 5) if better == "higher" else (3, 2.5)
+    verdict = Verdict(
+        "figure", [0.1, value, 99], goal=goal, aim=aim, better="higher" if better == "higher" else "lower"
+    )
+    assert verdict.standing == standing
+
+
+def test_a_report_shows_medians_spans_and_what_was_asked() -> None:
+    """The text has every side and every verdict; the JSON has the samples as well."""
+    report = Report("post1", "title", [Row("one", [1, 3, 2], "ms")], [Verdict("a / b", [4, 2], goal=3)], ["note"])
+    text = report.as_text()
+    assert "| one" in text
+    assert "| 2 ms" in text
+    assert "1 to 3" in text
+    assert "| 3 x" in text
+    assert "goal met" in text
+    assert report.as_json()["rows"][0]["median"] == 2
+    assert report.as_json()["verdicts"][0]["standing"] == "goal met"
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    """A skipped measure is a report with its reason, and leaves no directory behind."""
+
+    def run(bench: Bench) -> Report:
+        raise Skip("no Java")
+
+    report = take(Measure("peer", "title", run), quick=True, seed=1, parent=tmp_path)
+    assert "SKIPPED: no Java" in report.as_text()
+    assert "SKIPPED peer: no Java" in __main__.summary([report], {"other": "broke"})
+    assert "VOID other" in __main__.summary([report], {"other": "broke"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_temporary_data_is_on_a_real_disk() -> None:
+    """An fsync must cost what it costs on a disk."""
+    with workspace() as directory:
+        assert file_system(directory) not in {"", "tmpfs", "ramfs"}
+    assert not directory.exists()
+
+
+def test_the_baselines_do_the_work_they_stand_for(tmp_path: Path) -> None:
+    """Every variant of the baseline without a service stores whole batches and reads the very same slices."""
+    for variant in rows.INSERTS:
+        assert rows.insert_for(tmp_path / variant, variant, 0.02) > 0
+        assert rows.read_for(tmp_path / variant, "sql", 0.01) > 0
+    connection = table.connect(tmp_path / "executemany")
+    start = (ids.now_ticks() - 10**9, 0)
+    shown = [read(connection, table.QP, start) for read in rows.READS.values()]
+    assert len(shown[0]) == rows.ROWS
+    assert all(slice_ == shown[0] for slice_ in shown)
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message lists what there is."""
+    with pytest.raises(SystemExit):
+        __main__.main(["no-such-measure"])
+    assert ", ".join(REGISTRY) in capsys.readouterr().err
+
+
+WRK = """Running 2s test @ http://127.0.0.1:1/
+  1 threads and 64 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency     3.15ms    1.02ms  18.71ms   83.71%
+    Req/Sec    19.36k     1.20k   20.44k    70.00%
+  Latency Distribution
+     50%    3.01ms
+     75%    3.60ms
+     90%    4.20ms
+     99%    0.90s
+  38720 requests in 2.00s, 9.60MB read
+Requests/sec:  19360.00
+Transfer/sec:      4.80MB
+"""
+
+
+def test_what_wrk_says_is_read() -> None:
+    """Rates, quantiles and the server's CPU come out of wrk's own words."""
+    sample = wrk.read(WRK, 1.9360, "", JOB)
+    assert (sample.rate, sample.p50, sample.p99, sample.longest, sample.cpu) == (19360.0, 3.01, 900.0, 18.71, 50.0)
+
+
+@pytest.mark.parametrize("more", ["  Non-2xx or 3xx responses: 1\n", "  Socket errors: connect 0, read 3\n"])
+def test_errors_that_wrk_tells_of_void_a_run(more: str) -> None:
+    """A run of wrk with one bad answer or connection is no measurement."""
+    with pytest.raises(Void, match="complaint"):
+        wrk.read(WRK + more, 1.0, "complaint", JOB)
+
+
+def test_wrk_gets_the_requests_as_they_are() -> None:
+    """The program for wrk holds every request once, its line ends and quotes escaped."""
+    text = wrk.script(traffic.Job(['POST / HTTP/1.1\r\n\r\n"a\\'], 201))
+    assert '{"POST / HTTP/1.1\\r\\n\\r\\n\\"a\\\\"}' in text
+
+
+CYCLES = "claims: 19500\nfound: 19360\nsettled: 19340\nwrong: 0\n"
+
+
+def test_cycles_of_wrk_are_read() -> None:
+    """A message counts when its claim was ended, but for those that may not have been answered."""
+    sample = wrk.read_cycles(WRK + CYCLES, 1.9308, "", 32)
+    assert (sample.rate, sample.cpu) == (9654.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "found"), [("wrong: 0", "wrong: 1"), ("found: 19360", "found: 19000"), ("settled: 19340", "settled: 32")]
+)
+def test_cycles_that_found_nothing_void_a_run(told: str, found: str) -> None:
+    """A queue that ran dry, or claims that were lost, are no measurement."""
+    with pytest.raises(Void, match="complaint"):
+        wrk.read_cycles(WRK + CYCLES.replace(told, found), 1.0, "complaint", 32)

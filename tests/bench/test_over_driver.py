@@ -1,0 +1,50 @@
+"""The measures of bulk reads and loads: that both sides move what they count."""
+
+from __future__ import annotations
+
+from bench import bulk_side
+from bench.baselines import arrow_rows, slices, wide_rows
+from queuey.messages import QueueSpec
+from queuey.storage.cassandra import open_store
+from tests.servers.plugin import Cassandra, unique_name
+
+
+def test_the_driver_reads_and_writes_all_rows(cassandra: Cassandra) -> None:
+    """The baseline reads every row, over several pages, and writes as many as it says, the last batch included."""
+    address = wide_rows.Address(tuple(cassandra.contact_points), cassandra.port)
+    wide_rows.prepare(address)
+    slices.fill(address, 300)
+    session = wide_rows.connect(address)
+    assert arrow_rows.writer(session, 250, 100)() == 250
+    count = session.execute("SELECT count(*) FROM messages").one()[0]
+    assert count == 300 + 250
+    assert arrow_rows.reader(session, 110)() == 300
+    session.cluster.shutdown()
+
+
+def test_our_side_reads_what_it_loaded(contract_keyspace: str) -> None:
+    """What is loaded is read, as columns and as messages."""
+    store = open_store(contract_keyspace)
+    try:
+        assert store.ready(60)
+        application = unique_name("app")
+        store.create_application(application)
+        queue, _ = store.create_queue(application, "bench", QueueSpec(read_delay=0.0))
+        assert bulk_side.load(store, queue, 500)() == 500
+        assert bulk_side.arrow(store, queue)() == 500
+        assert bulk_side.messages(store, queue)() == 500
+    finally:
+        store.close()
+
+
+def test_the_second_time_counts() -> None:
+    """Everything is done once before it is timed, and the rate is that of the rows."""
+    done: list[int] = []
+
+    def work() -> int:
+        done.append(1)
+        return 1000
+
+    rate, cpu = arrow_rows.timed(work)
+    assert len(done) == 2
+    assert rate > 0 <= cpu

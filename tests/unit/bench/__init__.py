@@ -1,0 +1,1 @@
+"""The bench: how results become the tables of the pages."""

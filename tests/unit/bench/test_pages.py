@@ -1,0 +1,101 @@
+"""Results become the tables of the pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from bench import pages
+from bench.results import Report, Row, Verdict
+from bench.started.processes import ROOT
+
+FACTS = {"commit": "abcd1234", "date": "2026-11-23 09:05 UTC", "processor": "AMD EPYC, 2 cores"}
+DETAILS = {"p50 ms": 3.5, "p99 ms": 6.25, "server CPU us/message": 58.4, "behind it us/message": 41.0}
+PAGE = """# Measurements
+
+| name | measures |
+|---|---|
+| `post1` | POST |
+| `get1`, `get9` | GET |
+
+## Figures
+
+Two processors.
+
+**Gets** (`python -m bench get1 get9`): slow.
+
+**Gets of 1** (`python -m bench get1`): slower.
+
+### `post1`: an old title
+
+Measured on 20 November 2026.
+
+What people wrote
+stays.
+
+| side | median |
+|---|---|
+| queuey | 1 |
+
+* An old note.
+
+## What the figures say
+
+* Much.
+"""
+USERS = """| on SQLite | callers | messages/s | p50 | p99 | CPU per message | measured |
+|---|---|---|---|---|---|---|
+| post 1 message | 64 | 1 | 2 ms | 3 ms | 4 µs | `post1` ¹ |
+| post 100 messages | 1 | 1 | 2 ms | 3 ms | 4 µs | `post100` ¹ |
+"""
+
+
+def results(directory: Path, *names: str) -> dict[str, pages.Taken]:
+    """Results of measures, by way of a file."""
+    rows = [Row("queuey", [10, 17617, 20000], "messages/s", DETAILS)]
+    reports = [
+        Report(name, f"all of {name}", rows, [Verdict("a / b", [4, 2, 3], goal=3)], ["A note."]) for name in names
+    ]
+    reports.append(Report("absent", "", skipped="no Java"))
+    file = directory / "results.json"
+    file.write_text(json.dumps({"facts": FACTS, "reports": [report.as_json() for report in reports]}))
+    return pages.read([file])
+
+
+def test_a_report_comes_back_from_its_json(tmp_path: Path) -> None:
+    """What was written to a file has the same tables."""
+    taken = results(tmp_path, "post1")
+    assert [*taken] == ["post1"]
+    assert "| a / b  | 3 x    | 2 to 4            | ≥ 3  | goal met |" in taken["post1"].report.as_text()
+
+
+def test_sections_of_measures_are_replaced(tmp_path: Path) -> None:
+    """Tables, notes, title and commit are new; sentences stay; a listed measure without a section gets one."""
+    text = pages.page(PAGE, results(tmp_path, "post1", "get9", "unlisted"))
+    section = text[text.index("### `post1`") : text.index("### `get9`")]
+    commit = "Commit `abcd1234`, 23 November 2026, AMD EPYC, 2 cores."
+    assert section.startswith(f"### `post1`: all of post1\n\n{commit}\n\nWhat people wrote\nstays.\n\n|")
+    assert "17,617 messages/s" in section
+    assert "old" not in section
+    assert "20 November" not in section
+    assert text.index("### `get9`") < text.index("## What the figures say")
+    assert "unlisted" not in text
+    assert "Gets of 1" in text
+    assert "Gets**" in text
+    assert "Gets**" not in pages.page(PAGE, results(tmp_path, "get1", "get9"))
+    assert pages.page(text, results(tmp_path, "post1", "get9")) == text
+
+
+def test_figures_for_users_come_from_the_same_results(tmp_path: Path) -> None:
+    """A line gets the rate, the latencies, the CPU and the commit of its side; others stay."""
+    text = pages.for_users(USERS, results(tmp_path, "post1"))
+    assert "| post 1 message | 64 | 17,617 | 3.5 ms | 6.25 ms | 58.4 µs + 41 µs | `post1`, `abcd1234` |" in text
+    assert text.splitlines()[3] == USERS.splitlines()[3]
+
+
+def test_each_line_for_users_has_a_side() -> None:
+    """The page shows as many lines of a measure as there are sides of it in the table of the program."""
+    page = (ROOT / "docs" / pages.FOR_USERS).read_text("utf-8")
+    lines = re.findall(r"(?m)^\|.*\| `([\w-]+)`[^|]*\|$", page)
+    assert {name: lines.count(name) for name in lines} == {name: len(sides) for name, sides in pages.SUMMARY.items()}
