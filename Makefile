@@ -1,11 +1,13 @@
 # Everything here works in a fresh checkout with Python 3.11 or later and make, and nothing else.
 # PYTHON=/path/to/python picks the interpreter that .venv is made from.
 # LANES=N is how many processes share the test suite (tests/lanes.py); LANES=0 runs it in one.
+# MINUTES=N is how long make soak writes messages.
 # SPARK=1 installs PySpark for the demo's last part, a download of 456 MB; make test has it in any case.
 
 PYTHON ?=
 SPARK ?=
 LANES ?= 4
+MINUTES ?= 10
 PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -28,7 +30,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test quick slow bench lint docs dist cluster install clean
+.PHONY: help demo test quick slow soak bench lint docs dist cluster install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -44,6 +46,9 @@ quick: $(DEV) ## Run what needs no servers: units, the contract on SQLite, the H
 
 slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and messages, property tests with new examples
 	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "slow or hypothesis"
+
+soak: $(DEV) ## Run both stores and all ways to consume at once for MINUTES, kill, watch every process, count every message
+	exec $(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
 	$(BIN)/python -m bench

@@ -113,7 +113,7 @@ def test_packages_are_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").exists()
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "quick", "slow", "bench", "lint", "dist", "cluster"])
+@pytest.mark.parametrize("target", ["demo", "test", "quick", "slow", "soak", "bench", "lint", "dist", "cluster"])
 def test_make_help_names_the_fixed_targets(target: str) -> None:
     """The targets that people and continuous integration rely on exist and are explained."""
     result = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)

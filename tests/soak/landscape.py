@@ -1,0 +1,123 @@
+"""All servers and programs of a run: both stores, with two services and a group of workers at each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deploy.local import start_cassandra, start_zookeeper
+from deploy.local.server import Server
+from queuey.storage import Store, cassandra, sqlite
+from queuey.storage.cassandra.admin.migrations import migrate
+from queuey.storage.cassandra.options import parse_url
+from queuey.storage.opening import patiently
+from queuey.web.credentials.application_keys import digest_of
+from tests.soak.programs import GroupWorker, Program, Service
+from tests.soak.traffic import APPLICATION, GROUP, KEY, QUEUE, TTL, Traffic
+from tests.soak.usage import ALLOWANCES, JAVA_ALLOWANCES, Allowances
+
+PARTITIONS = 4
+KEYSPACE = "soak"
+FATES = ("killed", "lasting")
+"""Of the two services and the two workers at each store; what grows slowly shows in those that nobody kills."""
+CONNECT_SECONDS = 120.0
+
+
+class Landscape(NamedTuple):
+    """What runs.
+
+    Attributes:
+        traffic: At each store.
+        services, workers: Those that are killed.
+        lasting: Services and workers that nobody kills.
+        nodes: Of Cassandra.
+        servers: Of ZooKeeper.
+    """
+
+    traffic: list[Traffic]
+    services: list[Service]
+    workers: list[GroupWorker]
+    lasting: list[Program]
+    nodes: Sequence[Server]
+    servers: Sequence[Server]
+
+    @property
+    def programs(self) -> list[Program]:
+        """All services and workers."""
+        return [*self.services, *self.workers, *self.lasting]
+
+    @property
+    def watched(self) -> dict[Program | Server, Allowances]:
+        """Every process, and how much it may grow."""
+        return dict.fromkeys(self.programs, ALLOWANCES) | dict.fromkeys((*self.nodes, *self.servers), JAVA_ALLOWANCES)
+
+
+@contextlib.contextmanager
+def running(data: Path, logs: Path, count: int, seed: int) -> Iterator[Landscape]:
+    """Starts everything, and ends it with the block.
+
+    Args:
+        data: For the stores.
+        logs: For what programs print, and the records of Qdo workers.
+        count: Nodes of Cassandra.
+        seed: Of the traffic.
+    """
+    with contextlib.ExitStack() as stack:
+        nodes = stack.enter_context(start_cassandra(count, keep=data / "cassandra"))
+        ensemble = stack.enter_context(start_zookeeper(keep=data / "zookeeper"))
+        url = f"cassandra://{','.join(nodes.contact_points)}:{nodes.port}/{KEYSPACE}"
+        migrate(parse_url(url), cassandra.CassandraOptions(), replication=str(count))
+        _furnish(cassandra.open_store(url))
+        _furnish(sqlite.open_store(data / "data"))
+        options: dict[str, Sequence[str]] = {"sqlite": [], "cassandra": ["--store", url]}
+        groups = {
+            "sqlite": f"local://{data / 'group.sqlite3'}",
+            "cassandra": f"zookeeper://{ensemble.connect_string}/soak",
+        }
+        found = Landscape([], [], [], [], nodes.nodes, ensemble.nodes)
+        for store, chosen in options.items():
+            services = [Service(f"{store} {fate} service", data, chosen) for fate in FATES]
+            settings = _worker_settings([service.url for service in services], groups[store])
+            workers = [GroupWorker(f"{store} {fate} qdo worker", logs, settings) for fate in FATES]
+            records = [worker.record for worker in workers]
+            traffic = Traffic(store, [service.url for service in services], records, seed)
+            for program in services:
+                stack.callback(program.kill)
+                stack.callback(_keep_output, program, logs)
+                program.start()
+            with traffic.client() as client:
+                client.create_queue(QUEUE, partitions=PARTITIONS, ttl=TTL)
+            for worker in workers:
+                worker.start()
+                stack.callback(worker.kill)
+            found.traffic.append(traffic)
+            found.services.append(services[0])
+            found.workers.append(workers[0])
+            found.lasting.extend((services[1], workers[1]))
+        yield found
+
+
+def _furnish(store: Store) -> None:
+    with contextlib.closing(store):
+        patiently(store.applications, CONNECT_SECONDS)
+        store.create_application(APPLICATION)
+        store.add_key(APPLICATION, digest_of(KEY))
+
+
+def _worker_settings(urls: Sequence[str], coordination: str) -> dict[str, str]:
+    return {
+        "--url": ",".join(urls),
+        "--app": APPLICATION,
+        "--key": KEY,
+        "--queue": QUEUE,
+        "--group": GROUP,
+        "--coordination": coordination,
+        "--log-level": "warning",
+    }
+
+
+def _keep_output(service: Service, logs: Path) -> None:
+    text = "".join(life.output for life in service.lives)
+    (logs / f"{service.name}.log").write_text(text, "utf-8")

@@ -1,0 +1,93 @@
+"""Which acknowledged messages a consumer has yet to see. Its memory grows with the lag, not with the run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+
+class Lag(NamedTuple):
+    """How far a consumer is behind the acknowledgements: messages, and the seconds since the oldest of them."""
+
+    messages: int
+    seconds: float
+
+
+class _Account:
+    """One consumer's."""
+
+    def __init__(self) -> None:
+        self.due: dict[int, float] = {}
+        self.early = set[int]()
+        self.seen = 0
+
+
+class Ledger:
+    """Counts messages, which have numbers, from their acknowledgement until each consumer has seen them.
+
+    Args:
+        once: Consumers that see each message exactly once.
+        often: Consumers that may see a message again.
+        clock: Seconds.
+    """
+
+    def __init__(self, once: Iterable[str], often: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._once = frozenset(once)
+        self._accounts = {name: _Account() for name in (*self._once, *often)}
+        self._clock = clock
+        self._unknown = set[int]()
+        self._lock = threading.Lock()
+        self.acknowledged = 0
+
+    def acknowledge(self, numbers: Iterable[int]) -> None:
+        """Records that the service said that it has stored messages."""
+        with self._lock:
+            now, numbers = self._clock(), set(numbers)
+            self.acknowledged += len(numbers)
+            for account in self._accounts.values():
+                account.due |= dict.fromkeys(numbers - account.early, now)
+                account.early -= numbers
+
+    def leave_open(self, numbers: Iterable[int]) -> None:
+        """Records messages of which no answer said whether they were stored."""
+        with self._lock:
+            self._unknown |= set(numbers)
+
+    def see(self, name: str, numbers: Iterable[int]) -> None:
+        """Records what a consumer was given, which may be before the answer to the writer."""
+        with self._lock:
+            account = self._accounts[name]
+            for number in numbers:
+                account.seen += 1
+                if account.due.pop(number, None) is None:
+                    account.early.add(number)
+
+    def lags(self) -> dict[str, Lag]:
+        """Returns how far each consumer is behind."""
+        with self._lock:
+            now = self._clock()
+            return {
+                name: Lag(len(account.due), now - next(iter(account.due.values()), now))
+                for name, account in self._accounts.items()
+            }
+
+    def seen(self) -> dict[str, int]:
+        """Returns how many messages each consumer was given."""
+        return {name: account.seen for name, account in self._accounts.items()}
+
+    def violations(self) -> list[str]:
+        """Returns what was lost, and what was shown twice or without having been stored to one that must not see it."""
+        found = []
+        for name, account in sorted(self._accounts.items()):
+            if account.due:
+                found.append(f"{name} never saw {len(account.due)} acknowledged messages: {_some(account.due)}")
+            wrong = account.early - self._unknown
+            if name in self._once and wrong:
+                found.append(f"{name} saw {len(wrong)} messages twice or unacknowledged: {_some(wrong)}")
+        return found
+
+
+def _some(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)[:8]))

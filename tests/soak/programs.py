@@ -1,0 +1,126 @@
+"""The programs of a run: services and workers that are killed and started again, and those that live all the time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.servers.served import Served, environment, free_port
+from tests.soak.handler import RECORD
+from tests.soak.usage import descendants
+
+ROOT = Path(__file__).parents[2]
+END_SECONDS = 100.0
+
+
+class Program(ABC):
+    """A process with its children, which has one life after another.
+
+    Attributes:
+        name: For people.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._process: subprocess.Popen[bytes] | subprocess.Popen[str]
+        self._running = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of its present life; None between two."""
+        return self._process.pid if self._running else None
+
+    @abstractmethod
+    def _begin(self) -> subprocess.Popen[bytes] | subprocess.Popen[str]:
+        """Starts a life and returns when it serves."""
+
+    def start(self) -> None:
+        """Starts the next life."""
+        self._process = self._begin()
+        self._running = True
+
+    def kill(self) -> None:
+        """Ends all its processes by SIGKILL."""
+        self._running = False
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(END_SECONDS)
+
+    def stop(self) -> int:
+        """Ends it by SIGTERM; returns its code."""
+        self._running = False
+        self._process.terminate()
+        return self._process.wait(END_SECONDS)
+
+    def problem(self) -> str | None:
+        """Says that it has ended although nobody ended it."""
+        code = self._process.poll() if self._running else None
+        # Asked again: it may have been killed in between.
+        return f"{self.name} ended by itself with code {code}" if code is not None and self._running else None
+
+
+class Service(Program):
+    """``queuey serve``, on one port in all its lives."""
+
+    def __init__(self, name: str, directory: Path, options: Sequence[str]) -> None:
+        super().__init__(name)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.lives: list[Served] = []
+        self._directory = directory
+        self._options = [*options, "--workers", "2", "--log-level", "warning"]
+
+    def _begin(self) -> subprocess.Popen[str]:
+        served = Served(self._directory, self._options, port=self.port)
+        self.lives.append(served)
+        served.wait_for("Queuey serves at")
+        return served.process
+
+    def kill_worker(self) -> None:
+        """Ends one of its worker processes by SIGKILL; the service replaces it."""
+        workers = [pid for pid in descendants(self._process.pid)[1:] if b"spawn_main" in _command(pid)]
+        if workers:
+            os.kill(workers[0], signal.SIGKILL)
+
+
+class GroupWorker(Program):
+    """``qdo work``, which writes down what it handles.
+
+    Args:
+        name: For people, and of its files.
+        directory: For its record and its log.
+        options: Of the command.
+    """
+
+    def __init__(self, name: str, directory: Path, options: Mapping[str, str]) -> None:
+        super().__init__(name)
+        self.record = directory / f"{name}.handled"
+        self._log = directory / f"{name}.log"
+        self._options = [text for pair in options.items() for text in pair]
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        module = "tests.soak.handler"
+        command = [sys.executable, "-m", "qdo", "work", f"{module}:handle", "--context", f"{module}:record", "--mirror"]
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [*command, *self._options],
+                cwd=ROOT,
+                env=environment(**{RECORD: str(self.record)}),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""

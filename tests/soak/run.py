@@ -1,0 +1,161 @@
+"""A run: traffic and faults for a while, what it shows meanwhile, and what it has shown in the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.soak.faults import Faults
+from tests.soak.landscape import Landscape
+from tests.soak.ledger import Lag
+from tests.soak.usage import MEGABYTE, Sample, Trend, growth, trend, usage
+
+STATUS_SECONDS = 30.0
+SAMPLE_SECONDS = 2.0
+SAMPLES = 2000
+"""Of each process at most; a long run looks at them less often."""
+WARM_SHARE, WARM_SECONDS = 0.2, 60.0
+"""What happens in this part of a run, and at most in so much time, is its warm-up."""
+DRAIN_SECONDS = 120.0
+"""Without any progress, after which what is left counts as lost."""
+
+
+class Run:
+    """See the module.
+
+    Args:
+        landscape: What runs.
+        seed: Of the faults.
+        stop: Ends the run early, in order.
+    """
+
+    def __init__(self, landscape: Landscape, seed: int, stop: threading.Event) -> None:
+        self._landscape = landscape
+        self._stop = stop
+        self._faults = Faults(landscape, seed)
+        self._series = defaultdict[str, list[Sample]](list)
+        self._longest: dict[str, Lag] = {}
+        self._problems: dict[str, None] = {}
+        self._began = time.monotonic()
+        self._load: list[float] = []
+        self._seconds = 0.0
+        self._drained_after = 0.0
+
+    def perform(self, seconds: float) -> None:
+        """Does everything at once for so many seconds, then lets the consumers catch up, and ends all in order."""
+        for traffic in self._landscape.traffic:
+            traffic.start()
+        self._faults.start()
+        self._watch(seconds)
+        self._faults.end()
+        self._seconds = self._passed()
+        for traffic in self._landscape.traffic:
+            traffic.end_writers()
+        self._drain()
+        for traffic in self._landscape.traffic:
+            traffic.end()
+        for program in reversed(self._landscape.programs):
+            if code := program.stop():
+                self._problems[f"{program.name}: SIGTERM ended it with code {code}"] = None
+
+    def _watch(self, seconds: float) -> None:
+        pause, shown = max(SAMPLE_SECONDS, seconds / SAMPLES), 0.0
+        while (passed := self._passed()) < seconds and not self._stop.wait(min(pause, seconds - passed)):
+            self._look(passed)
+            if passed >= shown + STATUS_SECONDS:
+                shown += STATUS_SECONDS
+                print(self._status(passed), flush=True)
+
+    def _look(self, passed: float) -> None:
+        for process in self._landscape.watched:
+            if process.pid is not None and (found := usage(process.pid)):
+                self._series[process.name].append(Sample(passed, found))
+        for name, lag in self._lags():
+            self._longest[name] = max(lag, self._longest.get(name, lag), key=lambda each: each.seconds)
+        for program in self._landscape.programs:
+            if problem := program.problem():
+                self._problems[problem] = None
+        self._load.append(os.getloadavg()[0])
+
+    def _lags(self) -> Iterator[tuple[str, Lag]]:
+        for traffic in self._landscape.traffic:
+            for name, lag in traffic.ledger.lags().items():
+                yield f"{traffic.store}, {name}", lag
+
+    def _status(self, passed: float) -> str:
+        stored = " + ".join(f"{traffic.ledger.acknowledged:,}" for traffic in self._landscape.traffic)
+        latest = {name: series[-1].usage for name, series in self._series.items()}
+        name, lag = max(self._lags(), key=lambda pair: pair[1].seconds)
+        total = [sum(values) for values in zip(*latest.values(), strict=True)]
+        return (
+            f"{passed:5.0f} s: {stored} acknowledged, {self._faults.counts.total()} faults, "
+            f"longest lag {lag.messages:,} messages, {lag.seconds:.0f} s ({name}); "
+            f"{total[0] // MEGABYTE:,} MB, {total[1]:,} handles, {total[2]:,} threads; load {self._load[-1]:.1f}"
+        )
+
+    def _drain(self) -> None:
+        began = progress = self._passed()
+        least = float("inf")
+        while (left := sum(self._left().values())) and self._passed() < progress + DRAIN_SECONDS:
+            if left < least:
+                least, progress = left, self._passed()
+            time.sleep(0.2)
+        self._drained_after = self._passed() - began
+        self._problems |= {f"{name}: {count:,} messages were left": None for name, count in self._left().items()}
+
+    def _left(self) -> dict[str, int]:
+        """Returns how much is to be done by our own count, or else by what the services say."""
+        found = {name: lag.messages for name, lag in self._lags()}
+        if not any(found.values()):
+            for traffic in self._landscape.traffic:
+                found |= {f"{traffic.store}, {name}": count for name, count in traffic.left().items()}
+        return {name: count for name, count in found.items() if count}
+
+    def _passed(self) -> float:
+        return time.monotonic() - self._began
+
+    def trends(self) -> dict[str, Trend]:
+        """Returns how the usage of each process went."""
+        warm = min(WARM_SHARE * self._seconds, WARM_SECONDS)
+        found = {name: trend(series, warm) for name, series in self._series.items()}
+        return {name: each for name, each in found.items() if each is not None}
+
+    def violations(self) -> list[str]:
+        """Returns what must not have happened."""
+        found = [*self._problems, *self._faults.failures]
+        for traffic in self._landscape.traffic:
+            found += traffic.failures
+            found += [f"{traffic.store}, {text}" for text in traffic.ledger.violations()]
+        trends = self.trends()
+        for process, allowances in self._landscape.watched.items():
+            if process.name in trends:
+                found += growth(process.name, trends[process.name], allowances)
+            else:
+                found.append(f"{process.name} was not there long enough to be watched")
+        return found
+
+    def report(self) -> Mapping[str, Any]:
+        """Returns everything as JSON takes it."""
+        return {
+            "seconds": round(self._seconds),
+            "drained after seconds": round(self._drained_after, 1),
+            "processors": os.cpu_count(),
+            "load, average and highest": [round(sum(self._load) / len(self._load), 1), max(self._load)],
+            "acknowledged": {traffic.store: traffic.ledger.acknowledged for traffic in self._landscape.traffic},
+            "faults": dict(sorted(self._faults.counts.items())),
+            "consumers": {
+                name: {"seen": seen, "longest lag, seconds": round(self._longest[name].seconds, 1)}
+                for traffic in self._landscape.traffic
+                for consumer, seen in traffic.ledger.seen().items()
+                for name in [f"{traffic.store}, {consumer}"]
+            },
+            "processes": {
+                name: {part: usage._asdict() for part, usage in each._asdict().items()}
+                for name, each in sorted(self.trends().items())
+            },
+            "violations": self.violations(),
+        }

@@ -1,0 +1,138 @@
+"""Writers and all ways to consume, each in a thread; a thread that fails is a violation."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from queuey.client import EARLIEST, Client, ClientError, RetryPolicy
+from tests.soak.handler import number_of
+from tests.soak.ledger import Ledger
+
+APPLICATION, KEY, QUEUE, GROUP = "soak", "5" * 64, "feed", "crew"
+PATIENT = RetryPolicy(rounds=1000, base=0.05, cap=1, retry_after_cap=1, deadline=300, cool_down=2)
+"""Goes on until a service is back."""
+READER, POLLER, CLAIMERS, WORKERS = "read by time", "long poll", "claims", "qdo workers"
+SIZES = (1, 1, 5, 20)
+"""Messages of a post, drawn from these."""
+PAUSE = (0.1, 0.5)
+"""Seconds between two posts of a writer."""
+TTL = 900
+CLAIM_TTL = 10.0
+MISTAKES = 0.01
+"""Share of jobs at which a claimer gives up, so that they are delivered again."""
+PADDING = "x" * 180
+
+
+class Traffic:
+    """What goes on at one store.
+
+    Args:
+        urls: Of its services; the threads prefer one of them in turn.
+        records: Where Qdo workers write down what they have handled.
+        seed: Of what writers send and when.
+    """
+
+    def __init__(self, store: str, urls: Sequence[str], records: Sequence[Path], seed: int) -> None:
+        self.store = store
+        self.ledger = Ledger((READER, POLLER), (CLAIMERS, WORKERS))
+        self.failures: list[str] = []
+        self._urls = urls
+        self._records = dict.fromkeys(records, 0)
+        self._rng = random.Random(f"{seed} {store}")
+        self._writing_ended, self._ended = threading.Event(), threading.Event()
+        self._writers = [self._thread(f"writer {at}", self._write, at) for at in range(2)]
+        self._consumers = [
+            self._thread(READER, self._read, 0),
+            self._thread(POLLER, self._poll, 1),
+            self._thread("claimer 0", self._claim, 0),
+            self._thread("claimer 1", self._claim, 1),
+            self._thread("records", self._follow, 0),
+        ]
+
+    def client(self, preferred: int = 0) -> Client:
+        """Returns a client that tries one of the services first."""
+        urls = [*self._urls[preferred:], *self._urls[:preferred]]
+        return Client(urls, key=KEY, application=APPLICATION, retry=PATIENT)
+
+    def start(self) -> None:
+        """Starts all threads."""
+        for thread in (*self._writers, *self._consumers):
+            thread.start()
+
+    def end_writers(self) -> None:
+        """Has no more messages sent."""
+        self._writing_ended.set()
+        for thread in self._writers:
+            thread.join()
+
+    def end(self) -> None:
+        """Ends the consumers, too."""
+        self._ended.set()
+        for thread in self._consumers:
+            thread.join()
+
+    def left(self) -> dict[str, int]:
+        """Returns how many messages the service itself says are still to be acknowledged, and to be committed."""
+        with self.client() as client:
+            size, lag = client.job_queue(QUEUE).size().size, client.offsets(QUEUE, GROUP).lag
+        return {f"{CLAIMERS} to be acknowledged": size, f"{WORKERS} to be committed": lag}
+
+    def _thread(self, name: str, work: Callable[[Client, int], None], preferred: int) -> threading.Thread:
+        def run() -> None:
+            try:
+                with self.client(preferred) as client:
+                    work(client, preferred)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is told in the end
+                self.failures.append(f"{self.store}: {name} failed: {error!r}")
+
+        return threading.Thread(target=run, name=f"{self.store} {name}", daemon=True)
+
+    def _write(self, client: Client, which: int) -> None:
+        numbers = itertools.count(which, 2)
+        while not self._writing_ended.wait(self._rng.uniform(*PAUSE)):
+            batch = list(itertools.islice(numbers, self._rng.choice(SIZES)))
+            try:
+                client.send_many(QUEUE, [f"{number} {PADDING}" for number in batch])
+            except ClientError as error:
+                if getattr(error, "outcome", None) != "unknown":
+                    raise
+                self.ledger.leave_open(batch)
+            else:
+                self.ledger.acknowledge(batch)
+
+    def _read(self, client: Client, _: int) -> None:
+        cursor = EARLIEST
+        while not self._ended.is_set():
+            page = client.read(QUEUE, since=cursor, limit=500)
+            self.ledger.see(READER, (number_of(message.body) for message in page.messages))
+            cursor = page.cursor
+            if not page.more:
+                self._ended.wait(0.5)
+
+    def _poll(self, client: Client, _: int) -> None:
+        for page in client.tail_pages(QUEUE, since=EARLIEST, wait=2):
+            self.ledger.see(POLLER, (number_of(message.body) for message in page.messages))
+            if self._ended.is_set():
+                return
+
+    def _claim(self, client: Client, _: int) -> None:
+        while not self._ended.is_set():
+            for job in client.job_queue(QUEUE).claim(limit=20, ttl=CLAIM_TTL, idle=2):
+                if self._rng.random() < MISTAKES:
+                    break
+                self.ledger.see(CLAIMERS, [number_of(job.body)])
+
+    def _follow(self, _: Client, __: int) -> None:
+        while not self._ended.wait(0.5):
+            for path, offset in self._records.items():
+                if path.exists():
+                    with path.open("rb") as lines:
+                        lines.seek(offset)
+                        text = lines.read()
+                    whole = text[: text.rfind(b"\n") + 1]
+                    self._records[path] = offset + len(whole)
+                    self.ledger.see(WORKERS, map(int, whole.split()))

@@ -1,0 +1,1 @@
+"""The checks of a soak run, by themselves."""

@@ -1,0 +1,59 @@
+"""The ledger of a soak run: what is lost, shown twice or never stored is told."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.soak.ledger import Lag, Ledger
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """One consumer of each kind; a second passes between two looks at the clock."""
+    seconds = itertools.count()
+    return Ledger(["reader"], ["claims"], lambda: next(seconds))
+
+
+def test_nothing_is_told_when_all_was_seen(ledger: Ledger) -> None:
+    """Also if a message was shown before its acknowledgement, or to a consumer that may see it again."""
+    ledger.see("reader", [1])
+    ledger.acknowledge([1, 2])
+    ledger.see("reader", [2])
+    ledger.see("claims", [2, 1, 1])
+    assert ledger.violations() == []
+    assert ledger.acknowledged == 2
+    assert ledger.seen() == {"reader": 2, "claims": 3}
+
+
+def test_a_lost_message_is_told(ledger: Ledger) -> None:
+    """Each consumer has to see it."""
+    ledger.acknowledge([1, 2])
+    ledger.see("reader", [1, 2])
+    ledger.see("claims", [2])
+    assert ledger.violations() == ["claims never saw 1 acknowledged messages: 1"]
+
+
+@pytest.mark.parametrize("shown", [[1, 1], [1, 9]])
+def test_what_must_not_be_shown_is_told(ledger: Ledger, shown: list[int]) -> None:
+    """A message that was shown twice, and one that the service refused."""
+    ledger.acknowledge([1])
+    ledger.see("reader", shown)
+    ledger.see("claims", [1])
+    assert ledger.violations() == [f"reader saw 1 messages twice or unacknowledged: {shown[-1]}"]
+
+
+def test_a_message_of_unknown_outcome_may_be_shown_or_not(ledger: Ledger) -> None:
+    """It is the writer who got no answer."""
+    ledger.leave_open([1, 2])
+    ledger.see("reader", [2])
+    assert ledger.violations() == []
+
+
+def test_lag_is_what_was_acknowledged_and_not_seen(ledger: Ledger) -> None:
+    """In messages, and in seconds since the oldest of them was acknowledged."""
+    ledger.acknowledge([1])
+    ledger.acknowledge([2])
+    ledger.see("claims", [1, 2])
+    assert ledger.lags() == {"reader": Lag(2, 2), "claims": Lag(0, 0)}

@@ -1,0 +1,61 @@
+"""The usage of processes in a soak run: growth is told, and a level is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.soak.usage import ALLOWANCES, MEGABYTE, Sample, Usage, growth, trend, usage
+
+
+def samples(*usages: Usage) -> list[Sample]:
+    """One a second."""
+    return [Sample(at, each) for at, each in enumerate(usages)]
+
+
+def test_the_warm_up_does_not_count() -> None:
+    """The medians are those of the first and the last third after it, and so is the most."""
+    usages = [Usage(900, 9, 9), *(Usage(size, 5, size) for size in range(10))]
+    found = trend(samples(*usages), warm=1)
+    assert found is not None
+    assert found.first == Usage(1, 5, 1)
+    assert found.last == Usage(7, 5, 7)
+    assert found.most == Usage(9, 5, 9)
+    assert trend(samples(*usages), warm=9) is None
+
+
+@pytest.mark.parametrize("what", ALLOWANCES)
+def test_growth_beyond_the_allowance_is_told(what: str) -> None:
+    """A process that has twice as much and more at the end."""
+    level = Usage(400 * MEGABYTE, 200, 100)
+    grown = level._replace(**{what: 2 * getattr(level, what)})
+    found = trend(samples(*[level] * 5, *[grown] * 5), warm=0)
+    assert found is not None
+    (told,) = growth("a service", found, ALLOWANCES)
+    assert told.startswith(f"a service: {what} grew from")
+
+
+def test_a_level_is_not_told() -> None:
+    """Nor is a change within the allowance, or a peak in between."""
+    level = Usage(400 * MEGABYTE, 200, 100)
+    more, peak = Usage(440 * MEGABYTE, 230, 110), Usage(4000 * MEGABYTE, 2000, 1000)
+    found = trend(samples(*[level] * 4, peak, *[more] * 4), warm=0)
+    assert found is not None
+    assert growth("a service", found, ALLOWANCES) == []
+
+
+def test_usage_includes_children() -> None:
+    """A child's memory, handles and threads are its parent's as well; a process that has ended has none."""
+    before = usage(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        alone, together = usage(child.pid), usage(os.getpid())
+        child.communicate(b"\n")
+    assert before is not None
+    assert alone is not None
+    assert together is not None
+    assert all(more > part > 0 for more, part in zip(together, alone, strict=True))
+    assert together.threads == before.threads + alone.threads
+    assert usage(child.pid) is None
