@@ -7,15 +7,12 @@ the claims are joined, each request names the receipts that the one before it go
 
 from __future__ import annotations
 
-import gc
-import json
 import re
 import select
-import sys
 import time
 from typing import NotRequired, TypedDict
 
-from bench.load.generator import BadAnswer, Connection, Generator, Result, body_length
+from bench.load.generator import BadAnswer, Connection, Generator, Result, body_length, main
 
 IDLE = 20.0
 """Seconds without a message after which there are none left, though there should be."""
@@ -143,16 +140,5 @@ class Cycles(Generator):
         return bool(receipts or found)
 
 
-def main() -> None:
-    """Carries out the plan on standard input."""
-    plan: CyclePlan = json.load(sys.stdin)
-    gc.disable()
-    try:
-        print(json.dumps(Cycles(plan).work()))
-    except (BadAnswer, OSError, KeyError) as error:
-        print(json.dumps({"errors": 1, "error": f"{type(error).__name__}: {error}"}))
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    main(lambda plan: Cycles(plan).work())

@@ -14,6 +14,7 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 COUNTER = b"#######"
@@ -208,18 +209,16 @@ def body_length(head: bytes) -> int:
     return int(head[at + 17 : end if end > 0 else None])
 
 
-def main() -> None:
-    """Runs the plan on standard input."""
-    plan: Plan = json.load(sys.stdin)
+def main(carry_out: Callable[[Any], Result]) -> None:
+    """Carries out the plan on standard input."""
+    plan = json.load(sys.stdin)
     gc.disable()
-    failure: dict[str, Any] = {}
     try:
-        print(json.dumps(Generator(plan).run()))
+        print(json.dumps(carry_out(plan)))
     except (BadAnswer, OSError, KeyError) as error:
-        failure = {"errors": 1, "error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(failure))
-    sys.exit(1 if failure else 0)
+        print(json.dumps({"errors": 1, "error": f"{type(error).__name__}: {error}"}))
+        sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    main(lambda plan: Generator(plan).run())

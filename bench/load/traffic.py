@@ -32,17 +32,17 @@ class Sample:
         p50, p99, longest: Milliseconds a request.
         cpu: Microseconds of the server's CPU a message, warm-up included.
         backend: The same of the servers behind it; None if there are none, or nobody asked.
-        answers: Requests answered in the measured phase.
+        answers: Requests answered in the measured phase; 0, as other figures, of what is no server.
         size: Bytes of an answer, header included, in the mean.
     """
 
     rate: float
-    p50: float
-    p99: float
-    longest: float
-    cpu: float
-    answers: int
-    size: float
+    p50: float = 0.0
+    p99: float = 0.0
+    longest: float = 0.0
+    cpu: float = 0.0
+    answers: int = 0
+    size: float = 0.0
     backend: float | None = None
 
 

@@ -93,7 +93,6 @@ def cycle(
         longest=result["longest"],
         cpu=(server.cpu_seconds() - before) * 1e6 / result["answers"],
         answers=result["answers"],
-        size=0,
         backend=None if backend is None else (backend.cpu_seconds() - behind) * 1e6 / result["answers"],
     )
 
@@ -247,8 +246,4 @@ class Supply:
 
 def unserved(path: Path, seconds: float) -> Sample:
     """Runs the baseline without a service in a process of its own."""
-    command = [sys.executable, "-m", "bench.baselines.claim_each", str(path), str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
-    if done.returncode:
-        raise Void(f"claim_each: {done.stderr}")
-    return Sample(rate=float(done.stdout), p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)
+    return Sample(rate=float(processes.output(claim_each.__name__, path, seconds, seconds=seconds + 60)))

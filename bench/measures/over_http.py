@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -174,16 +172,8 @@ def compared(samples: dict[str, list[Sample]], prefix: str, goal: float, aim: fl
 
 def unserved(action: str, variant: str, path: Path, seconds: float) -> Sample:
     """Runs the baseline without a service in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.baselines.rows", action, variant, str(path), str(seconds)],
-        capture_output=True,
-        text=True,
-        timeout=seconds + 60,
-        check=False,
-    )
-    if done.returncode:
-        raise Void(f"rows {action} {variant}: {done.stderr}")
-    return Sample(rate=float(done.stdout), p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)
+    printed = processes.output(rows.__name__, action, variant, path, seconds, seconds=seconds + 60)
+    return Sample(rate=float(printed))
 
 
 def check_slice(server: processes.Process, request: str) -> None:

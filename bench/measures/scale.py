@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 from urllib.parse import urlencode
 
 from bench.harness import Bench, Void, measure
@@ -218,25 +217,11 @@ def under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) ->
         swept = count - service.expired_left(directory) if expiring else 0
     if expiring and not swept:
         raise Void("no message had been swept at the end of the run")
-    return {**found, "sweep": Sample(rate=swept / seconds, p50=0, p99=0, longest=0, cpu=0, answers=swept, size=0)}
+    return {**found, "sweep": Sample(rate=swept / seconds, answers=swept)}
 
 
 def at_once(**calls: Callable[[], Sample]) -> dict[str, Sample]:
     """Runs the calls at the same time; each waits for a generator process of its own."""
-    found: dict[str, Any] = {}
-
-    def keep(name: str, call: Callable[[], Sample]) -> None:
-        try:
-            found[name] = call()
-        except Void as error:
-            found[name] = error
-
-    threads = [threading.Thread(target=keep, args=pair) for pair in calls.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in found.values():
-        if isinstance(result, Void):
-            raise result
-    return found
+    with ThreadPoolExecutor(len(calls)) as pool:
+        running = {name: pool.submit(call) for name, call in calls.items()}
+    return {name: one.result() for name, one in running.items()}

@@ -107,6 +107,19 @@ def inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
 
 
+def output(module: str, *arguments: object, seconds: float, environment: Mapping[str, str] | None = None) -> str:
+    """Runs a module of the bench in a process of its own; returns what it printed.
+
+    Raises:
+        Void: It failed.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+    if done.returncode:
+        raise Void(f"{' '.join(command[2:])}: {done.stderr}")
+    return done.stdout
+
+
 @contextlib.contextmanager
 def start(
     name: str,

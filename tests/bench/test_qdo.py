@@ -89,3 +89,9 @@ def test_the_longest_wait_is_that_of_all_members() -> None:
     """It is looked for over all partitions that stayed, whoever has them."""
     found = [Told(["1", "2"], 0.0, {"1": 0.1, "2": 0.4}), Told(["3"], 0.0, {"3": 0.2})]
     assert rebalance.longest(found) == 0.4
+
+
+def test_a_change_in_which_no_partition_stayed_is_void() -> None:
+    """As on a machine so busy that no member was given two messages meanwhile."""
+    with pytest.raises(Void, match="no partition stayed"):
+        rebalance.longest([Told(["1"], 0.0, {})])

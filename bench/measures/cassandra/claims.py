@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from bench.baselines import elasticmq, wide_rows
-from bench.harness import Bench, Void, measure
+from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Sample
 from bench.measures.claims import CLIENTS, Supply, cycle, run, ways
 from bench.results import Report, Verdict, paired
-from bench.started import nodes, on_cassandra, service
+from bench.started import nodes, on_cassandra, processes, service
 from bench.started.nodes import Nodes
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store
@@ -173,15 +171,12 @@ def against_last(
 
 def transactions(cassandra: Nodes, seconds: float, form: str) -> Sample:
     """Runs a form of the baseline in a process of its own."""
-    command = [sys.executable, "-m", "bench.baselines.transactions", form, str(seconds), str(CLIENTS)]
     behind, before = cassandra.cpu_seconds(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=cassandra.environment()
-    )
-    if done.returncode:
-        raise Void(f"transactions: {done.stderr}")
-    after, rate = resource.getrusage(resource.RUSAGE_CHILDREN), float(done.stdout)
+    module = "bench.baselines.transactions"
+    environment = cassandra.environment()
+    rate = float(processes.output(module, form, seconds, CLIENTS, seconds=seconds + 60, environment=environment))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     each = 1e6 / (rate * seconds)
     backend = (cassandra.cpu_seconds() - behind) * each
-    return Sample(rate=rate, p50=0, p99=0, longest=0, cpu=own * each, answers=0, size=0, backend=backend)
+    return Sample(rate=rate, cpu=own * each, backend=backend)

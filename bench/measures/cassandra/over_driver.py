@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from functools import partial
 
 from bench import bulk_side
 from bench.baselines import arrow_rows, slices, wide_rows
-from bench.harness import Bench, Void, measure
+from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.traffic import Sample
 from bench.measures.over_http import fastest
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
 from bench.started.nodes import Nodes
+from bench.started.processes import output
 
 FETCH = (5_000, 10_000, 20_000)
 BATCHES = (50, 100)
@@ -64,18 +63,8 @@ def run(cassandra: Nodes, module: object, *arguments: object) -> Sample:
         Void: It failed.
     """
     name: str = module.__name__  # type: ignore[attr-defined]
-    done = subprocess.run(
-        [sys.executable, "-m", name, *map(str, arguments)],
-        env=cassandra.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        raise Void(f"{name} {arguments}: {done.stderr}")
-    rate, cpu = json.loads(done.stdout)
-    return Sample(rate=rate, p50=0, p99=0, longest=0, cpu=cpu, answers=0, size=0)
+    rate, cpu = json.loads(output(name, *arguments, seconds=300, environment=cassandra.environment()))
+    return Sample(rate=rate, cpu=cpu)
 
 
 def compared(

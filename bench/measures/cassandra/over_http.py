@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -187,18 +185,10 @@ def raw(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
     Raises:
         Void: It failed.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", slices.__name__, action, str(callers), str(seconds)],
-        env=cassandra.environment(),
-        capture_output=True,
-        text=True,
-        timeout=seconds + 60,
-        check=False,
-    )
-    if done.returncode:
-        raise Void(f"slices {action} {callers}: {done.stderr}")
-    rate, cpu = json.loads(done.stdout)
-    return Sample(rate=rate, p50=0, p99=0, longest=0, cpu=cpu, answers=0, size=0)
+    environment = cassandra.environment()
+    printed = processes.output(slices.__name__, action, callers, seconds, seconds=seconds + 60, environment=environment)
+    rate, cpu = json.loads(printed)
+    return Sample(rate=rate, cpu=cpu)
 
 
 def compared(samples: dict[str, list[Sample]], goal: float, aim: float, notes: list[str]) -> Report:

@@ -20,7 +20,7 @@ from bench.load import traffic
 from bench.member import INTERVAL, Told
 from bench.results import Report, Row, Verdict, paired
 from bench.started import keepers, service
-from bench.started.processes import ROOT, inherited, package
+from bench.started.processes import ROOT, inherited, output, package
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store
 
@@ -242,8 +242,14 @@ def undisturbed(members: Sequence[Member]) -> float:
 
 
 def longest(found: Sequence[Told]) -> float:
-    """Returns the longest time between two messages of a partition that was a member's all the time."""
-    return max(wait for each in found for wait in each.waits.values())
+    """Returns the longest time between two messages of a partition that was a member's all the time.
+
+    Raises:
+        Void: There was none.
+    """
+    if not (waits := [wait for each in found for wait in each.waits.values()]):
+        raise Void("no partition stayed with a member that was given two of its messages")
+    return max(waits)
 
 
 def changed(command: str, who: Member, others: Sequence[Member], after: Sequence[Member]) -> Change:
@@ -272,8 +278,4 @@ def create(hosts: str, count: int) -> float:
     Raises:
         Void: It failed.
     """
-    command = [sys.executable, "-m", owner_nodes.__name__, hosts, str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise Void(f"owner_nodes {count}: {done.stderr}")
-    return float(done.stdout)
+    return float(output(owner_nodes.__name__, hosts, count, seconds=120))

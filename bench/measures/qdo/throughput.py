@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from bench.baselines import batch_reads, three_calls
-from bench.harness import Bench, Void, measure
+from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service, workers
-from bench.started.processes import Process
+from bench.started.processes import Process, output
 from bench.started.workers import QUEUE, Pace
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import Store
@@ -163,12 +161,7 @@ def baseline(server: Process, module: str, arguments: Sequence[str], messages: i
         Void: It failed.
     """
     before = server.cpu_seconds()
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=600, check=False
-    )
-    if done.returncode:
-        raise Void(f"{module} {' '.join(arguments)}: {done.stderr}")
-    rate, cpu = json.loads(done.stdout)
+    rate, cpu = json.loads(output(module, *arguments, seconds=600))
     served = (server.cpu_seconds() - before) * 1e6
     return Pace(rate, cpu, served / messages if messages else 0.0)
 
