@@ -245,27 +245,6 @@ def test_water_stands_level(floors: list[int], amount: int) -> None:
     assert 0 <= rest <= sum(lowest_commit <= height for lowest_commit in floors)
 
 
-def test_chains_are_found() -> None:
-    """A member gives to one that shares none of its queues, by way of a third, where no single partition can go."""
-    first, second = QUEUES[:2]
-    members = {"a": {first: 3}, "b": {first: 3, second: 3}, "c": {second: 3}}
-    before = {Partition(first, number): "a" for number in (1, 2, 3)}
-    before |= {Partition(second, 1): "b", Partition(second, 2): "b", Partition(second, 3): "c"}
-    owners = assign(members, before)
-    assert loads(members, owners) == {"a": 2, "b": 2, "c": 2}
-    assert moved(members, before, owners) == 2
-
-
-def test_a_detour_is_undone() -> None:
-    """One move is enough here, although evening out queue by queue would make two."""
-    first, second = QUEUES[:2]
-    members = {"a": {first: 2}, "b": {first: 2, second: 2}, "c": {second: 2}}
-    before = {Partition(first, 1): "b", Partition(second, 1): "b", Partition(second, 2): "b"}
-    owners = assign(members, before)
-    assert loads(members, owners) == {"a": 1, "b": 2, "c": 1}
-    assert moved(members, before, owners) == 1
-
-
 def test_partitions_of_one_queue_are_spread() -> None:
     """Neighbours go to different members, and who gives up some keeps a part of every queue."""
     seen = dict.fromkeys(QUEUES[:3], 4)

@@ -9,7 +9,7 @@ import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import SessionOptions
-from tests.qdo.unit.group.scene import PARTITIONS, SEEN, WANTS, Make
+from tests.qdo.unit.group.group_samples import PARTITIONS, SEEN, WANTS, Make
 from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 
 

@@ -11,9 +11,8 @@ from qdo.assignment import reported
 from qdo.consumer.rebalance import group_member
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member
-from qdo.errors import CoordinationLost
 from qdo.partitions import Queue
-from tests.qdo.unit.group.scene import (
+from tests.qdo.unit.group.group_samples import (
     FIRST,
     LATER,
     ONE,
@@ -27,14 +26,6 @@ from tests.qdo.unit.group.scene import (
 )
 from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 from tests.replacing import replace_in
-
-
-async def test_the_only_member_has_everything(group: GroupMember, service: Scripted, owner: Diary) -> None:
-    """It joins with what it sees, leads, sets the target, and takes all at one go."""
-    assert group.state == "active"
-    assert set(group.table.held) == PARTITIONS
-    assert owner.notified == [("assigned", PARTITIONS)]
-    assert service.there["a"].wants == WANTS
 
 
 async def test_what_another_owns_is_taken_when_it_is_free(make: Make, service: Scripted, owner: Diary) -> None:
@@ -98,20 +89,6 @@ async def test_queues_that_change_during_a_rebalance_are_shared_out_too(
     assert len(owner.have) == 4
 
 
-async def test_leaving_gives_everything_back(group: GroupMember, service: Scripted, owner: Diary) -> None:
-    """It is revoked and released, and only then the member leaves; nothing is lost."""
-    service.say(OTHER)
-    await rest(group, service, owner)
-    await group.stop()
-    await group.stop()
-    assert group.state == "left"
-    assert set().union(*owner.times("revoke")) == PARTITIONS
-    assert owner.times("lost") == []
-    assert service.owned == {}
-    assert "a" not in service.there
-    assert service.calls.count("release") == 2
-
-
 async def test_a_group_is_started_once(group: GroupMember) -> None:
     """A second start is a mistake."""
     with pytest.raises(RuntimeError, match="once"):
@@ -125,56 +102,6 @@ async def test_commits_are_recorded_one_after_the_other(group: GroupMember, serv
     assert set(results) == {frozenset()}
     assert service.recorded[ONE][0] == service.recorded[TWO][0] == ids[-1]
     assert group.table.held[ONE].recorded == ids[-1]
-
-
-async def test_commits_for_many_partitions_at_a_time_are_one_call(group: GroupMember, service: Scripted) -> None:
-    """Whoever commits each partition by itself does not pay for it."""
-    await asyncio.gather(*(group.table.record({partition: FIRST}) for partition in PARTITIONS))
-    assert service.calls.count("commit") == 1
-
-
-async def test_a_commit_for_what_is_not_ours_says_so(group: GroupMember, service: Scripted, owner: Diary) -> None:
-    """The others are recorded."""
-    service.say(OTHER)
-    await rest(group, service, owner)
-    mine, gone = min(owner.have), min(PARTITIONS - owner.have)
-    assert await group.table.record({mine: FIRST, gone: FIRST}) == {gone}
-    assert service.recorded[mine][0] == FIRST
-    assert service.recorded[gone][0] is None
-    assert await group.table.record({}) == frozenset()
-
-
-async def test_a_commit_in_doubt_is_made_certain(group: GroupMember, service: Scripted) -> None:
-    """The partition is taken again to know its version, and the commit is repeated."""
-    service.faults["commit"] = "in doubt"
-    assert await group.table.record({ONE: FIRST}) == frozenset()
-    assert await group.table.record({ONE: LATER}) == frozenset()
-    assert service.recorded[ONE][0] == LATER
-    assert [call for call in service.calls if call in {"commit", "take"}][-4:] == ["commit", "take", "commit", "commit"]
-
-
-async def test_a_commit_waits_for_the_service_for_a_time(make: Make, service: Scripted, owner: Diary) -> None:
-    """Then it fails, and may be tried again."""
-    group = make(patience=0.0, draw=lambda: 0.001)
-    await group.start()
-    await rest(group, service, owner)
-    service.faults["commit"] = "refused"
-    with pytest.raises(CoordinationLost):
-        await group.table.record({ONE: FIRST})
-    assert await group.table.record({ONE: FIRST}) == frozenset()
-
-
-async def test_a_partition_that_turns_out_not_to_be_ours_is_lost(
-    group: GroupMember, service: Scripted, owner: Diary
-) -> None:
-    """The owner is told, and it is taken again as the target says."""
-    service.owned[ONE] = "somebody"
-    assert await group.table.record({ONE: FIRST, TWO: FIRST}) == {ONE}
-    await until(lambda: owner.times("lost") == [{ONE}])
-    assert ONE not in group.table.held
-    service.free(ONE)
-    await rest(group, service, owner)
-    assert owner.wrong == []
 
 
 async def test_a_partition_with_another_version_is_taken_anew(

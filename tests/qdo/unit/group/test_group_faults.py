@@ -9,45 +9,16 @@ import pytest
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
-from tests.qdo.unit.group.scene import (
+from tests.qdo.unit.group.group_samples import (
     FIRST,
     ONE,
     OTHER,
     PARTITIONS,
-    TWO,
     WANTS,
     Make,
     rest,
 )
 from tests.qdo.unit.group.scripted import Diary, Scripted, until
-
-
-async def test_a_taking_in_doubt_is_tried_again(make: Make, service: Scripted, owner: Diary) -> None:
-    """What it took in fact is ours, and the owner is told once."""
-    service.faults["take"] = "in doubt"
-    group = make()
-    await group.start()
-    await rest(group, service, owner)
-    assert owner.times("assigned") == [PARTITIONS]
-    assert service.calls.count("take") == 2
-
-
-async def test_what_was_taken_in_doubt_and_is_given_to_another_is_released(
-    make: Make, service: Scripted, owner: Diary
-) -> None:
-    """The owner never hears of it."""
-    service.say(Member("A", WANTS))
-    service.give({ONE: "a", TWO: "a"})
-    service.faults["take"] = "in doubt"
-    service.held_up["take"] = asyncio.Event()
-    group = make()
-    await group.start()
-    await until(lambda: "take" in service.calls)
-    service.give({ONE: "a", TWO: "A"})
-    service.held_up.pop("take").set()
-    await until(lambda: owner.have == {ONE} and set(service.owned) == {ONE})
-    assert owner.times("assigned") == [{ONE}]
-    assert owner.times("revoke") == []
 
 
 async def test_nothing_is_done_while_the_session_is_suspended(
@@ -112,20 +83,6 @@ async def test_a_lost_session_is_abandoned_and_followed_by_another(
     assert owner.have == PARTITIONS
     assert service.session.member.id == "a"
     assert len(owner.times("suspended")) == len(owner.times("resumed")) == int(suspended)
-
-
-async def test_a_session_lost_in_the_middle_of_a_revocation_ends_it(
-    group: GroupMember, service: Scripted, owner: Diary
-) -> None:
-    """What is being revoked is lost like the rest, and the owner is told after the revocation was cancelled."""
-    owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
-    service.say(OTHER)
-    await until(lambda: len(owner.times("revoke")) == 2)
-    service.expire(service.session)
-    await until(lambda: owner.times("lost") == [PARTITIONS])
-    assert owner.cancelled == ["revoke", "revoke"]
-    await rest(group, service, owner)
-    assert owner.wrong == []
 
 
 async def test_a_commit_under_way_fails_when_the_session_is_lost(group: GroupMember, service: Scripted) -> None:

@@ -13,7 +13,7 @@ from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import SessionOptions
 from qdo.errors import CoordinationRefused, SessionLost
 from qdo.partitions import Partition
-from tests.qdo.unit.group.scene import (
+from tests.qdo.unit.group.group_samples import (
     FIRST,
     LATER,
     OTHER,

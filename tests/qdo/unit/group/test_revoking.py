@@ -9,7 +9,7 @@ import pytest
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member
 from qdo.partitions import Partition
-from tests.qdo.unit.group.scene import (
+from tests.qdo.unit.group.group_samples import (
     FIRST,
     FOUR,
     ONE,
@@ -19,11 +19,10 @@ from tests.qdo.unit.group.scene import (
     TWO,
     WANTS,
     Make,
-    at_rest,
     rest,
     share,
 )
-from tests.qdo.unit.group.scripted import Diary, Scripted, standing_time, until
+from tests.qdo.unit.group.scripted import Diary, Scripted, until
 
 
 async def test_a_slow_revocation_holds_up_no_other(group: GroupMember, service: Scripted, owner: Diary) -> None:
@@ -42,30 +41,6 @@ async def test_a_slow_revocation_holds_up_no_other(group: GroupMember, service: 
     assert owner.times("lost") == []
 
 
-async def test_a_commit_in_a_revocation_comes_before_the_release(
-    group: GroupMember, service: Scripted, owner: Diary
-) -> None:
-    """What the owner records while it gives up is recorded."""
-    owner.on_revoke = lambda partitions: group.table.record(dict.fromkeys(partitions, FIRST))
-    service.say(OTHER)
-    await rest(group, service, owner)
-    assert {service.recorded[partition][0] for partition in PARTITIONS - owner.have} == {FIRST}
-    assert owner.times("lost") == []
-
-
-async def test_whoever_takes_too_long_loses_a_partition(group: GroupMember, service: Scripted, owner: Diary) -> None:
-    """It is released all the same, the revocation is cancelled, and the owner is told that it is lost."""
-    owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
-    with standing_time() as skip:
-        service.say(OTHER)
-        await until(lambda: len(owner.times("revoke")) == 2)
-        skip(20.0)
-        await rest(group, service, owner)
-    assert len(owner.times("lost")) == len(owner.cancelled) == 2
-    assert set().union(*owner.times("lost")) == PARTITIONS - owner.have
-    assert owner.wrong == []
-
-
 async def test_an_owner_that_fails_gives_up_all_the_same(
     group: GroupMember, service: Scripted, owner: Diary, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,21 +54,6 @@ async def test_an_owner_that_fails_gives_up_all_the_same(
     await rest(group, service, owner)
     assert len(owner.times("lost")) == 2
     assert "nothing works" in caplog.text
-
-
-async def test_a_partition_that_comes_back_while_it_is_revoked_is_taken_anew(
-    group: GroupMember, service: Scripted, owner: Diary
-) -> None:
-    """The revocation is carried through first."""
-    owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
-    service.say(OTHER)
-    await until(lambda: len(owner.times("revoke")) == 2)
-    service.say()
-    await until(lambda: share(service) == PARTITIONS)
-    owner.hurry()
-    await until(lambda: len(owner.times("assigned")) > 1 and at_rest(group, service, owner))
-    assert owner.wrong == []
-    assert set().union(*owner.times("assigned")[1:]) == set().union(*owner.times("revoke"))
 
 
 async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(

@@ -8,7 +8,7 @@ import pytest
 
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.errors import SessionLost
-from tests.qdo.unit.group.scene import (
+from tests.qdo.unit.group.group_samples import (
     PARTITIONS,
     Make,
     rest,

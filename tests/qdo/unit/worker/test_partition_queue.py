@@ -163,25 +163,6 @@ def fed(partition_queue: PartitionQueue, keys: str) -> list[Message]:
     return messages
 
 
-def test_a_failed_message_travels_alone_when_it_is_tried_again() -> None:
-    """Its attempt is another than that of those behind it, so they are not in its run."""
-    partition_queue = OrderedQueue()
-    messages = fed(partition_queue, "aaa")
-    run = partition_queue.take(10)
-    assert run is not None
-    held = partition_queue.settle(run, 1, failed=True)
-    assert held == FailedMessage(messages[1], 1)
-    assert partition_queue.take(10) is None
-    partition_queue.again(held)
-    alone = partition_queue.take(10)
-    assert alone is not None
-    assert (alone.messages, alone.attempt) == ([messages[1]], 2)
-    partition_queue.settle(alone, 1)
-    last = partition_queue.take(10)
-    assert last is not None
-    assert (last.messages, last.attempt) == ([messages[2]], 1)
-
-
 def test_a_held_message_holds_up_only_its_own_key() -> None:
     """Others go on; the end stays before the held one until it is done, then passes everything."""
     partition_queue = KeyedQueue(key_by("header:key"), 2, 100)
@@ -202,22 +183,6 @@ def test_a_held_message_holds_up_only_its_own_key() -> None:
     assert rest is not None
     partition_queue.settle(rest, 1)
     assert partition_queue.end == messages[3].id
-
-
-def test_each_message_begins_at_its_first_attempt() -> None:
-    """That a message with the same key needed two attempts says nothing about the next."""
-    partition_queue = KeyedQueue(key_by("header:key"), 2, 100)
-    fed(partition_queue, "aa")
-    for attempt in (1, 2):
-        run = partition_queue.take(1)
-        assert run is not None
-        assert run.attempt == attempt
-        held = partition_queue.settle(run, attempt - 1, failed=attempt == 1)
-        if held is not None:
-            partition_queue.again(held)
-    last = partition_queue.take(1)
-    assert last is not None
-    assert last.attempt == 1
 
 
 def test_work_is_shared_out_evenly() -> None:

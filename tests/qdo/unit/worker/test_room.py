@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -75,17 +76,26 @@ async def handling(
     handler: Any,  # noqa: ANN401 - any handler
     ended: list[object] | None = None,
     owned: Owned | None = None,
+    progress: Any = None,  # noqa: ANN401 - as far as it is used
+    *,
+    slots: int = 2,
+    run_seconds: float = 0.5,
+    hooks: Hooks | None = None,
     **options: Any,  # noqa: ANN401 - settings of any type
 ) -> Dispatcher:
-    """A worker's middle, with real threads."""
-    settings, hooks = WorkerSettings(threads=2, **options), Hooks([], lambda _: None)
-    runner = ThreadExecutor(handler, None, 2, 0.5, hooks)
+    """A worker's middle, with real threads, or with tasks for a handler that is async."""
+    settings, hooks = WorkerSettings(threads=2, **options), hooks or Hooks([], lambda _: None)
+    runner: ThreadExecutor | TaskExecutor
+    if inspect.iscoroutinefunction(handler):
+        runner = TaskExecutor(handler, None, slots, run_seconds, hooks, limit=None)
+    else:
+        runner = ThreadExecutor(handler, None, slots, run_seconds, hooks)
     await runner.open()
     owned = owned or Owned()
     return Dispatcher(
         runner,
         owned,
-        Unrecorded(owned),  # type: ignore[arg-type]
+        progress or Unrecorded(owned),  # type: ignore[arg-type]
         settings,
         hooks,
         WorkerMetrics(None),
@@ -261,10 +271,8 @@ class Answerless(Owned):
         await super().note(partition, note)
 
 
-@pytest.mark.parametrize("runner", [ThreadExecutor, TaskExecutor])
-async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(
-    runner: type[ThreadExecutor | TaskExecutor],
-) -> None:
+@pytest.mark.parametrize("kind", ["threads", "tasks"])
+async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(kind: str) -> None:
     """It is coordination that does not answer: no attempt is counted for it, and nothing fails."""
     owned = Answerless(p1=CommittedOffset(held=True))
     begun = []
@@ -275,10 +283,7 @@ async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(
     def at_once(message: Message, _: object) -> None:
         begun.append(message.id)
 
-    middle = await handling(at_once, owned=owned, stalled_after=10.0)
-    if runner is TaskExecutor:
-        middle._runner = TaskExecutor(later, None, 2, 0.5, Hooks([], lambda _: None), limit=None)
-        await middle._runner.open()
+    middle = await handling(later if kind == "tasks" else at_once, owned=owned, stalled_after=10.0)
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
     aged(middle, 20)
@@ -303,10 +308,8 @@ async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() ->
                 await asyncio.Event().wait()
             await ended.wait()
 
-    middle = await handling(lambda *_: None, stalled_after=10.0)
-    middle._runner = TaskExecutor(handle, None, 1, 0.0, Hooks([], lambda _: None), limit=None)
-    await middle._runner.open()
-    middle._hooks = Hooks([Failed(failed)], lambda _: None)
+    hooks = Hooks([Failed(failed)], lambda _: None)
+    middle = await handling(handle, slots=1, run_seconds=0.0, hooks=hooks, stalled_after=10.0)
     some = messages(2, 1)
     first = some[0]
     middle.feed(Partition(QUEUE, 1), some)
@@ -331,9 +334,7 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
                 await ended.wait()
 
     owned = Owned()
-    middle = await handling(lambda *_: None, owned=owned, stalled_after=10.0)
-    middle._runner = TaskExecutor(handle, None, 1, 0.5, Hooks([], lambda _: None), limit=None)
-    await middle._runner.open()
+    middle = await handling(handle, owned=owned, slots=1, stalled_after=10.0)
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
     await begun.wait()

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 
 from qdo.coordination import CommittedOffset
-from qdo.partitions import Partition, Queue
-from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.executors.in_process import ThreadExecutor
-from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
-from qdo.worker.settings import WorkerSettings
+from qdo.partitions import Partition
 from queuey.client import Message
+from tests.qdo.unit.worker.test_room import QUEUE, Owned, handling, messages
 
-PARTITION = Partition(Queue("host", "app", "q"), 1)
-MESSAGES = [Message(f"{number:032x}", "0", 1, "x", None, {}) for number in range(16)]
+PARTITION = Partition(QUEUE, 1)
 BLOCKED = 3
 """The number of the message whose handler waits."""
 
@@ -42,23 +36,6 @@ class SlowProgress:
         await self.answered.wait()
 
 
-class OwnedByMe:
-    """A partition that this worker owns; ``held``: it has a note, so that its worker may have crashed."""
-
-    client = None
-    connected = True
-
-    def __init__(self, *, held: bool) -> None:
-        self._held = held
-
-    def found(self, _partition: Partition) -> CommittedOffset:
-        """What was recorded."""
-        return CommittedOffset(held=self._held)
-
-    def rejoin(self) -> None:
-        """Nothing."""
-
-
 @pytest.mark.parametrize("why", ["revoked", "stalled"])
 async def test_a_run_is_settled_once(why: str) -> None:
     """Its handler goes on while the coordination service is slow: no message that was not begun counts as handled."""
@@ -74,17 +51,12 @@ async def test_a_run_is_settled_once(why: str) -> None:
         if number == BLOCKED:
             ended.set()
 
-    hooks = Hooks([], lambda _middleware: None)
-    runner = ThreadExecutor(handle, None, 1, 60.0, hooks)
-    await runner.open()
-    progress: Any = SlowProgress()
-    settings = WorkerSettings(stalled_after=0.2 if why == "stalled" else 300.0)
-    owned: Any = OwnedByMe(held=why == "revoked")
-    worker = Dispatcher(
-        runner, owned, progress, settings, hooks, WorkerMetrics(None), changed=lambda: None, end=lambda *_: None
-    )
+    progress = SlowProgress()
+    owned = Owned(p1=CommittedOffset(held=why == "revoked"))
+    stalled_after = 0.2 if why == "stalled" else 300.0
+    worker = await handling(handle, None, owned, progress, slots=1, run_seconds=60.0, stalled_after=stalled_after)
     loop = asyncio.get_running_loop()
-    worker.feed(PARTITION, MESSAGES)
+    worker.feed(PARTITION, messages(16, 1))
     worker.dispatch()
     await asyncio.to_thread(reached.wait)
     progress.asked.clear()
