@@ -1,4 +1,4 @@
-"""A real service and a place to meet for the commands, which run in this process."""
+"""A real service and a group for the commands, which run in this process."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def queue(client: Client) -> str:
     return client.create_queue(partitions=3).name
 
 
-class Place:
-    """Where the group of a test meets.
+class Group:
+    """The group of a test, as its coordination service knows it.
 
     Args:
-        url: Of the coordination.
+        url: Of the group.
         store: The id of the service's store.
     """
 
@@ -83,24 +83,24 @@ class Place:
 
 
 @pytest.fixture
-def place(client: Client, tmp_path: Path) -> Place:
+def group(client: Client, tmp_path: Path) -> Group:
     """A file of the test's own."""
-    return Place(f"local://{tmp_path / 'qdo.sqlite3'}", client.hello().id)
+    return Group(f"local://{tmp_path / 'qdo.sqlite3'}", client.hello().id)
 
 
 @pytest.fixture
-def run(served: Served, place: Place, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(served: Served, group: Group, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command as ``qdo <arguments>`` would, for the group of the test."""
     for name in [name for name in os.environ if name.startswith(("QUEUEY_", "QDO_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
-    monkeypatch.setenv("QDO_COORDINATION", place.url)
+    monkeypatch.setenv("QDO_COORDINATION", group.url)
     monkeypatch.setenv("QDO_GROUP", GROUP)
     return runner("qdo", main, monkeypatch)
 
 
 @pytest.fixture
-def hire(served: Served, place: Place, tmp_path: Path) -> Hire:
+def hire(served: Served, group: Group, tmp_path: Path) -> Hire:
     """Starts workers that belong to the test's group."""
-    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
+    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": group.url, "QDO_GROUP": GROUP}
     return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20"))

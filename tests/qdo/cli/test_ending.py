@@ -13,21 +13,24 @@ import queuey.cli
 from queuey.client import Client
 from queuey.storage.sqlite import open_store
 from tests.commands import Run, runner
-from tests.qdo.cli.conftest import Place
+from tests.qdo.cli.conftest import Group
 from tests.qdo.cli.workers import Hire, Working
-from tests.qdo.contract.backends import Service
-from tests.qdo.contract.conftest import backend, service
+from tests.qdo.contract.local import LocalService
 from tests.qdo.worker.conftest import until
 from tests.qdo.worker.test_processes import living
 from tests.qdo.worker.test_signals import children
 from tests.servers.served import Served
 
-__all__ = ["backend", "service"]
+
+@pytest.fixture
+def service(tmp_path: Path) -> LocalService:
+    """Where the group meets, which a test can cut off."""
+    return LocalService(tmp_path / "coordination" / "file.sqlite3")
 
 
 @pytest.mark.parametrize("handler", ["blocking", "holding"])
 async def test_a_worker_that_hangs_as_a_whole_ends(
-    hire: Hire, client: Client, queue: str, service: Service, handler: str
+    hire: Hire, client: Client, queue: str, service: LocalService, handler: str
 ) -> None:
     """A handler blocks the event loop, or holds the interpreter: the code is 1, and the log shows where it hangs."""
     client.send(queue, handler)
@@ -38,7 +41,9 @@ async def test_a_worker_that_hangs_as_a_whole_ends(
     assert f"in {handler}" in "".join(worker.log)
 
 
-async def test_a_lost_session_does_not_end_a_worker(hire: Hire, client: Client, queue: str, service: Service) -> None:
+async def test_a_lost_session_does_not_end_a_worker(
+    hire: Hire, client: Client, queue: str, service: LocalService
+) -> None:
     """A worker whose event loop runs joins again when it can reach the coordination service."""
     options = ("--stalled-after", "5", "--coordination", service.url, "--session-timeout", str(service.short))
     with hire("handlers:handle", "--queue", queue, *options) as worker:
@@ -94,21 +99,27 @@ def begun(request: pytest.FixtureRequest, hire: Hire, client: Client, queue: str
         yield worker, receipt.id
 
 
-@pytest.mark.parametrize("begun", [("stubborn", "--drain", "0.2"), ("in_thread", "--drain", "0.2")], indirect=True)
-def test_a_handler_that_goes_on_does_not_keep_a_worker(begun: tuple[Working, str], place: Place) -> None:
-    """A task that swallows its cancellation, or a thread: the process ends without it and says so with its code."""
-    worker, _ = begun
-    assert worker.end() == 4
-    assert "the process ends without them" in worker.log[-1]
-    assert place.offsets() == {}
+LEFT, UNFINISHED = "the process ends without them", "a handler has not finished message {message} of"
 
 
-@pytest.mark.parametrize("begun", [("stubborn", "--drain", "0.2"), ("never", "--drain", "0.2")], indirect=True)
-def test_messages_that_go_on_are_named(begun: tuple[Working, str]) -> None:
-    """The log has the id of each message that a handler is busy with when its worker ends."""
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        (("stubborn", "--drain", "0.2"), [LEFT, UNFINISHED]),
+        (("in_thread", "--drain", "0.2"), [LEFT]),
+        (("never", "--drain", "0.2"), [UNFINISHED]),
+    ],
+    indirect=["begun"],
+    ids=["task that swallows its cancellation", "thread of a task", "thread"],
+)
+def test_a_handler_that_goes_on_does_not_keep_a_worker(
+    begun: tuple[Working, str], group: Group, said: list[str]
+) -> None:
+    """The process ends without it and says so with its code; the log has the id of its message."""
     worker, message = begun
     assert worker.end() == 4
-    assert f"a handler has not finished message {message} of" in "".join(worker.log)
+    assert [text for text in said if text.format(message=message) not in "".join(worker.log)] == []
+    assert group.offsets() == {}
 
 
 @pytest.mark.parametrize("begun", [("stubborn",), ("blocking",), ("background",)], indirect=True)

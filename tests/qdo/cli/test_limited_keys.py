@@ -10,7 +10,7 @@ import pytest
 import queuey.cli
 from queuey.client import Client
 from tests.commands import Run, runner
-from tests.qdo.cli.conftest import Place
+from tests.qdo.cli.conftest import Group
 from tests.servers.served import Served
 
 ID = "0123456789ab11e88000000000000001"
@@ -39,27 +39,27 @@ def limit(served: Served, run: Run, monkeypatch: pytest.MonkeyPatch) -> Limit:
     return limited
 
 
-def test_prune_keeps_offsets_of_hidden_queues(run: Run, place: Place, client: Client, limit: Limit) -> None:
+def test_prune_keeps_offsets_of_hidden_queues(run: Run, group: Group, client: Client, limit: Limit) -> None:
     """Only queues that are known not to exist lose their offsets; those that the key may not see are named."""
     orders, mails = (client.create_queue(partitions=1).name for _ in range(2))
     gone = f"{orders}-gone"
     everything = {(name, 1): ID for name in (orders, mails, gone)}
-    place.record({place.partition(*each): ID for each in everything})
+    group.record({group.partition(*each): ID for each in everything})
     limit("read,claim,send", f"{orders}*")
     for words in (["--dry-run"], ["--yes"]):
         ended = run("offsets", "prune", *words, "--json")
         assert [line["queue"] for line in ended.json_lines] == [gone]
         assert (ended.code, mails in ended.err) == (0, True)
-    assert place.offsets() == {each: ID for each in everything if each != (gone, 1)}
+    assert group.offsets() == {each: ID for each in everything if each != (gone, 1)}
 
 
-def test_prune_does_not_guess(run: Run, place: Place, client: Client, limit: Limit) -> None:
+def test_prune_does_not_guess(run: Run, group: Group, client: Client, limit: Limit) -> None:
     """Without a single queue that the key may see nothing is removed, though the list is empty."""
     mails = client.create_queue(partitions=1).name
-    place.record({place.partition(mails, 1): ID})
+    group.record({group.partition(mails, 1): ID})
     limit("read", "orders-*")
     ended = run("offsets", "prune", "--yes")
-    assert (ended.code, place.offsets()) == (0, {(mails, 1): ID})
+    assert (ended.code, group.offsets()) == (0, {(mails, 1): ID})
     assert f"the credential may not see {mails}" in ended.err
 
 
@@ -73,23 +73,23 @@ def test_a_hidden_queue_is_not_said_to_be_missing(run: Run, client: Client, limi
     assert (missing.code, f"there is no queue {name}-1" in missing.err) == (2, True)
 
 
-def test_a_pattern_says_what_it_may_miss(run: Run, place: Place, client: Client, limit: Limit) -> None:
+def test_a_pattern_says_what_it_may_miss(run: Run, group: Group, client: Client, limit: Limit) -> None:
     """Where the key lists fewer queues than the pattern may match, that is said; elsewhere nothing is."""
     name = client.create_queue().name
     hidden = client.create_queue(f"{name[:8]}-hidden").name
     limit("read", f"{name}*")
     ended = run("offsets", "reset", "earliest", "--pattern", f"{name[:8]}*")
-    assert (ended.code, list(place.offsets())) == (0, [(name, 1)])
+    assert (ended.code, list(group.offsets())) == (0, [(name, 1)])
     assert f"The key lists only queues that match {name}*" in ended.err
     assert hidden not in ended.err
     assert "only" not in run("offsets", "reset", "earliest", "--pattern", f"{name}*").err
 
 
-def test_migrate_tells_hidden_from_gone(run: Run, place: Place, client: Client, limit: Limit) -> None:
+def test_migrate_tells_hidden_from_gone(run: Run, group: Group, client: Client, limit: Limit) -> None:
     """Offsets of queues that the key may not see are not taken over, and that is not said to be for want of a queue."""
     orders, mails = (client.create_queue().name for _ in range(2))
-    former = {name: place.partition(name, 1) for name in (orders, mails, f"{orders}-gone")}
-    place.record({each._replace(queue=each.queue._replace(service="0" * 32)): ID for each in former.values()})
+    former = {name: group.partition(name, 1) for name in (orders, mails, f"{orders}-gone")}
+    group.record({each._replace(queue=each.queue._replace(service="0" * 32)): ID for each in former.values()})
     limit("read", f"{orders}*")
     ended = run("offsets", "migrate", "--from", "0" * 32, "--json")
     notes = {line["queue"]: line["note"] for line in ended.json_lines}
@@ -97,7 +97,10 @@ def test_migrate_tells_hidden_from_gone(run: Run, place: Place, client: Client, 
     assert notes == {orders: "", mails: hidden, f"{orders}-gone": "no such queue or partition"}
     limit("read", "*")
     assert run("offsets", "migrate", "--from", "0" * 32).code == 0
-    assert place.ask(lambda coordinator: coordinator.offsets(former.values())).keys() == {former[orders], former[mails]}
+    assert group.ask(lambda coordinator: coordinator.offsets(former.values())).keys() == {
+        former[orders],
+        former[mails],
+    }
 
 
 def test_dead_letters_say_what_they_miss(run: Run, client: Client, limit: Limit) -> None:

@@ -14,7 +14,7 @@ from qdo.coordination.local import LocalCoordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run
-from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.conftest import GROUP, Group
 from tests.qdo.cli.living import living
 from tests.replacing import replace
 
@@ -44,84 +44,84 @@ def qdo_status(client: Client) -> Iterator[None]:
     client.delete_queue("qdo_status")
 
 
-def test_reset_to_the_ends(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+def test_reset_to_the_ends(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """``latest`` is behind the newest message of each partition, ``earliest`` before everything."""
     assert run("offsets", "reset", "latest", "--queue", queue).code == 0
-    ends = place.offsets()
+    ends = group.offsets()
     assert all(end and order_of(end) > order_of(sent[4].id) for end in ends.values())
     assert len(ends) == 3
     ended = run("offsets", "reset", "earliest", "--partition", "1", "--json")
     (line,) = ended.json_lines
     assert (line["from"], line["to"], line["changed"]) == (ends[queue, 1], EARLIEST, True)
-    assert place.offsets() == ends | {(queue, 1): EARLIEST}
+    assert group.offsets() == ends | {(queue, 1): EARLIEST}
 
 
-def test_seek_to_an_id_and_to_an_instant(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+def test_seek_to_an_id_and_to_an_instant(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """An id counts as handled itself, an instant does not: what was sent at it is handled again."""
     assert run("offsets", "seek", "--to", sent[1].id.upper(), "--queue", queue, "--partition", "1").code == 0
-    assert place.offsets() == {(queue, 1): sent[1].id}
+    assert group.offsets() == {(queue, 1): sent[1].id}
     assert run("offsets", "seek", "--to", sent[2].timestamp, "--pattern", f"{queue[:9]}*").code == 0
-    found = place.offsets()[queue, 1]
+    found = group.offsets()[queue, 1]
     assert found is not None
     assert time_of(sent[1].id) <= time_of(found) <= time_of(sent[2].id)
-    assert len(place.offsets()) == 3
+    assert len(group.offsets()) == 3
 
 
-def test_relative_instants_count_from_now(run: Run, place: Place, queue: str) -> None:
+def test_relative_instants_count_from_now(run: Run, group: Group, queue: str) -> None:
     """``-1h`` is an hour ago."""
     assert run("offsets", "seek", "--to", "-1h", "--queue", queue).code == 0
-    ago = {time.time() - time_of(offset).timestamp() for offset in place.offsets().values() if offset}
+    ago = {time.time() - time_of(offset).timestamp() for offset in group.offsets().values() if offset}
     assert all(3600 <= seconds < 3700 for seconds in ago)
 
 
 @pytest.mark.parametrize("words", CHANGING, ids=" ".join)
-def test_dry_run_changes_nothing(run: Run, place: Place, queue: str, sent: list[Receipt], words: list[str]) -> None:
+def test_dry_run_changes_nothing(run: Run, group: Group, queue: str, sent: list[Receipt], words: list[str]) -> None:
     """``--dry-run`` prints from where to where, and leaves everything as it is."""
-    place.record({place.partition(queue, 1): sent[0].id})
-    before = place.offsets()
+    group.record({group.partition(queue, 1): sent[0].id})
+    before = group.offsets()
     ended = run("offsets", *words, "--dry-run")
     assert ended.code == 0, ended.err
     assert sent[0].id in ended.text
     assert "nothing was changed" in ended.err
-    assert place.offsets() == before
+    assert group.offsets() == before
 
 
 @pytest.mark.parametrize("words", CHANGING, ids=" ".join)
 @pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["done", "dry run"])
 def test_active_groups_are_refused(
-    run: Run, place: Place, queue: str, sent: list[Receipt], words: list[str], more: tuple[str, ...]
+    run: Run, group: Group, queue: str, sent: list[Receipt], words: list[str], more: tuple[str, ...]
 ) -> None:
     """While a group has a member, its offsets stay where they are, and the member is named."""
-    place.record({place.partition(queue, 1): sent[0].id})
-    with living(place.url, GROUP, Member("somebody")):
+    group.record({group.partition(queue, 1): sent[0].id})
+    with living(group.url, GROUP, Member("somebody")):
         ended = run("offsets", *words, *more)
         assert (ended.code, ended.out) == (1, b"")
         assert "active" in ended.err
         assert "somebody" in ended.err
         assert len(ended.err.splitlines()) == 1
-    assert place.offsets() == {(queue, 1): sent[0].id}
+    assert group.offsets() == {(queue, 1): sent[0].id}
 
 
-def test_forget_some_and_all(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+def test_forget_some_and_all(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """What is chosen is removed; without a choice the group is, after a confirmation."""
-    place.record({place.partition(queue, number): sent[0].id for number in (1, 2)})
+    group.record({group.partition(queue, number): sent[0].id for number in (1, 2)})
     assert run("offsets", "forget", "--partition", "1", "--yes").code == 0
-    assert place.offsets() == {(queue, 2): sent[0].id}
+    assert group.offsets() == {(queue, 2): sent[0].id}
     refused = run("offsets", "forget")
     assert (refused.code, "--yes" in refused.err) == (2, True)
     assert run("groups", "--json").json["group"] == GROUP
     assert run("offsets", "forget", "--yes").code == 0
-    assert place.offsets() == {}
+    assert group.offsets() == {}
     assert run("groups", "--json").out == b""
 
 
-def test_show(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+def test_show(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """What is recorded is shown with its time and who recorded it, of all services or of chosen queues."""
     other = Partition(Queue("elsewhere", "app", "other"), 2)
-    place.record({place.partition(queue, 1): sent[0].id, other: EARLIEST})
+    group.record({group.partition(queue, 1): sent[0].id, other: EARLIEST})
     lines = run("offsets", "show", "--json").json_lines
     assert {(line["service"], line["queue"], line["partition"]) for line in lines} == {
-        (place.store, queue, 1),
+        (group.store, queue, 1),
         ("elsewhere", "other", 2),
     }
     shown = run("offsets", "show", "--queue", queue).text
@@ -130,14 +130,14 @@ def test_show(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
     assert "other" not in shown
 
 
-def test_other_services_of_the_group_stay(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+def test_other_services_of_the_group_stay(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """Without a choice of queues the offsets of this service's application are moved, and no others."""
     other = Partition(Queue("elsewhere", "app", queue), 1)
-    place.record({place.partition(queue, 1): sent[0].id, other: sent[0].id})
+    group.record({group.partition(queue, 1): sent[0].id, other: sent[0].id})
     assert run("offsets", "reset", "latest").code == 0
-    found = place.ask(lambda coordinator: coordinator.offsets())
+    found = group.ask(lambda coordinator: coordinator.offsets())
     assert found[other].id == sent[0].id
-    assert found[place.partition(queue, 1)].id != sent[0].id
+    assert found[group.partition(queue, 1)].id != sent[0].id
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_wrong_usage(run: Run, words: list[str], said: str) -> None:
     assert said in ended.err
 
 
-def test_groups(run: Run, place: Place, queue: str) -> None:
+def test_groups(run: Run, group: Group, queue: str) -> None:
     """All groups are listed, with their members and the partitions that have an offset, also without naming one."""
     for name, numbers in (("a", (1, 2)), ("b/ü", (3,))):
-        place.record({place.partition(queue, number): EARLIEST for number in numbers}, name)
-    with living(place.url, "a", Member("one"), Member("two")):
+        group.record({group.partition(queue, number): EARLIEST for number in numbers}, name)
+    with living(group.url, "a", Member("one"), Member("two")):
         lines = run("groups", "--json").json_lines
     assert lines == [
         {"group": "a", "members": 2, "partitions": 2},
@@ -179,7 +179,7 @@ def status(client: Client, name: str, processed: str, partition: int, identifier
 
 
 @pytest.mark.usefixtures("qdo_status")
-def test_migrate(run: Run, place: Place, client: Client, queue: str, sent: list[Receipt]) -> None:
+def test_migrate(run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]) -> None:
     """The newest statuses of all seven partitions are taken over, once; nothing moves back unless told."""
     older, newer = uuid.uuid1().hex, uuid.uuid1().hex
     status(client, f"{queue}-1", sent[2].id, 1, older)
@@ -188,20 +188,20 @@ def test_migrate(run: Run, place: Place, client: Client, queue: str, sent: list[
     status(client, "gone-1", sent[0].id, 3, older)
     client.put("qdo_status", (4, older), "nonsense")
     dry = run("offsets", "migrate", "--dry-run")
-    assert (dry.code, place.offsets()) == (0, {})
+    assert (dry.code, group.offsets()) == (0, {})
     assert sent[1].id in dry.text
     assert f"4:{older}" in dry.err
     assert run("offsets", "migrate").code == 0
-    assert place.offsets() == {(queue, 1): sent[1].id}
+    assert group.offsets() == {(queue, 1): sent[1].id}
     notes = {
         (line["queue"], line["partition"]): line["note"] for line in run("offsets", "migrate", "--json").json_lines
     }
     assert (notes[queue, 1], notes["gone", 1]) == ("there already", "no such queue or partition")
-    place.record({place.partition(queue, 1): sent[3].id})
+    group.record({group.partition(queue, 1): sent[3].id})
     assert run("offsets", "migrate").code == 0
-    assert place.offsets() == {(queue, 1): sent[3].id}
+    assert group.offsets() == {(queue, 1): sent[3].id}
     assert run("offsets", "migrate", "--back").code == 0
-    assert place.offsets() == {(queue, 1): sent[1].id}
+    assert group.offsets() == {(queue, 1): sent[1].id}
 
 
 def test_migrate_needs_the_status_queue(run: Run) -> None:
@@ -212,42 +212,42 @@ def test_migrate_needs_the_status_queue(run: Run) -> None:
 
 @pytest.mark.usefixtures("qdo_status")
 def test_migrate_is_refused_while_the_group_works(
-    run: Run, place: Place, client: Client, queue: str, sent: list[Receipt]
+    run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]
 ) -> None:
     """A group with members keeps its offsets."""
     status(client, f"{queue}-1", sent[0].id, 1, uuid.uuid1().hex)
-    with living(place.url, GROUP, Member("somebody")):
+    with living(group.url, GROUP, Member("somebody")):
         assert run("offsets", "migrate").code == 1
-    assert place.offsets() == {}
+    assert group.offsets() == {}
 
 
-def test_a_move_meanwhile_is_noticed(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+def test_a_move_meanwhile_is_noticed(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """When somebody else moves an offset between the look and the change, nothing is changed and that is said."""
-    place.record({place.partition(queue, 1): sent[0].id})
+    group.record({group.partition(queue, 1): sent[0].id})
     look = LocalCoordinator.offsets
 
     async def looked(self: LocalCoordinator, partitions: Iterable[Partition] | None = None) -> object:
         seen = await look(self, partitions)
-        await self.set_offsets({place.partition(queue, 1): sent[3].id})
+        await self.set_offsets({group.partition(queue, 1): sent[3].id})
         return seen
 
     with replace(look, looked):
         ended = run("offsets", "seek", "--to", sent[1].id, "--queue", queue, "--partition", "1")
     assert (ended.code, ended.out) == (1, b"")
-    assert place.offsets() == {(queue, 1): sent[3].id}
+    assert group.offsets() == {(queue, 1): sent[3].id}
 
 
-def test_migrate_from_a_former_store(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+def test_migrate_from_a_former_store(run: Run, group: Group, queue: str, sent: list[Receipt]) -> None:
     """What the group recorded for a store that was lost is taken over; nothing goes back."""
-    here = [place.partition(queue, number) for number in (1, 2, 3)]
+    here = [group.partition(queue, number) for number in (1, 2, 3)]
     former = [each._replace(queue=each.queue._replace(service=FORMER)) for each in here]
-    place.record({former[0]: sent[1].id, former[1]: sent[0].id, here[1]: sent[2].id})
+    group.record({former[0]: sent[1].id, former[1]: sent[0].id, here[1]: sent[2].id})
     words = "offsets", "migrate", "--from", FORMER
     assert run(*words, "--dry-run").code == 0
-    assert place.ask(lambda coordinator: coordinator.offsets(here)).keys() == {here[1]}
+    assert group.ask(lambda coordinator: coordinator.offsets(here)).keys() == {here[1]}
     notes = {line["partition"]: (line["to"], line["note"]) for line in run(*words, "--json").json_lines}
     assert notes == {1: (sent[1].id, ""), 2: (None, "the group is further; --back takes it over")}
-    found = place.ask(lambda coordinator: coordinator.offsets())
+    found = group.ask(lambda coordinator: coordinator.offsets())
     assert {each: offset.id for each, offset in found.items()} == {
         here[0]: sent[1].id,
         here[1]: sent[2].id,
@@ -258,32 +258,32 @@ def test_migrate_from_a_former_store(run: Run, place: Place, queue: str, sent: l
     assert (unknown.code, FORMER in unknown.err) == (2, True)
 
 
-def test_prune(run: Run, place: Place, client: Client, queue: str, sent: list[Receipt]) -> None:
+def test_prune(run: Run, group: Group, client: Client, queue: str, sent: list[Receipt]) -> None:
     """Offsets of queues that were deleted go, after a confirmation; those of others stay, also of other stores."""
     deleted = client.create_queue(partitions=2).name
     client.delete_queue(deleted)
-    gone = [place.partition(deleted, number) for number in (1, 2)]
+    gone = [group.partition(deleted, number) for number in (1, 2)]
     former = gone[0]._replace(queue=gone[0].queue._replace(service=FORMER))
-    stay = {place.partition(queue, 1), former}
-    place.record(dict.fromkeys([*stay, *gone], sent[0].id))
+    stay = {group.partition(queue, 1), former}
+    group.record(dict.fromkeys([*stay, *gone], sent[0].id))
     assert run("offsets", "prune").code == 2
     dry = run("offsets", "prune", "--dry-run", "--json").json_lines
     assert {(line["queue"], line["changed"]) for line in dry} == {(deleted, False)}
-    assert place.ask(lambda coordinator: coordinator.offsets()).keys() == {*stay, *gone}
-    with living(place.url, GROUP, Member("anna")):
-        assert (run("offsets", "prune", "--yes").code, len(place.offsets())) == (1, 3)
+    assert group.ask(lambda coordinator: coordinator.offsets()).keys() == {*stay, *gone}
+    with living(group.url, GROUP, Member("anna")):
+        assert (run("offsets", "prune", "--yes").code, len(group.offsets())) == (1, 3)
     assert run("offsets", "prune", "--yes").code == 0
-    assert place.ask(lambda coordinator: coordinator.offsets()).keys() == stay
-    assert run("offsets", "prune", "--service", place.store, "--yes").code == 2
+    assert group.ask(lambda coordinator: coordinator.offsets()).keys() == stay
+    assert run("offsets", "prune", "--service", group.store, "--yes").code == 2
     assert run("offsets", "prune", "--service", FORMER, "--yes").code == 0
-    assert place.ask(lambda coordinator: coordinator.offsets()).keys() == stay - {former}
+    assert group.ask(lambda coordinator: coordinator.offsets()).keys() == stay - {former}
 
 
 def test_nothing_is_pruned_while_the_service_is_away(
-    run: Run, place: Place, queue: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who does not answer has not said that a queue is gone."""
-    place.record({place.partition(queue, 1): EARLIEST})
+    group.record({group.partition(queue, 1): EARLIEST})
     monkeypatch.setenv("QUEUEY_URL", "http://127.0.0.1:9")
     assert run("offsets", "prune", "--yes").code == 1
-    assert place.offsets() == {(queue, 1): EARLIEST}
+    assert group.offsets() == {(queue, 1): EARLIEST}

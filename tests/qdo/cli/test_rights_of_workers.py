@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,8 @@ import pytest
 import queuey.cli
 from queuey.access import VERBS
 from queuey.client import Client
-from tests.commands import Run, runner
-from tests.qdo.cli.conftest import GROUP, Place
+from tests.commands import Ended, Run, runner
+from tests.qdo.cli.conftest import GROUP, Group
 from tests.qdo.cli.workers import Hire
 from tests.servers.served import Served, environment
 from tests.web.access.test_access_table import rows
@@ -22,18 +25,39 @@ With = Callable[..., Hire]
 
 
 @pytest.fixture
-def with_key(served: Served, run: Run, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> With:
+def with_key(served: Served, run: Run, group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> With:
     """Starts workers whose key has these verbs for these queues."""
     admin = runner("queuey", queuey.cli.main, monkeypatch)
 
     def hire(verbs: Iterable[str], *queues: str, application: str = "queuey", mirror: bool = False) -> Hire:
         limits = ["--allow", ",".join(verbs), "--queues", ",".join(queues)] if queues else []
         made = admin("app", "key-add", application, *limits, "--data", str(served.data), "--json").json
-        variables = {"QDO_COORDINATION": place.url, "QDO_GROUP": GROUP, "QUEUEY_URL": served.profile.url}
+        variables = {"QDO_COORDINATION": group.url, "QDO_GROUP": GROUP, "QUEUEY_URL": served.profile.url}
         variables |= {"QUEUEY_APP": "queuey", "QUEUEY_KEY": made["secret"]}
         return Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="20", QDO_MIRROR="on" if mirror else "off"))
 
     return hire
+
+
+@pytest.fixture
+def in_this_process(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ended]]:
+    """Runs a worker that ends at its start in this process, with signals and logging as before at the end."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def work(hire: Hire, *command: str) -> Ended:
+        with monkeypatch.context() as patched:
+            patched.delenv("QUEUEY_PROFILE")
+            for name, value in hire.variables.items():
+                patched.setenv(name, value)
+            patched.chdir(hire.directory)
+            patched.setattr(sys, "path", list(sys.path))
+            patched.setattr(logging.root, "handlers", [])
+            patched.setattr(logging.root, "level", logging.root.level)
+            return run("work", *command)
+
+    yield work
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 CELLS = [
@@ -74,7 +98,13 @@ def test_the_rights_of_the_page_are_enough(
 
 @pytest.mark.parametrize(("options", "here", "there"), CELLS)
 def test_a_missing_right_is_named_at_the_start(
-    with_key: With, client: Client, queue: str, options: str, here: str, there: str
+    with_key: With,
+    in_this_process: Callable[..., Ended],
+    client: Client,
+    queue: str,
+    options: str,
+    here: str,
+    there: str,
 ) -> None:
     """With any of these verbs less a worker ends with 1 before it is a member, and says which is missing where.
 
@@ -86,13 +116,15 @@ def test_a_missing_right_is_named_at_the_start(
     for verb, name in verbs.items():
         hire = with_key(verbs.keys() - {verb} or {"measure"}, queue, dead, mirror="--mirror" in options)
         begins = "--pattern" in words and (verb != "read" or "admin" in verbs)
-        with hire("handlers:fail", *words) as worker:
-            if begins:
+        if begins:
+            with hire("handlers:fail", *words) as worker:
                 worker.logged("joined the group")
                 assert worker.end() == 0
-            else:
-                assert worker.ended() == 1
-        log = "".join(worker.log)
+            log = "".join(worker.log)
+        else:
+            ended = in_this_process(hire, "handlers:fail", *words)
+            assert ended.code == 1
+            log = ended.err
         assert ("joined the group" in log) == begins
         # Without the right to list queues the service says so first.
         if verb != "read" or begins:

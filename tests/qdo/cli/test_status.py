@@ -13,22 +13,22 @@ from qdo.coordination import Member, TargetAssignment
 from qdo.subscriptions import subscribe
 from queuey.client import Client
 from tests.commands import Run
-from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.conftest import GROUP, Group
 from tests.qdo.cli.living import living
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment
 
 
-def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, queue: str) -> None:
+def test_members_owners_offsets_and_lag(run: Run, group: Group, client: Client, queue: str) -> None:
     """One document tells who is there, who owns what, how far each partition is, and what is behind."""
     sent = [client.send(queue, str(number), partition=1) for number in range(4)]
     client.send(queue, "alone", partition=2)
-    one, three = place.partition(queue, 1), place.partition(queue, 3)
-    place.record({one: sent[1].id})
+    one, three = group.partition(queue, 1), group.partition(queue, 3)
+    group.record({one: sent[1].id})
     wants = subscribe([queue], [], one.queue.service, one.queue.application)
     members = Member("anna", wants), Member("bert", wants, static=True)
-    target = TargetAssignment({one: "bert", place.partition(queue, 2): "bert", three: "bert"})
-    with living(place.url, GROUP, *members, owns={"anna": [one], "bert": [three]}, target=target):
+    target = TargetAssignment({one: "bert", group.partition(queue, 2): "bert", three: "bert"})
+    with living(group.url, GROUP, *members, owns={"anna": [one], "bert": [three]}, target=target):
         found = run("status", "--json").json
         shown = run("status").text
     assert [(member["id"], member["static"], member["owns"]) for member in found["members"]] == [
@@ -49,36 +49,36 @@ def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, 
     assert lines[1]["lag_seconds"] > 0
     assert (found["group"], found["lag"], found["lag_unknown"]) == (GROUP, 3, None)
     assert f"{GROUP}: 2 members own 2 of 3 partitions, 3 messages behind" in shown
-    assert found["service"] == place.store
-    assert f"The service asked has the store {place.store}." in shown
+    assert found["service"] == group.store
+    assert f"The service asked has the store {group.store}." in shown
     assert sent[1].id in shown
 
 
-def test_one_is_one(run: Run, place: Place, client: Client, queue: str) -> None:
+def test_one_is_one(run: Run, group: Group, client: Client, queue: str) -> None:
     """A group of one member with one partition and one message behind is told in the singular."""
-    one = place.partition(client.create_queue().name, 1)
+    one = group.partition(client.create_queue().name, 1)
     first = client.send(one.queue.name, "a")
     client.send(one.queue.name, "b")
-    place.record({one: first.id})
+    group.record({one: first.id})
     member = Member("anna", subscribe([one.queue.name], [], one.queue.service, one.queue.application))
-    with living(place.url, GROUP, member, owns={"anna": [one]}):
+    with living(group.url, GROUP, member, owns={"anna": [one]}):
         assert f"{GROUP}: 1 member owns 1 of 1 partition, 1 message behind" in run("status").text
 
 
-def test_looking_on_leaves_no_trace(run: Run, place: Place, client: Client, queue: str) -> None:
+def test_looking_on_leaves_no_trace(run: Run, group: Group, client: Client, queue: str) -> None:
     """Counting what is behind records nothing that stays with the service."""
     sent = client.send(queue, "x", partition=1)
-    place.record({place.partition(queue, 1): sent.id})
+    group.record({group.partition(queue, 1): sent.id})
     assert run("status", "--json").json["lag"] == 0
     assert client.groups(queue) == ()
 
 
-def test_before_the_first_commit_everything_is_behind(run: Run, place: Place, client: Client, queue: str) -> None:
+def test_before_the_first_commit_everything_is_behind(run: Run, group: Group, client: Client, queue: str) -> None:
     """With the age of the oldest message, though nothing is recorded."""
     client.send(queue, "x", partition=2)
-    wants = subscribe([queue], [], place.partition(queue, 1).queue.service, client.application)
-    target = TargetAssignment({place.partition(queue, number): "anna" for number in (1, 2, 3)})
-    with living(place.url, GROUP, Member("anna", wants), target=target):
+    wants = subscribe([queue], [], group.partition(queue, 1).queue.service, client.application)
+    target = TargetAssignment({group.partition(queue, number): "anna" for number in (1, 2, 3)})
+    with living(group.url, GROUP, Member("anna", wants), target=target):
         time.sleep(0.01)
         lines = run("status", "--json").json["partitions"]
     assert [line["lag"] for line in lines] == [0, 1, 0]
@@ -86,10 +86,10 @@ def test_before_the_first_commit_everything_is_behind(run: Run, place: Place, cl
 
 
 def test_a_group_is_shown_without_the_service(
-    run: Run, place: Place, queue: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, group: Group, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the service cannot be asked, everything but the lag is there, and the reason is said."""
-    place.record({place.partition(queue, 1): None, place.partition(queue, 2): "00000000000010008080808080808080"})
+    group.record({group.partition(queue, 1): None, group.partition(queue, 2): "00000000000010008080808080808080"})
     monkeypatch.setenv("QUEUEY_PROFILE", "/nowhere/profile.toml")
     found = run("status", "--json").json
     assert (found["lag"], found["partitions"][0]["lag"]) == (None, None)
@@ -99,35 +99,35 @@ def test_a_group_is_shown_without_the_service(
     assert run("status", "--no-lag").err == ""
 
 
-def test_queues_that_are_gone_or_elsewhere_have_no_lag(run: Run, place: Place, queue: str) -> None:
+def test_queues_that_are_gone_or_elsewhere_have_no_lag(run: Run, group: Group, queue: str) -> None:
     """A queue that does not exist any more does not keep the others from being counted."""
     offset = "00000000000010008080808080808080"
-    place.record({place.partition(name, 1): offset for name in (queue, "gone")})
+    group.record({group.partition(name, 1): offset for name in (queue, "gone")})
     lines = {line["queue"]: line["lag"] for line in run("status", "--json").json["partitions"]}
     assert lines == {queue: 0, "gone": None}
     assert list(run("status", "--json", "--queue", "gone").json["partitions"][0].values())[2] == "gone"
 
 
-def test_what_belongs_to_another_store_is_told_apart(run: Run, place: Place, queue: str) -> None:
+def test_what_belongs_to_another_store_is_told_apart(run: Run, group: Group, queue: str) -> None:
     """Partitions of several stores are shown with theirs, and a note says that the group has to do with another one."""
     offset = "00000000000010008080808080808080"
-    there = place.partition(queue, 1)
+    there = group.partition(queue, 1)
     elsewhere = there._replace(queue=there.queue._replace(service="f" * 32))
-    place.record({there: offset})
+    group.record({there: offset})
     alone = run("status")
     assert ("service" in alone.text.splitlines()[3], alone.err) == (False, "")
-    place.record({elsewhere: offset})
+    group.record({elsewhere: offset})
     lines = run("status", "--json").json["partitions"]
-    assert {(line["service"], line["lag"]) for line in lines} == {(place.store, 0), ("f" * 32, None)}
+    assert {(line["service"], line["lag"]) for line in lines} == {(group.store, 0), ("f" * 32, None)}
     both = run("status")
     assert both.text.count("f" * 32) == 1
     assert "f" * 32 in both.err
 
 
-def test_watch_goes_on_until_interrupted(served: Served, place: Place) -> None:
+def test_watch_goes_on_until_interrupted(served: Served, group: Group) -> None:
     """``--watch`` prints again and again; Ctrl-C ends it with 130 and without a traceback."""
     command = [sys.executable, "-m", "qdo", "status", "--group", GROUP, "--json", "--watch", "0.1"]
-    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url}
+    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": group.url}
     with ending(
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
@@ -141,12 +141,12 @@ def test_watch_goes_on_until_interrupted(served: Served, place: Place) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
-def test_a_group_that_nobody_knows_is_told(run: Run, place: Place, queue: str) -> None:
+def test_a_group_that_nobody_knows_is_told(run: Run, group: Group, queue: str) -> None:
     """A misspelt name shows nothing, says so, and ends with 1; a group without members or lag is a group."""
     ended = run("status", "--group", "unheard-of")
     assert (ended.code, ended.text, "not known" in ended.err) == (1, "", True)
     assert run("status", "--group", "unheard-of", "--json").json["known"] is False
-    place.record({place.partition(queue, 1): None})
+    group.record({group.partition(queue, 1): None})
     assert run("status").code == 0
     assert run("status", "--json").json["known"] is True
 

@@ -7,14 +7,13 @@ import logging
 import signal
 import sys
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
 
 from queuey.client import Client
 from tests.commands import Run
-from tests.qdo.cli.conftest import Place
-from tests.qdo.cli.workers import Hire, Working, wait_until_behind_nothing
+from tests.qdo.cli.conftest import Group
+from tests.qdo.cli.workers import Hire
 from tests.servers.served import Served
 
 
@@ -28,9 +27,9 @@ def sent(client: Client, queue: str) -> list[str]:
     return [mine[-1].id for mine in receipts]
 
 
-@pytest.mark.parametrize("mode", [[], ["--threads", "1"], ["--processes", "2"], ["--by", "body:kind"]], ids=" ".join)
+@pytest.mark.parametrize("mode", [["--threads", "1", "--by", "body:kind"], ["--processes", "2"]], ids=" ".join)
 def test_handles_everything_and_drains(
-    hire: Hire, run: Run, place: Place, queue: str, sent: list[str], mode: list[str]
+    hire: Hire, run: Run, group: Group, queue: str, sent: list[str], mode: list[str]
 ) -> None:
     """All messages are handled, each partition in order; SIGTERM records that, leaves the group and ends with 0."""
     with hire("handlers:handle", "--queue", queue, *mode) as worker:
@@ -41,74 +40,17 @@ def test_handles_everything_and_drains(
     assert [[body for body in bodies if body[0] == str(number)] for number in (1, 2, 3)] == [
         [f"{number}.{index}" for index in range(3)] for number in (1, 2, 3)
     ]
-    assert place.offsets() == {(queue, number): sent[number - 1] for number in (1, 2, 3)}
+    assert group.offsets() == {(queue, number): sent[number - 1] for number in (1, 2, 3)}
     assert run("status", "--json", "--no-lag").json["members"] == []
 
 
-def test_settings_come_from_a_file(hire: Hire, place: Place, queue: str, sent: list[str]) -> None:
+def test_settings_come_from_a_file(hire: Hire, group: Group, queue: str, sent: list[str]) -> None:
     """Everything may stand in a file, the handler and its context too; the context is made once."""
     config = hire.directory / "worker.toml"
     config.write_text(f'handler = "handlers:counted"\ncontext = "handlers:context"\nqueue = ["{queue}"]\nthreads = 1\n')
     with hire("--config", str(config)) as worker:
         assert worker.said(10) == ["entered", *(f"count {number}" for number in range(1, 10))]
         assert worker.end(signal.SIGINT) == 0
-
-
-def test_stop_worker_ends_it(hire: Hire, client: Client, place: Place, queue: str) -> None:
-    """StopWorker ends it with 0, and the message does not count as handled."""
-    first = client.send(queue, "first", partition=1)
-    client.send(queue, "enough", partition=1)
-    with hire("handlers:enough", "--queue", queue) as worker:
-        assert worker.ended() == 0
-    assert place.offsets()[queue, 1] == first.id
-
-
-def test_failures_become_dead_letters(hire: Hire, run: Run, place: Place, queue: str, sent: list[str]) -> None:
-    """What failed at last can be listed, with the number of attempts; the group goes on behind it."""
-    with hire(
-        "handlers:fail", "--queue", queue, "--attempts", "2", "--retry-base", "0", "--metrics", "127.0.0.1:0"
-    ) as worker:
-        wait_until_behind_nothing(run)
-        assert worker.end() == 0
-    letters = run("deadletter", "list", "--queue", queue, "--json").json_lines
-    assert len(letters) == 9
-    assert {(letter["cause"]["attempts"], letter["cause"]["error"]) for letter in letters} == {(2, "ValueError")}
-    assert place.offsets() == {(queue, number): sent[number - 1] for number in (1, 2, 3)}
-
-
-@pytest.mark.parametrize(
-    ("options", "code"), [(["--on-failure", "stop"], 3), (["--on-failure", "skip"], 0)], ids=["stop", "skip"]
-)
-def test_on_failure(
-    hire: Hire, run: Run, place: Place, queue: str, sent: list[str], options: list[str], code: int
-) -> None:
-    """``stop`` ends the worker with a code of its own and marks nothing; ``skip`` goes on."""
-    with hire("handlers:fail", "--queue", queue, "--never-retry", "ValueError", *options) as worker:
-        if code == 0:
-            wait_until_behind_nothing(run)
-            worker.process.send_signal(signal.SIGTERM)
-        assert worker.ended() == code
-    assert (place.offsets() == {}) == (code == 3)
-    assert run("deadletter", "list", "--queue", queue, "--json").out == b""
-
-
-def test_handlers_that_do_not_return(hire: Hire, client: Client, place: Place, queue: str) -> None:
-    """When a stop takes longer than allowed the worker ends with a code that says so, and nothing is recorded."""
-    client.send(queue, "x", partition=1)
-    with hire("handlers:never", "--queue", queue, "--drain", "0.2") as worker:
-        worker.said(1)
-        assert worker.end() == 4
-    assert place.offsets() == {}
-
-
-def test_second_signal_ends_at_once(hire: Hire, client: Client, queue: str) -> None:
-    """A second signal does not wait for anything, and ends it with 1."""
-    client.send(queue, "x", partition=1)
-    with hire("handlers:never", "--queue", queue) as worker:
-        worker.said(1)
-        worker.process.send_signal(signal.SIGTERM)
-        worker.logged("draining")
-        assert worker.end() == 1
 
 
 def test_time_limit_of_an_async_handler(hire: Hire, run: Run, client: Client, queue: str) -> None:
@@ -159,7 +101,7 @@ def test_what_cannot_work_refuses_to_start(
 
 
 def test_what_may_pass_is_another_failure(hire: Hire, queue: str, sent: list[str]) -> None:
-    """A context that cannot be made, or a place to meet that does not answer, may pass, so that the code is 1."""
+    """A context that cannot be made, or a coordination service that is away, may pass, so that the code is 1."""
     with hire("handlers:handle", "--queue", queue, "--context", "handlers:broken") as worker:
         assert worker.ended() == 1
         assert "no database" in worker.log[-1]
@@ -226,30 +168,3 @@ def test_a_queue_that_a_key_does_not_show_is_not_said_to_be_missing(hire: Hire, 
     with hire("handlers:handle", "--queue", queue, "--wait-for-queue", "0.1", "--on-failure", "skip") as worker:
         assert worker.ended() == 1
     assert f"lacks 1 of the rights that this worker needs: read for '{queue}'." in "".join(worker.log)
-
-
-@pytest.fixture
-def two(hire: Hire, queue: str) -> Iterator[tuple[Working, Working]]:
-    """Two workers of one group."""
-    with hire("handlers:handle", "--queue", queue) as one, hire("handlers:handle", "--queue", queue) as other:
-        yield one, other
-
-
-def test_workers_share_and_hand_over(
-    two: tuple[Working, Working], run: Run, client: Client, place: Place, queue: str
-) -> None:
-    """Both own something; when one ends in order the other has everything, and nothing is handled twice."""
-    while len({line["owner"] for line in run("status", "--json", "--no-lag").json["partitions"]} - {None}) < 2:
-        assert all(worker.process.poll() is None for worker in two)
-    refused = run("offsets", "reset", "latest", "--queue", queue)
-    assert (refused.code, "active" in refused.err) == (1, True)
-    for number in (1, 2, 3):
-        client.send(queue, f"{number}", partition=number)
-    wait_until_behind_nothing(run)
-    assert two[0].end() == 0
-    for number in (1, 2, 3):
-        client.send(queue, f"{number}", partition=number)
-    wait_until_behind_nothing(run)
-    assert two[1].end() == 0
-    handled = [line for worker in two for line in worker.rest()]
-    assert sorted(handled) == sorted(f"handled {number} {number}" for number in (1, 1, 2, 2, 3, 3))

@@ -8,23 +8,23 @@ import pytest
 
 from queuey.client import Client
 from tests.commands import Run
-from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.conftest import GROUP, Group
 from tests.qdo.cli.workers import Hire, wait_until_behind_nothing
 from tests.servers.plugin import ZooKeeper, unique_name
 from tests.servers.served import Served, environment
 
 
 @pytest.fixture
-def place(zookeeper: ZooKeeper, served: Served) -> Place:
+def group(zookeeper: ZooKeeper, served: Served) -> Group:
     """A chroot of the test's own."""
-    return Place(f"zookeeper://{zookeeper.connect_string}/{unique_name('cli')}", f"127.0.0.1:{served.port}")
+    return Group(f"zookeeper://{zookeeper.connect_string}/{unique_name('cli')}", f"127.0.0.1:{served.port}")
 
 
 def test_from_first_message_to_forgotten_group(
-    served: Served, place: Place, run: Run, client: Client, queue: str, tmp_path: Path
+    served: Served, group: Group, run: Run, client: Client, queue: str, tmp_path: Path
 ) -> None:
     """Two workers share a queue; one is killed and the other has it all; then the group is moved, and forgotten."""
-    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
+    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": group.url, "QDO_GROUP": GROUP}
     hire = Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="8"))
     with hire("handlers:handle", "--queue", queue) as one, hire("handlers:handle", "--queue", queue) as other:
         while len({line["owner"] for line in run("status", "--json", "--no-lag").json["partitions"]} - {None}) < 2:
@@ -41,9 +41,9 @@ def test_from_first_message_to_forgotten_group(
         handled = [*one.rest(), *other.rest()]
     assert sorted({line for line in handled if "first" in line}) == [f"handled {number} first" for number in (1, 2, 3)]
     assert sorted(line for line in handled if "second" in line) == [f"handled {number} second" for number in (1, 2, 3)]
-    assert place.offsets() == {(queue, number): second[number - 1].id for number in (1, 2, 3)}
+    assert group.offsets() == {(queue, number): second[number - 1].id for number in (1, 2, 3)}
     assert run("offsets", "seek", "--to", first[0].id, "--partition", "1").code == 0
-    assert place.offsets()[queue, 1] == first[0].id
+    assert group.offsets()[queue, 1] == first[0].id
     assert run("groups", "--json").json == {"group": GROUP, "members": 0, "partitions": 3}
     assert run("offsets", "forget", "--yes").code == 0
     assert run("groups", "--json").out == b""

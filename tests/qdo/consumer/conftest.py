@@ -18,7 +18,7 @@ from qdo.coordination import CommittedOffset, Coordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from queuey.client.credentials.profile import Profile
-from tests.qdo.consumer.gate import PATIENCE, Gate
+from tests.qdo.consumer.controlled_transport import PATIENCE, ControlledTransport
 from tests.qdo.contract.local import LocalService
 from tests.servers.served import Served
 
@@ -48,13 +48,13 @@ def profile(running: Served) -> Profile:
     return running.profile
 
 
-class Site:
-    """What a test works with.
+class System:
+    """A service, a coordination service, and consumers of both.
 
     Attributes:
         client: To look and send behind the consumers' backs.
         store: The id of the service's store.
-        gate: The way on which consumers reach the service.
+        transport: The way on which consumers reach the service.
         service: The coordination.
         profile: How to reach the service.
     """
@@ -66,7 +66,7 @@ class Site:
         self.store = store
         self.profile = profile
         self.service = LocalService(place)
-        self.gate = Gate()
+        self.transport = ControlledTransport()
         self._opened = opened
 
     async def queue(self, partitions: int = 1, **fields: Any) -> Queue:  # noqa: ANN401 - of a queue
@@ -92,11 +92,11 @@ class Site:
         key: str | None = None,
         transport: AsyncBaseTransport | None = None,
     ) -> AsyncClient:
-        """Makes a client that goes through the gate, or another transport; it is closed at the end."""
+        """Makes a client that goes through the controlled one, or another transport; it is closed at the end."""
         client = AsyncClient(
             url or self.profile.url,
             key=self.profile.key if key is None else key,
-            transport=transport or self.gate,
+            transport=transport or self.transport,
             retry=retry,
         )
         self._opened.push_async_callback(client.close)
@@ -146,11 +146,11 @@ class Site:
 
 
 @pytest.fixture
-async def site(profile: Profile, tmp_path: Path) -> AsyncIterator[Site]:
-    """A place with a service, coordination and a gate between."""
+async def system(profile: Profile, tmp_path: Path) -> AsyncIterator[System]:
+    """A service, coordination, and a controlled way to the service."""
     async with contextlib.AsyncExitStack() as opened:
         client = await opened.enter_async_context(AsyncClient(profile.url, key=profile.key))
-        yield Site(client, (await client.hello()).id, tmp_path / "coordination.sqlite3", profile, opened)
+        yield System(client, (await client.hello()).id, tmp_path / "coordination.sqlite3", profile, opened)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -14,13 +14,15 @@ from qdo.errors import GroupActive, InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, QueueNotFound
-from tests.qdo.consumer.conftest import WAIT, Site, bodies, collect, flat
-from tests.qdo.contract.backends import Service
-from tests.qdo.contract.conftest import backend, coordinator, open_one, service
-
-__all__ = ["backend", "coordinator", "open_one", "service"]
+from tests.qdo.consumer.conftest import WAIT, System, bodies, collect, flat
 
 READS = ConsumerSettings(wait=WAIT)
+
+
+@pytest.fixture
+async def coordinator(system: System) -> Coordinator:
+    """An open coordinator of a group that nobody knows."""
+    return await system.coordinator()
 
 
 async def ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:
@@ -28,14 +30,14 @@ async def ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:
     return {each.number: offset.id for each, offset in (await coordinator.offsets()).items() if each.queue == queue}
 
 
-async def test_assigned_partitions_are_read_alone(site: Site) -> None:
+async def test_assigned_partitions_are_read_alone(system: System) -> None:
     """Those and no others, from the beginning, by everybody who was assigned them; nobody needs a group for it."""
-    queue = await site.queue(partitions=3)
+    queue = await system.queue(partitions=3)
     for partition in (1, 2, 3):
-        await site.send(queue, 3, partition)
+        await system.send(queue, 3, partition)
     async with (
-        AsyncConsumer(site.connect(), settings=READS) as one,
-        AsyncConsumer(site.connect(), settings=READS) as other,
+        AsyncConsumer(system.connect(), settings=READS) as one,
+        AsyncConsumer(system.connect(), settings=READS) as other,
     ):
         assert await one.assign({queue.name: [1, 3]}) == one.assignment == {Partition(queue, 1), Partition(queue, 3)}
         await other.assign({queue.name: [3]})
@@ -46,28 +48,28 @@ async def test_assigned_partitions_are_read_alone(site: Site) -> None:
     assert await one.poll() == []
 
 
-async def test_a_later_assignment_replaces_the_earlier(site: Site) -> None:
+async def test_a_later_assignment_replaces_the_earlier(system: System) -> None:
     """What stays goes on where it is, what comes begins, what goes is read no more."""
-    queue, other = await site.queue(partitions=2), await site.queue()
+    queue, other = await system.queue(partitions=2), await system.queue()
     for place in ((queue, 1), (queue, 2), (other, 1)):
-        await site.send(place[0], 2, place[1])
-    async with AsyncConsumer(site.connect(), settings=READS) as consumer:
+        await system.send(place[0], 2, place[1])
+    async with AsyncConsumer(system.connect(), settings=READS) as consumer:
         await consumer.assign({queue.name: [1, 2]})
         await collect(consumer, 4)
         await consumer.assign({queue.name: [2], other.name: [1]})
         assert [message.body for message in await collect(consumer, 2)] == ["1:1", "1:2"]
         for number in (1, 2):
-            await site.send(queue, 1, number, first=3)
+            await system.send(queue, 1, number, first=3)
         assert [(message.partition, message.body) for message in await collect(consumer, 1)] == [(2, "2:3")]
         assert await consumer.assign({}) == consumer.assignment == frozenset()
         assert flat(await consumer.poll(timeout=0)) == []
 
 
-async def test_positions_are_chosen_as_anywhere(site: Site) -> None:
+async def test_positions_are_chosen_as_anywhere(system: System) -> None:
     """By seek, pause and resume, and by where to start."""
-    queue = await site.queue()
-    sent = await site.send(queue, 4)
-    async with AsyncConsumer(site.connect(), settings=READS) as consumer:
+    queue = await system.queue()
+    sent = await system.send(queue, 4)
+    async with AsyncConsumer(system.connect(), settings=READS) as consumer:
         (one,) = await consumer.assign({queue.name: [1]})
         await consumer.seek(one, sent[1])
         assert bodies(await collect(consumer, 2)) == [3, 4]
@@ -78,33 +80,33 @@ async def test_positions_are_chosen_as_anywhere(site: Site) -> None:
         assert flat(await consumer.poll(timeout=0.05)) == []
         consumer.resume([one])
         assert bodies(await collect(consumer, 1)) == [4]
-    async with AsyncConsumer(site.connect(), settings=ConsumerSettings(start="latest", wait=WAIT)) as late:
+    async with AsyncConsumer(system.connect(), settings=ConsumerSettings(start="latest", wait=WAIT)) as late:
         await late.assign({queue.name: [1]})
         while late.position(one) is None:
             assert flat(await late.poll(timeout=0.01)) == []
-        await site.send(queue, 1, first=5)
+        await system.send(queue, 1, first=5)
         assert bodies(await collect(late, 1)) == [5]
 
 
-async def test_without_a_group_nothing_is_committed(site: Site) -> None:
+async def test_without_a_group_nothing_is_committed(system: System) -> None:
     """A commit is refused with the reason, and so is what would commit by itself."""
-    queue = await site.queue()
-    await site.send(queue, 1)
-    async with AsyncConsumer(site.connect(), settings=READS) as consumer:
+    queue = await system.queue()
+    await system.send(queue, 1)
+    async with AsyncConsumer(system.connect(), settings=READS) as consumer:
         await consumer.assign({queue.name: [1]})
         await collect(consumer, 1)
         with pytest.raises(InvalidArgument, match="give the consumer a coordinator"):
             await consumer.commit()
     for settings in (ConsumerSettings(commit_every=1.0), ConsumerSettings(mirror=True)):
         with pytest.raises(InvalidArgument, match="need a group"):
-            AsyncConsumer(site.connect(), settings=settings)
+            AsyncConsumer(system.connect(), settings=settings)
 
 
-async def test_commits_count_for_the_group_that_is_given(site: Site, coordinator: Coordinator) -> None:
+async def test_commits_count_for_the_group_that_is_given(system: System, coordinator: Coordinator) -> None:
     """The next consumer of that group begins there, assigned or as a member; nobody joins the group for it."""
-    queue = await site.queue(partitions=2)
-    sent = await site.send(queue, 3)
-    async with AsyncConsumer(site.connect(), coordinator, settings=READS) as consumer:
+    queue = await system.queue(partitions=2)
+    sent = await system.send(queue, 3)
+    async with AsyncConsumer(system.connect(), coordinator, settings=READS) as consumer:
         (one,) = await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=2)
         await consumer.commit()
@@ -113,21 +115,21 @@ async def test_commits_count_for_the_group_that_is_given(site: Site, coordinator
         with pytest.raises(InvalidArgument, match="was not returned"):
             await consumer.commit({one: sent[2]})
         await consumer.commit({one: sent[0]}, back=True)
-    async with AsyncConsumer(site.connect(), coordinator, settings=READS) as again:
+    async with AsyncConsumer(system.connect(), coordinator, settings=READS) as again:
         await again.assign({queue.name: [1]})
         assert bodies(await collect(again, 2)) == [2, 3]
         await again.commit()
-    await site.send(queue, 1, first=4)
-    async with AsyncConsumer(site.connect(), coordinator, queues=[queue.name], settings=READS) as member:
+    await system.send(queue, 1, first=4)
+    async with AsyncConsumer(system.connect(), coordinator, queues=[queue.name], settings=READS) as member:
         assert bodies(await collect(member, 1)) == [4]
 
 
-async def test_what_counts_as_processed_is_committed_by_itself(site: Site, coordinator: Coordinator) -> None:
+async def test_what_counts_as_processed_is_committed_by_itself(system: System, coordinator: Coordinator) -> None:
     """With the setting, when a partition goes and at the end: all but what was handed out last."""
-    queue, other = await site.queue(), await site.queue()
-    sent, last = await site.send(queue, 2), await site.send(other, 1)
+    queue, other = await system.queue(), await system.queue()
+    sent, last = await system.send(queue, 2), await system.send(other, 1)
     settings = ConsumerSettings(commit_every=3600.0, wait=WAIT)
-    async with AsyncConsumer(site.connect(), coordinator, settings=settings) as consumer:
+    async with AsyncConsumer(system.connect(), coordinator, settings=settings) as consumer:
         await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=1)
         await consumer.assign({other.name: [1]})
@@ -137,10 +139,10 @@ async def test_what_counts_as_processed_is_committed_by_itself(site: Site, coord
     assert await ids(coordinator, other) == {1: last[0]}
 
 
-async def test_callbacks_are_told(site: Site, coordinator: Coordinator) -> None:
+async def test_callbacks_are_told(system: System, coordinator: Coordinator) -> None:
     """Of what comes and of what goes, which can still be committed then; nothing is ever lost."""
-    queue = await site.queue(partitions=2)
-    sent = await site.send(queue, 1)
+    queue = await system.queue(partitions=2)
+    sent = await system.send(queue, 1)
     notified: list[tuple[str, int]] = []
 
     async def revoked(partitions: frozenset[Partition]) -> None:
@@ -151,7 +153,7 @@ async def test_callbacks_are_told(site: Site, coordinator: Coordinator) -> None:
     def assigned(partitions: frozenset[Partition]) -> None:
         notified.extend(("assigned", partition.number) for partition in sorted(partitions))
 
-    consumer = AsyncConsumer(site.connect(), coordinator, settings=READS, on_assign=assigned, on_revoke=revoked)
+    consumer = AsyncConsumer(system.connect(), coordinator, settings=READS, on_assign=assigned, on_revoke=revoked)
     async with consumer:
         await consumer.assign({queue.name: [1, 2]})
         await collect(consumer, 1)
@@ -160,15 +162,15 @@ async def test_callbacks_are_told(site: Site, coordinator: Coordinator) -> None:
     assert notified == [("assigned", 1), ("assigned", 2), ("revoked", 1), ("revoked", 2)]
 
 
-async def test_a_commit_of_what_a_member_owns_is_refused(site: Site, coordinator: Coordinator) -> None:
+async def test_a_commit_of_what_a_member_owns_is_refused(system: System, coordinator: Coordinator) -> None:
     """Only the owner says how far the group is; reading goes on."""
-    queue = await site.queue()
-    await site.send(queue, 2)
-    async with AsyncConsumer(site.connect(), coordinator, queues=[queue.name], settings=READS) as member:
+    queue = await system.queue()
+    await system.send(queue, 2)
+    async with AsyncConsumer(system.connect(), coordinator, queues=[queue.name], settings=READS) as member:
         await collect(member, 2)
         await member.commit()
         before = await ids(coordinator, queue)
-        async with AsyncConsumer(site.connect(), coordinator, settings=READS) as consumer:
+        async with AsyncConsumer(system.connect(), coordinator, settings=READS) as consumer:
             (one,) = await consumer.assign({queue.name: [1]})
             await consumer.seek(one, "earliest")
             assert bodies(await collect(consumer, 1, most=1)) == [1]
@@ -178,10 +180,10 @@ async def test_a_commit_of_what_a_member_owns_is_refused(site: Site, coordinator
         assert await ids(coordinator, queue) == before
 
 
-async def test_only_what_exists_is_assigned(site: Site) -> None:
+async def test_only_what_exists_is_assigned(system: System) -> None:
     """To a consumer that is running and does not subscribe; what was assigned before stays."""
-    queue = await site.queue(partitions=2)
-    idle = AsyncConsumer(site.connect(), settings=READS)
+    queue = await system.queue(partitions=2)
+    idle = AsyncConsumer(system.connect(), settings=READS)
     with pytest.raises(InvalidArgument, match="started"):
         await idle.assign({queue.name: [1]})
     async with idle:
@@ -194,39 +196,36 @@ async def test_only_what_exists_is_assigned(site: Site) -> None:
         assert idle.assignment == {Partition(queue, 1)}
     with pytest.raises(InvalidArgument, match="started"):
         await idle.assign({})
-    member = await site.consumer(queue)
+    member = await system.consumer(queue)
     with pytest.raises(InvalidArgument, match="without queues and patterns"):
         await member.assign({queue.name: [1]})
 
 
-async def test_a_worker_wants_a_member(site: Site) -> None:
+async def test_a_worker_wants_a_member(system: System) -> None:
     """It is told of partitions that come and go, which only a group does."""
     with pytest.raises(InvalidArgument, match="name queues or patterns"):
-        Worker(print, AsyncConsumer(site.connect()))
+        Worker(print, AsyncConsumer(system.connect()))
 
 
-async def test_ordinary_code_assigns_as_well(site: Site, service: Service) -> None:
+async def test_ordinary_code_assigns_as_well(system: System, coordinator: Coordinator) -> None:
     """With and without a group; the consumer closes what it was given."""
-    queue = await site.queue()
-    sent = await site.send(queue, 2)
+    queue = await system.queue()
+    sent = await system.send(queue, 2)
 
     def use() -> None:
-        with Consumer(_client(site), service.coordinator(), settings=READS) as consumer:
+        with Consumer(_client(system), system.service.coordinator(), settings=READS) as consumer:
             consumer.assign({queue.name: [1]})
             assert consumer.poll(1, 60.0)[0].messages[0].id == sent[0]
             consumer.commit()
-        with Consumer(_client(site), settings=READS) as consumer:
+        with Consumer(_client(system), settings=READS) as consumer:
             (one,) = consumer.assign({queue.name: [1]})
             assert consumer.poll(1, 60.0)[0].messages[0].id == sent[0]
-            assert (one, consumer.service) == (Partition(queue, 1), site.store)
+            assert (one, consumer.service) == (Partition(queue, 1), system.store)
 
     await asyncio.to_thread(use)
-    coordinator = service.coordinator()
-    await coordinator.open()
     assert await ids(coordinator, queue) == {1: sent[0]}
-    await coordinator.close()
 
 
-def _client(site: Site) -> AsyncClient:
+def _client(system: System) -> AsyncClient:
     """A client of its own, for a consumer that closes it."""
-    return AsyncClient(site.profile.url, key=site.profile.key)
+    return AsyncClient(system.profile.url, key=system.profile.key)

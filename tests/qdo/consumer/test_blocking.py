@@ -27,7 +27,7 @@ from qdo.partitions import Partition
 from queuey.client import AsyncClient, Client
 from queuey.client.credentials.profile import Profile
 from tests.qdo.consumer.conftest import WAIT
-from tests.qdo.consumer.gate import PATIENCE
+from tests.qdo.consumer.controlled_transport import PATIENCE
 
 Make = Callable[..., Consumer]
 

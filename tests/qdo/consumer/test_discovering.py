@@ -11,45 +11,45 @@ from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import subscribe
 from queuey.client import NotAllowed, QueuePage
-from tests.qdo.consumer.conftest import Site, bodies, collect, until
+from tests.qdo.consumer.conftest import System, bodies, collect, until
 
 SOON = 0.05
 """Seconds between looks; the shortest there can be."""
 
 
-async def named(site: Site, *names: str, partitions: int = 1) -> list[Queue]:
+async def named(system: System, *names: str, partitions: int = 1) -> list[Queue]:
     """Makes queues whose names begin with a text that no other test uses, given first."""
     prefix = uuid.uuid4().hex[:8]
     for name in names:
-        await site.client.create_queue(prefix + name, partitions=partitions)
-    return [site.named(prefix), *(site.named(prefix + name) for name in names)]
+        await system.client.create_queue(prefix + name, partitions=partitions)
+    return [system.named(prefix), *(system.named(prefix + name) for name in names)]
 
 
-async def test_a_listing_is_gone_through_page_by_page(site: Site) -> None:
+async def test_a_listing_is_gone_through_page_by_page(system: System) -> None:
     """However many queues there are, and wherever a page ends; others do not count."""
-    prefix, *_ = await named(site, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
-    await site.client.create_queue(prefix.name + "-zz.dead")
-    found = await discover(site.client, subscribe([], [prefix.name + "-*"]), listed=2)
+    prefix, *_ = await named(system, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
+    await system.client.create_queue(prefix.name + "-zz.dead")
+    found = await discover(system.client, subscribe([], [prefix.name + "-*"]), listed=2)
     assert found == {f"{prefix.name}-{letter}": 2 for letter in "abcdefg"}
     some = [f"{prefix.name}-{letter}" for letter in "abcfgx"]
-    assert set(await discover(site.client, subscribe(some, []), listed=2)) == set(some[:5])
-    both = await discover(site.client, subscribe(some[:1], [prefix.name + "-[fg]"]), listed=2)
+    assert set(await discover(system.client, subscribe(some, []), listed=2)) == set(some[:5])
+    both = await discover(system.client, subscribe(some[:1], [prefix.name + "-[fg]"]), listed=2)
     assert set(both) == {some[0], some[3], some[4]}
 
 
-async def test_few_names_are_looked_up_one_by_one(site: Site) -> None:
+async def test_few_names_are_looked_up_one_by_one(system: System) -> None:
     """One that is not there is no error, and its neighbour in the listing is not taken for it."""
-    prefix, one, other = await named(site, "-a", "-ab")
-    assert await discover(site.client, subscribe([one.name, prefix.name + "-aa"], [])) == {one.name: 1}
-    assert await discover(site.client, subscribe([one.name, other.name], [])) == {one.name: 1, other.name: 1}
+    prefix, one, other = await named(system, "-a", "-ab")
+    assert await discover(system.client, subscribe([one.name, prefix.name + "-aa"], [])) == {one.name: 1}
+    assert await discover(system.client, subscribe([one.name, other.name], [])) == {one.name: 1, other.name: 1}
 
 
-async def test_names_are_found_without_the_queues_between_them(site: Site) -> None:
+async def test_names_are_found_without_the_queues_between_them(system: System) -> None:
     """Which another application may have thousands of."""
     names = [f"-{letter}{number:02}" for letter in "abcdef" for number in range(20)]
-    prefix, *_ = await named(site, *names)
+    prefix, *_ = await named(system, *names)
     wanted = [f"{prefix.name}-{letter}07" for letter in "abcdef"]
-    client, listed = site.connect(), 0
+    client, listed = system.connect(), 0
     read = client.queue_page
 
     async def counted(**options: Any) -> QueuePage:  # noqa: ANN401 - passed on
@@ -63,85 +63,85 @@ async def test_names_are_found_without_the_queues_between_them(site: Site) -> No
     assert listed <= 4 * len(wanted)
 
 
-async def test_new_queues_are_found(site: Site) -> None:
+async def test_new_queues_are_found(system: System) -> None:
     """Whether they were named before they were there, or match a pattern."""
-    prefix, first = await named(site, "-one")
-    awaited = site.named(prefix.name + ".awaited")
-    consumer = await site.consumer(awaited, patterns=[prefix.name + "-*"], discover=SOON)
+    prefix, first = await named(system, "-one")
+    awaited = system.named(prefix.name + ".awaited")
+    consumer = await system.consumer(awaited, patterns=[prefix.name + "-*"], discover=SOON)
     await until(lambda: consumer.assignment == {Partition(first, 1)})
-    second = site.named(prefix.name + "-two")
+    second = system.named(prefix.name + "-two")
     for queue in (second, awaited):
-        await site.client.create_queue(queue.name)
-        await site.send(queue, 2)
+        await system.client.create_queue(queue.name)
+        await system.send(queue, 2)
         assert bodies(await collect(consumer, 2)) == [1, 2]
     assert consumer.assignment == {Partition(queue, 1) for queue in (first, second, awaited)}
 
 
-async def test_added_partitions_are_found(site: Site) -> None:
+async def test_added_partitions_are_found(system: System) -> None:
     """They are read from their beginnings, and the others are not disturbed."""
-    queue = await site.queue()
+    queue = await system.queue()
     revoked: list[Partition] = []
-    consumer = await site.consumer(queue, discover=SOON, callbacks={"on_revoke": revoked.extend})
-    await site.client.update_queue(queue.name, partitions=3)
-    await site.send(queue, 2, 3)
+    consumer = await system.consumer(queue, discover=SOON, callbacks={"on_revoke": revoked.extend})
+    await system.client.update_queue(queue.name, partitions=3)
+    await system.send(queue, 2, 3)
     assert bodies(await collect(consumer, 2), 3) == [1, 2]
     assert consumer.assignment == {Partition(queue, number) for number in (1, 2, 3)}
     assert revoked == []
 
 
-async def test_a_queue_that_is_deleted_is_given_up(site: Site) -> None:
+async def test_a_queue_that_is_deleted_is_given_up(system: System) -> None:
     """As soon as a read finds it gone; the others go on."""
-    queue, other = await site.queue(partitions=2), await site.queue()
-    consumer = await site.consumer(queue, other, discover=3600)
+    queue, other = await system.queue(partitions=2), await system.queue()
+    consumer = await system.consumer(queue, other, discover=3600)
     await until(lambda: len(consumer.assignment) == 3)
-    await site.client.delete_queue(queue.name)
+    await system.client.delete_queue(queue.name)
     await until(lambda: consumer.assignment == {Partition(other, 1)})
-    await site.send(other, 1)
+    await system.send(other, 1)
     assert bodies(await collect(consumer, 1)) == [1]
 
 
-async def test_a_queue_that_is_made_anew_goes_on(site: Site) -> None:
+async def test_a_queue_that_is_made_anew_goes_on(system: System) -> None:
     """Ids go on with time, so the offset of the old queue is below all messages of the new one: nothing is lost."""
-    queue = await site.queue(partitions=2)
-    await site.send(queue, 3)
-    consumer = await site.consumer(queue, discover=SOON)
+    queue = await system.queue(partitions=2)
+    await system.send(queue, 3)
+    consumer = await system.consumer(queue, discover=SOON)
     await collect(consumer, 3)
     await consumer.commit()
-    await site.client.delete_queue(queue.name)
-    await site.client.create_queue(queue.name, partitions=1)
-    await site.send(queue, 2, first=4)
+    await system.client.delete_queue(queue.name)
+    await system.client.create_queue(queue.name, partitions=1)
+    await system.send(queue, 2, first=4)
     assert bodies(await collect(consumer, 2)) == [4, 5]
     await until(lambda: consumer.assignment == {Partition(queue, 1)})
     await consumer.commit()
-    await site.client.delete_queue(queue.name)
+    await system.client.delete_queue(queue.name)
     await until(lambda: not consumer.assignment)
-    await site.client.create_queue(queue.name, partitions=1)
-    await site.send(queue, 2, first=6)
+    await system.client.create_queue(queue.name, partitions=1)
+    await system.send(queue, 2, first=6)
     assert bodies(await collect(consumer, 2)) == [6, 7]
 
 
-async def test_many_queues_are_read_together(site: Site) -> None:
+async def test_many_queues_are_read_together(system: System) -> None:
     """More than one call can ask for, each with a message."""
-    prefix, *queues = await named(site, *(f"-{number}" for number in range(120)))
+    prefix, *queues = await named(system, *(f"-{number}" for number in range(120)))
     for queue in queues:
-        await site.send(queue, 1)
-    consumer = await site.consumer(patterns=[prefix.name + "-*"])
+        await system.send(queue, 1)
+    consumer = await system.consumer(patterns=[prefix.name + "-*"])
     found = await collect(consumer, 120)
     assert len({message.id for message in found}) == 120
-    await site.gate.until(lambda: len([read for read in site.gate.reads if read.get("wait")]) >= 2)
-    await site.send(queues[7], 1)
-    await site.send(queues[110], 1)
+    await system.transport.until(lambda: len([read for read in system.transport.reads if read.get("wait")]) >= 2)
+    await system.send(queues[7], 1)
+    await system.send(queues[110], 1)
     assert len(await collect(consumer, 2)) == 2
 
 
-async def test_whoever_may_read_but_not_list_names_his_queues(site: Site) -> None:
+async def test_whoever_may_read_but_not_list_names_his_queues(system: System) -> None:
     """Queues of others are looked up one by one; with a pattern that cannot be done."""
-    public = await site.queue(partitions=2, type="public")
-    stranger = site.connect(key="")
-    await site.send(public, 2)
-    absent = site.named(public.name + "x")
-    consumer = await site.consumer(public, absent, client=stranger)
+    public = await system.queue(partitions=2, type="public")
+    stranger = system.connect(key="")
+    await system.send(public, 2)
+    absent = system.named(public.name + "x")
+    consumer = await system.consumer(public, absent, client=stranger)
     assert bodies(await collect(consumer, 2)) == [1, 2]
     assert consumer.assignment == {Partition(public, 1), Partition(public, 2)}
     with pytest.raises(NotAllowed):
-        await site.consumer(client=stranger, patterns=["*"], group="another")
+        await system.consumer(client=stranger, patterns=["*"], group="another")

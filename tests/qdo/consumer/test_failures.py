@@ -14,8 +14,8 @@ from qdo.partitions import Partition
 from queuey.client import AsyncClient, NotAuthenticated, RetryPolicy
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import served
-from tests.qdo.consumer.conftest import Site, bodies, collect, flat, until
-from tests.qdo.consumer.gate import polling
+from tests.qdo.consumer.conftest import System, bodies, collect, flat, until
+from tests.qdo.consumer.controlled_transport import polling
 
 
 def refusal(status: int, code: str) -> httpx2.Response:
@@ -38,24 +38,28 @@ class Times:
         return refusal(*self._answer)
 
 
-async def test_a_service_that_was_away_is_read_on(site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_service_that_was_away_is_read_on(
+    system: System, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whatever was stored before and after is handed out once it is back, and its absence is logged once."""
     caplog.set_level(logging.INFO, "qdo.consumer")
     with served(tmp_path) as own:
         profile = read_profile(own.profile)
         async with AsyncClient(profile.url, key=profile.key) as client:
-            site.client, site.profile, site.store = client, profile, (await client.hello()).id
-            queue = await site.queue()
-            consumer = await site.consumer(queue, client=site.connect(url=profile.url, key=profile.key), discover=0.1)
-            await site.send(queue, 3)
+            system.client, system.profile, system.store = client, profile, (await client.hello()).id
+            queue = await system.queue()
+            consumer = await system.consumer(
+                queue, client=system.connect(url=profile.url, key=profile.key), discover=0.1
+            )
+            await system.send(queue, 3)
             assert bodies(await collect(consumer, 3)) == [1, 2, 3]
             own.stop()
             waiting = asyncio.create_task(consumer.poll(timeout=None))
-            seen = len(site.gate.reads)
-            await site.gate.until(lambda: len(site.gate.reads) >= seen + 3)
+            seen = len(system.transport.reads)
+            await system.transport.until(lambda: len(system.transport.reads) >= seen + 3)
             assert not waiting.done()
             own.start()
-            await site.send(queue, 2, first=4)
+            await system.send(queue, 2, first=4)
             found = flat(await waiting)
             found += await collect(consumer, 2 - len(found))
             assert bodies(found) == [4, 5]
@@ -67,59 +71,59 @@ async def test_a_service_that_was_away_is_read_on(site: Site, tmp_path: Path, ca
     assert 1 <= failed == len([text for text in messages if "again" in text])
 
 
-async def test_reads_that_fail_for_a_while_are_made_again(site: Site) -> None:
+async def test_reads_that_fail_for_a_while_are_made_again(system: System) -> None:
     """Nobody notices who only polls."""
-    queue = await site.queue()
-    await site.send(queue, 3)
-    site.gate.fail = Times(3, 503, "StoreBusy")
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    await system.send(queue, 3)
+    system.transport.fail = Times(3, 503, "StoreBusy")
+    consumer = await system.consumer(queue)
     assert bodies(await collect(consumer, 3)) == [1, 2, 3]
-    assert len(site.gate.reads) >= 4
+    assert len(system.transport.reads) >= 4
 
 
-async def test_a_refusal_that_will_not_pass_is_raised_by_poll(site: Site) -> None:
+async def test_a_refusal_that_will_not_pass_is_raised_by_poll(system: System) -> None:
     """So that whoever runs the consumer hears of it; once the reason is gone it goes on."""
-    queue = await site.queue()
-    await site.send(queue, 3)
-    site.gate.fail = Times(1, 401, "InvalidApplicationKey")
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    await system.send(queue, 3)
+    system.transport.fail = Times(1, 401, "InvalidApplicationKey")
+    consumer = await system.consumer(queue)
     with pytest.raises(NotAuthenticated):
         await consumer.poll(timeout=None)
     assert bodies(await collect(consumer, 3)) == [1, 2, 3]
 
 
-async def test_a_refusal_ends_a_start(site: Site) -> None:
+async def test_a_refusal_ends_a_start(system: System) -> None:
     """Whoever may not list the queues does not join."""
-    queue = await site.queue()
+    queue = await system.queue()
     with pytest.raises(NotAuthenticated):
-        await site.consumer(queue, client=site.connect(key="wrong"))
-    assert await (await site.coordinator()).members() == {}
+        await system.consumer(queue, client=system.connect(key="wrong"))
+    assert await (await system.coordinator()).members() == {}
 
 
 async def test_a_service_that_is_away_at_the_start_is_waited_for(
-    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    system: System, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The group is joined and the queues are found when it is there."""
     with served(tmp_path) as own:
         profile = read_profile(own.profile)
         async with AsyncClient(profile.url, key=profile.key) as client:
-            site.client, site.profile, site.store = client, profile, (await client.hello()).id
-            queue = await site.queue()
-            await site.send(queue, 2)
+            system.client, system.profile, system.store = client, profile, (await client.hello()).id
+            queue = await system.queue()
+            await system.send(queue, 2)
             own.stop()
-            starting = asyncio.create_task(site.consumer(queue, client=site.connect(), discover=0.05))
+            starting = asyncio.create_task(system.consumer(queue, client=system.connect(), discover=0.05))
             await until(lambda: "does not answer now" in caplog.text)
             assert not starting.done()
-            assert await (await site.coordinator()).members() == {}
+            assert await (await system.coordinator()).members() == {}
             own.start()
             consumer = await starting
             assert bodies(await collect(consumer, 2)) == [1, 2]
             await consumer.close()
 
 
-async def test_a_queue_that_cannot_be_read_spoils_no_other(site: Site) -> None:
+async def test_a_queue_that_cannot_be_read_spoils_no_other(system: System) -> None:
     """Its partitions rest and are tried again; the others are read meanwhile."""
-    queue, other = await site.queue(), await site.queue()
+    queue, other = await system.queue(), await system.queue()
     spoilt = True
 
     def spoil(asked: Any, notified: Any) -> None:  # noqa: ANN401 - JSON
@@ -128,58 +132,58 @@ async def test_a_queue_that_cannot_be_read_spoils_no_other(site: Site) -> None:
                 error = {"queue_name": queue.name, "status": "error", "error_msg": {"NotAllowed": "on purpose"}}
                 notified["queues"][place] = error
 
-    site.gate.heal = spoil
-    await site.send(queue, 1)
-    consumer = await site.consumer(queue, other)
+    system.transport.heal = spoil
+    await system.send(queue, 1)
+    consumer = await system.consumer(queue, other)
     for number in (1, 2, 3):
-        await site.send(other, 1, first=number)
+        await system.send(other, 1, first=number)
         assert bodies(await collect(consumer, 1)) == [number]
     spoilt = False
     assert [message.body for message in await collect(consumer, 1)] == ["1:1"]
     assert consumer.position(Partition(queue, 1)) is not None
 
 
-async def test_without_a_place_to_wait_it_looks_now_and_then(site: Site) -> None:
+async def test_without_a_place_to_wait_it_looks_now_and_then(system: System) -> None:
     """Who is turned away from a long poll still gets what comes, without waiting there, and polls again later."""
-    queue = await site.queue()
+    queue = await system.queue()
 
     def crowded(request: httpx2.Request) -> httpx2.Response | None:
-        return refusal(503, "TooManyWaiters") if polling(site.gate) else None
+        return refusal(503, "TooManyWaiters") if polling(system.transport) else None
 
-    site.gate.fail = crowded
-    consumer = await site.consumer(queue)
-    await site.gate.until(lambda: polling(site.gate))
-    await site.gate.until(lambda: not polling(site.gate))
-    await site.send(queue, 1)
+    system.transport.fail = crowded
+    consumer = await system.consumer(queue)
+    await system.transport.until(lambda: polling(system.transport))
+    await system.transport.until(lambda: not polling(system.transport))
+    await system.send(queue, 1)
     assert bodies(await collect(consumer, 1)) == [1]
     consumer._fetcher._crowded_until = 0
-    await site.gate.until(lambda: polling(site.gate))
+    await system.transport.until(lambda: polling(system.transport))
 
 
-async def test_reads_that_are_broken_off_leave_no_connection_behind(site: Site) -> None:
+async def test_reads_that_are_broken_off_leave_no_connection_behind(system: System) -> None:
     """Far more of them than a client may have connections."""
-    queue = await site.queue()
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    consumer = await system.consumer(queue)
     place = Partition(queue, 1)
     for _ in range(150):
-        seen = len(site.gate.reads)
+        seen = len(system.transport.reads)
         await consumer.seek(place, "earliest")
-        await site.gate.until(lambda seen=seen: len(site.gate.reads) > seen)  # type: ignore[misc] # is called at once
-    await site.send(queue, 1)
+        await system.transport.until(lambda seen=seen: len(system.transport.reads) > seen)  # type: ignore[misc] # is called at once
+    await system.send(queue, 1)
     assert bodies(await collect(consumer, 1)) == [1]
-    pool = site.gate.inner._pool
+    pool = system.transport.inner._pool
     await until(lambda: len(pool.connections) <= 3)
     await consumer.close()
     await until(lambda: all(connection.is_idle() for connection in pool.connections))
 
 
-async def test_the_client_outlives_the_consumer(site: Site) -> None:
+async def test_the_client_outlives_the_consumer(system: System) -> None:
     """Closing in the middle of a long poll neither waits for its end nor spoils the client."""
-    queue = await site.queue()
-    client = site.connect(retry=RetryPolicy())
+    queue = await system.queue()
+    client = system.connect(retry=RetryPolicy())
     for _ in range(3):
-        site.gate.reads.clear()
-        consumer = await site.consumer(queue, client=client, wait=20.0)
-        await site.gate.until(lambda: polling(site.gate))
+        system.transport.reads.clear()
+        consumer = await system.consumer(queue, client=client, wait=20.0)
+        await system.transport.until(lambda: polling(system.transport))
         await consumer.close()
     assert (await client.info(queue.name)).count == 0

@@ -8,51 +8,53 @@ import pytest
 
 from qdo.errors import QdoError, StoreChanged
 from qdo.partitions import Partition, Queue
-from tests.qdo.consumer.conftest import Site, bodies, collect, until
-from tests.qdo.consumer.gate import Gate
+from tests.qdo.consumer.conftest import System, bodies, collect, until
+from tests.qdo.consumer.controlled_transport import ControlledTransport
 
 SOON = 0.05
 """Seconds between looks; the shortest there can be."""
 OTHER_STORE = "0" * 32
 
 
-async def test_one_service_under_two_addresses_is_one(site: Site) -> None:
+async def test_one_service_under_two_addresses_is_one(system: System) -> None:
     """Members share its partitions, and nothing is handled twice."""
-    queue = await site.queue(partitions=2)
-    first = await site.consumer(queue)
-    address = site.profile.url.replace("127.0.0.1", "localhost")
-    assert address != site.profile.url
-    second = await site.consumer(queue, client=site.connect(url=address))
+    queue = await system.queue(partitions=2)
+    first = await system.consumer(queue)
+    address = system.profile.url.replace("127.0.0.1", "localhost")
+    assert address != system.profile.url
+    second = await system.consumer(queue, client=system.connect(url=address))
     await until(lambda: len(first.assignment) == len(second.assignment) == 1)
     assert first.assignment | second.assignment == {Partition(queue, 1), Partition(queue, 2)}
-    assert first.service == second.service == site.store
+    assert first.service == second.service == system.store
     for number in (1, 2):
-        await site.send(queue, 3, partition=number)
+        await system.send(queue, 3, partition=number)
     found = await asyncio.gather(collect(first, 3), collect(second, 3))
     assert sorted(message.body for messages in found for message in messages) == [
         f"{partition}:{number}" for partition in (1, 2) for number in (1, 2, 3)
     ]
 
 
-async def test_a_group_that_knows_only_other_stores_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_group_that_knows_only_other_stores_is_told(system: System, caplog: pytest.LogCaptureFixture) -> None:
     """It begins anew, and the log names the stores and the command that takes over what was recorded for one."""
-    queue = await site.queue()
-    await site.send(queue, 1)
+    queue = await system.queue()
+    await system.send(queue, 1)
     former = Partition(Queue(OTHER_STORE, "queuey", queue.name), 1)
-    await (await site.coordinator()).set_offsets({former: "1" * 32})
-    consumer = await site.consumer(queue)
+    await (await system.coordinator()).set_offsets({former: "1" * 32})
+    consumer = await system.consumer(queue)
     assert bodies(await collect(consumer, 1)) == [1]
-    assert f"recorded offsets for {OTHER_STORE}, and none for this service, whose store is {site.store}" in caplog.text
+    assert (
+        f"recorded offsets for {OTHER_STORE}, and none for this service, whose store is {system.store}" in caplog.text
+    )
     assert "qdo offsets migrate --from" in caplog.text
 
 
-async def test_members_with_another_store_are_told_of(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_members_with_another_store_are_told_of(system: System, caplog: pytest.LogCaptureFixture) -> None:
     """They get nothing, and the leader, here the first by name, says why, once."""
-    queue = await site.queue(partitions=2)
-    first = await site.consumer(queue, discover=SOON)
-    site.gate = Gate()
-    site.gate.store = OTHER_STORE
-    other = await site.consumer(queue, owns=(), discover=SOON, member="z")
+    queue = await system.queue(partitions=2)
+    first = await system.consumer(queue, discover=SOON)
+    system.transport = ControlledTransport()
+    system.transport.store = OTHER_STORE
+    other = await system.consumer(queue, owns=(), discover=SOON, member="z")
     await until(lambda: f"members use {OTHER_STORE}/" in caplog.text)
     assert other.assignment == frozenset()
     assert len(first.assignment) == 2
@@ -60,20 +62,20 @@ async def test_members_with_another_store_are_told_of(site: Site, caplog: pytest
     assert caplog.text.count("members use") == 1
 
 
-async def test_another_store_at_the_same_address_ends_a_member(site: Site) -> None:
+async def test_another_store_at_the_same_address_ends_a_member(system: System) -> None:
     """What was recorded for the old one says nothing about the new one; the error says what to do."""
-    queue = await site.queue()
-    consumer = await site.consumer(queue, discover=SOON)
-    site.gate.store = OTHER_STORE
+    queue = await system.queue()
+    consumer = await system.consumer(queue, discover=SOON)
+    system.transport.store = OTHER_STORE
     with pytest.raises(
-        StoreChanged, match=f"{OTHER_STORE} now, and this member began with {site.store}.*started again"
+        StoreChanged, match=f"{OTHER_STORE} now, and this member began with {system.store}.*started again"
     ):
         await collect(consumer, 1)
 
 
-async def test_a_service_that_has_no_name_is_named(site: Site) -> None:
+async def test_a_service_that_has_no_name_is_named(system: System) -> None:
     """One that is older does not say which store it has; the error says so."""
-    queue = await site.queue()
-    site.gate.store = ""
+    queue = await system.queue()
+    system.transport.store = ""
     with pytest.raises(QdoError, match="older than this program"):
-        await site.consumer(queue)
+        await system.consumer(queue)

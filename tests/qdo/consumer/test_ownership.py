@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from qdo.consumer.commits import record_commits
 from qdo.consumer.fetch.fetch_buffer import FetchBuffer
 from qdo.consumer.fetch.fetcher import Fetcher
 from qdo.consumer.owned_partition import OwnedPartition, State
 from qdo.consumer.partition_listener import Callbacks, PartitionListener
-from qdo.consumer.rebalance.partition_table import Ownership
 from qdo.consumer.refusals import Refusals
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, OwnedOffset
-from qdo.errors import NotOwner
 from qdo.partitions import Partition
 from qdo.subscriptions import Subscription
-from tests.qdo.consumer.conftest import Site
-from tests.qdo.unit.samples import ONE, message_id, messages
+from tests.qdo.consumer.conftest import System
+from tests.qdo.unit.samples import ONE, message_id
 
 
-class Scene:
+class ListenerSetup:
     """An ownership that reads from nowhere, with callbacks that can be held up.
 
     Attributes:
@@ -32,15 +28,15 @@ class Scene:
         holds: Callbacks that wait until their event is set, by name.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, system: System) -> None:
         self.calls: list[str] = []
         self.holds: dict[str, asyncio.Event] = {}
         self.buffer = FetchBuffer()
         nothing: Any = lambda *_: None  # noqa: E731 - told of things that do not happen here
         # A client whose calls go nowhere: this is about who is told what.
-        site.gate.shut()
+        system.transport.hold_reads()
         self.fetcher = Fetcher(
-            site.connect(),
+            system.connect(),
             self.buffer,
             ConsumerSettings(),
             arrived=nothing,
@@ -92,73 +88,42 @@ class Scene:
 
 
 @pytest.fixture
-def scene(site: Site) -> Scene:
-    """A scene."""
-    return Scene(site)
+def setup(system: System) -> ListenerSetup:
+    """A setup."""
+    return ListenerSetup(system)
 
 
-async def test_a_loss_stops_the_partition_at_once(scene: Scene) -> None:
+async def test_a_loss_stops_the_partition_at_once(setup: ListenerSetup) -> None:
     """Even while the user is still being told of the assignment: it is not read afterwards either."""
-    hold = scene.holds["assign"] = asyncio.Event()
-    assigning = asyncio.create_task(scene.assigned(ONE))
+    hold = setup.holds["assign"] = asyncio.Event()
+    assigning = asyncio.create_task(setup.assigned(ONE))
     await asyncio.sleep(0)
-    row = scene.stop(ONE, "lost")
+    row = setup.stop(ONE, "lost")
     hold.set()
     await assigning
-    await scene.owner.lost([row])
-    assert scene.calls == ["assign 1", "assign 1 done", "lost 1"]
-    assert scene.fetcher._free == {}
+    await setup.owner.lost([row])
+    assert setup.calls == ["assign 1", "assign 1 done", "lost 1"]
+    assert setup.fetcher._free == {}
 
 
-async def test_a_partition_that_comes_back_is_another_one(scene: Scene) -> None:
+async def test_a_partition_that_comes_back_is_another_one(setup: ListenerSetup) -> None:
     """What is told late of the old one does not stop the new one."""
-    await scene.assigned(ONE)
-    old = scene.stop(ONE, "releasing")
-    await scene.assigned(ONE)
-    await scene.owner.lost([old])
-    scene.owner.stop([old])
-    row = scene.row(ONE)
+    await setup.assigned(ONE)
+    old = setup.stop(ONE, "releasing")
+    await setup.assigned(ONE)
+    await setup.owner.lost([old])
+    setup.owner.stop([old])
+    row = setup.row(ONE)
     assert row is not None
     assert row.live
     assert row.pending_call is not None
-    await scene.fetcher.close()
+    await setup.fetcher.close()
 
 
-async def test_commits_end_with_the_revocation(scene: Scene) -> None:
-    """Until on_revoke has returned they are recorded, from then on they are refused without asking anybody."""
-    asked = []
-
-    class Table(Ownership):
-        """What the scene owns."""
-
-        def held_row(self, partition: Partition) -> OwnedPartition | None:
-            """See there."""
-            return scene.row(partition)
-
-        async def record(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-            """Notes them."""
-            asked.append(dict(offsets))
-            return frozenset()
-
-    await scene.assigned(ONE)
-    row = scene.row(ONE)
-    assert row is not None
-    scene.buffer.put(row, messages(2, 9))
-    scene.buffer.hand_out(scene.buffer.take(3))
-    row = scene.stop(ONE, "revoking")
-    assert scene.buffer.take(10) == []
-    await record_commits(Table(), None, {ONE: message_id(4)})
-    row.state = "releasing"
-    with pytest.raises(NotOwner):
-        await record_commits(Table(), None, {ONE: message_id(4)})
-    assert asked == [{ONE: message_id(4)}]
-    await scene.fetcher.close()
-
-
-async def test_what_is_stopped_is_not_read_on(scene: Scene, site: Site) -> None:
+async def test_what_is_stopped_is_not_read_on(setup: ListenerSetup, system: System) -> None:
     """The call that only it was part of is broken off."""
-    await scene.assigned(ONE)
-    await site.gate.until(lambda: site.gate.held == 1)
-    scene.stop(ONE, "revoking")
-    await asyncio.gather(*scene.fetcher._tasks, return_exceptions=True)
-    assert (site.gate.held, scene.fetcher._pending_calls, scene.fetcher._free) == (0, set(), {})
+    await setup.assigned(ONE)
+    await system.transport.until(lambda: system.transport.held == 1)
+    setup.stop(ONE, "revoking")
+    await asyncio.gather(*setup.fetcher._tasks, return_exceptions=True)
+    assert (system.transport.held, setup.fetcher._pending_calls, setup.fetcher._free) == (0, set(), {})

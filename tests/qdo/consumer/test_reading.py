@@ -9,8 +9,8 @@ import pytest
 
 from qdo.partitions import Partition
 from queuey.client import Outgoing
-from tests.qdo.consumer.conftest import Site, bodies, collect, flat, until
-from tests.qdo.consumer.gate import asked_waits, polling
+from tests.qdo.consumer.conftest import System, bodies, collect, flat, until
+from tests.qdo.consumer.controlled_transport import asked_waits, polling
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ from tests.qdo.consumer.gate import asked_waits, polling
     ],
     ids=["as they come", "small pages", "one at a time", "hardly any bytes"],
 )
-async def test_everything_is_handed_out_once_and_in_order(site: Site, settings: dict[str, Any]) -> None:
+async def test_everything_is_handed_out_once_and_in_order(system: System, settings: dict[str, Any]) -> None:
     """Each partition gives its messages in their order, none twice, however little may be held."""
-    queue = await site.queue(partitions=3)
+    queue = await system.queue(partitions=3)
     for partition, count in ((1, 120), (2, 1), (3, 45)):
-        await site.send(queue, count, partition)
-    consumer = await site.consumer(queue, **settings)
+        await system.send(queue, count, partition)
+    consumer = await system.consumer(queue, **settings)
     found = await collect(consumer, 166, most=50)
     assert [bodies(found, partition) for partition in (1, 2, 3)] == [
         list(range(1, 121)),
@@ -38,61 +38,61 @@ async def test_everything_is_handed_out_once_and_in_order(site: Site, settings: 
     assert await consumer.poll(timeout=0) == []
 
 
-async def test_what_comes_later_is_handed_out_too(site: Site) -> None:
+async def test_what_comes_later_is_handed_out_too(system: System) -> None:
     """A poll that waits returns as soon as there is something, in whatever partition."""
-    queue, other = await site.queue(partitions=2), await site.queue()
-    consumer = await site.consumer(queue, other)
+    queue, other = await system.queue(partitions=2), await system.queue()
+    consumer = await system.consumer(queue, other)
     for place, partition in ((queue, 2), (other, 1), (queue, 1), (queue, 2)):
-        await site.gate.until(lambda: polling(site.gate))
+        await system.transport.until(lambda: polling(system.transport))
         waiting = asyncio.create_task(consumer.poll(timeout=None))
-        (sent,) = await site.send(place, 1, partition)
+        (sent,) = await system.send(place, 1, partition)
         (batch,) = await waiting
         assert batch.partition == Partition(place, partition)
         assert [message.id for message in batch.messages] == [sent]
 
 
-async def test_answers_that_are_cut_by_bytes_lose_nothing(site: Site) -> None:
+async def test_answers_that_are_cut_by_bytes_lose_nothing(system: System) -> None:
     """Large messages come in as many answers as they need, in order."""
-    queue = await site.queue(partitions=2)
+    queue = await system.queue(partitions=2)
     for number in range(1, 31):
-        await site.client.send_many(
+        await system.client.send_many(
             queue.name,
             [Outgoing(f"{partition}:{number}".ljust(256 * 1024), partition=partition) for partition in (1, 2)],
         )
-    consumer = await site.consumer(queue)
+    consumer = await system.consumer(queue)
     found = await collect(consumer, 60)
     assert bodies(found, 1) == bodies(found, 2) == list(range(1, 31))
-    assert len(site.gate.reads) > 2
+    assert len(system.transport.reads) > 2
 
 
-async def test_nothing_beyond_the_horizon_is_handed_out(site: Site) -> None:
+async def test_nothing_beyond_the_horizon_is_handed_out(system: System) -> None:
     """What the queue's read delay still hides stays hidden, though it is stored."""
-    hidden, shown = await site.queue(read_delay=3600), await site.queue()
-    consumer = await site.consumer(hidden, shown)
-    await site.send(hidden, 5)
-    (sent,) = await site.send(shown, 1)
+    hidden, shown = await system.queue(read_delay=3600), await system.queue()
+    consumer = await system.consumer(hidden, shown)
+    await system.send(hidden, 5)
+    (sent,) = await system.send(shown, 1)
     assert [message.id for message in await collect(consumer, 1)] == [sent]
-    await site.client.update_queue(hidden.name, read_delay=0)
+    await system.client.update_queue(hidden.name, read_delay=0)
     assert bodies(await collect(consumer, 5)) == [1, 2, 3, 4, 5]
 
 
-async def test_a_poll_gives_at_most_what_was_asked_for(site: Site) -> None:
+async def test_a_poll_gives_at_most_what_was_asked_for(system: System) -> None:
     """And shares it among the partitions."""
-    queue = await site.queue(partitions=2)
-    await site.send(queue, 100, 1)
-    await site.send(queue, 100, 2)
-    consumer = await site.consumer(queue)
+    queue = await system.queue(partitions=2)
+    await system.send(queue, 100, 1)
+    await system.send(queue, 100, 2)
+    consumer = await system.consumer(queue)
     await until(lambda: consumer._buffer.count == 200)
     assert [len(batch.messages) for batch in await consumer.poll(50)] == [25, 25]
     assert [len(batch.messages) for batch in await consumer.poll(1000)] == [75, 75]
 
 
-async def test_no_more_is_held_than_the_settings_allow(site: Site) -> None:
+async def test_no_more_is_held_than_the_settings_allow(system: System) -> None:
     """While nobody polls, reading stops; when room is made it goes on."""
-    queue = await site.queue(partitions=4)
+    queue = await system.queue(partitions=4)
     for partition in range(1, 5):
-        await site.send(queue, 1000, partition)
-    consumer = await site.consumer(queue, page=50, prefetch_messages=400)
+        await system.send(queue, 1000, partition)
+    consumer = await system.consumer(queue, page=50, prefetch_messages=400)
     calls = consumer._fetcher._pending_calls
     await until(lambda: consumer._buffer.count > 0 and not any(pending_call.end is None for pending_call in calls))
     assert consumer._buffer.count <= 400
@@ -100,68 +100,68 @@ async def test_no_more_is_held_than_the_settings_allow(site: Site) -> None:
     assert all(bodies(found, partition) == list(range(1, 1001)) for partition in range(1, 5))
 
 
-async def test_the_next_page_is_asked_for_before_one_is_handed_out(site: Site) -> None:
+async def test_the_next_page_is_asked_for_before_one_is_handed_out(system: System) -> None:
     """So it is read while this one is handled, even by a program that awaits nothing meanwhile."""
-    queue = await site.queue()
-    await site.send(queue, 30)
-    consumer = await site.consumer(queue, page=10)
+    queue = await system.queue()
+    await system.send(queue, 30)
+    consumer = await system.consumer(queue, page=10)
     await until(lambda: consumer._buffer.count == 10)
     for page in (1, 2):
-        assert len(site.gate.reads) == page
+        assert len(system.transport.reads) == page
         assert len(flat(await consumer.poll(10))) == 10
-        assert len(site.gate.reads) == page + 1
+        assert len(system.transport.reads) == page + 1
         await until(lambda: consumer._buffer.count == 10)
 
 
-async def test_a_partition_that_is_not_finished_starves_no_other(site: Site) -> None:
+async def test_a_partition_that_is_not_finished_starves_no_other(system: System) -> None:
     """Its messages may fill all that can be held; those of others come nevertheless."""
-    queue = await site.queue(partitions=2)
-    await site.send(queue, 300, 1)
-    consumer = await site.consumer(queue, page=100, prefetch_messages=100)
+    queue = await system.queue(partitions=2)
+    await system.send(queue, 300, 1)
+    consumer = await system.consumer(queue, page=100, prefetch_messages=100)
     busy = [Partition(queue, 1)]
     assert bodies(await collect(consumer, 1, most=1)) == [1]
     await until(lambda: consumer._buffer.count >= 75)
-    await site.send(queue, 60, 2)
+    await system.send(queue, 60, 2)
     assert bodies(await collect(consumer, 60, skip=busy), 2) == list(range(1, 61))
     assert bodies(await collect(consumer, 299)) == list(range(2, 301))
 
 
-async def test_who_waits_does_not_ask_all_the_time(site: Site) -> None:
+async def test_who_waits_does_not_ask_all_the_time(system: System) -> None:
     """Without messages one long poll follows another; the first look alone does not wait."""
-    queue, other = await site.queue(partitions=5), await site.queue()
-    consumer = await site.consumer(queue, other, wait=0.3)
+    queue, other = await system.queue(partitions=5), await system.queue()
+    consumer = await system.consumer(queue, other, wait=0.3)
     waiting = asyncio.create_task(consumer.poll(timeout=None))
-    await site.gate.until(lambda: len(site.gate.reads) >= 5)
+    await system.transport.until(lambda: len(system.transport.reads) >= 5)
     consumer.wake()
     assert await waiting == []
-    assert asked_waits(site.gate)[:5] == [0, 0.3, 0.3, 0.3, 0.3]
+    assert asked_waits(system.transport)[:5] == [0, 0.3, 0.3, 0.3, 0.3]
 
 
-async def test_a_busy_partition_does_not_break_the_polls_of_others_off(site: Site) -> None:
+async def test_a_busy_partition_does_not_break_the_polls_of_others_off(system: System) -> None:
     """While one partition is read page by page, the idle ones wait in one and the same long poll."""
-    queue = await site.queue(partitions=8)
-    await site.send(queue, 100, 1)
-    consumer = await site.consumer(queue, page=10, prefetch_messages=40, wait=20.0)
+    queue = await system.queue(partitions=8)
+    await system.send(queue, 100, 1)
+    consumer = await system.consumer(queue, page=10, prefetch_messages=40, wait=20.0)
     found = await collect(consumer, 100, most=10)
     assert bodies(found) == list(range(1, 101))
-    polls = [read for read in site.gate.reads if read.get("wait")]
+    polls = [read for read in system.transport.reads if read.get("wait")]
     assert polls[0]["queues"][0]["partitions"] == "2,3,4,5,6,7,8"
     assert len(polls) <= 2
 
 
-async def test_zero_seconds_are_no_wait_and_a_wake_is_not_lost(site: Site) -> None:
+async def test_zero_seconds_are_no_wait_and_a_wake_is_not_lost(system: System) -> None:
     """A wake that comes while nobody waits ends the next wait."""
-    consumer = await site.consumer(await site.queue())
+    consumer = await system.consumer(await system.queue())
     assert await consumer.poll(timeout=0) == []
     consumer.wake()
     assert await consumer.poll(timeout=None) == []
 
 
-async def test_a_poll_that_is_cancelled_loses_nothing(site: Site) -> None:
+async def test_a_poll_that_is_cancelled_loses_nothing(system: System) -> None:
     """Wherever it is broken off: what it was about to hand out is handed out by the next one."""
-    queue = await site.queue()
-    await site.send(queue, 50)
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    await system.send(queue, 50)
+    consumer = await system.consumer(queue)
     await until(lambda: consumer._buffer.count == 50)
     found = []
     for step in range(50):
@@ -177,11 +177,11 @@ async def test_a_poll_that_is_cancelled_loses_nothing(site: Site) -> None:
     assert bodies(found) == list(range(1, 51))
 
 
-async def test_one_message_after_another(site: Site) -> None:
+async def test_one_message_after_another(system: System) -> None:
     """A loop over the consumer hands out each by itself, so a commit in its body records up to that one."""
-    queue = await site.queue()
-    sent = await site.send(queue, 5)
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    sent = await system.send(queue, 5)
+    consumer = await system.consumer(queue)
     found = []
     async for message in consumer:
         found.append(message.id)

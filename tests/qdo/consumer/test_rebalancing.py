@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.consumer.rebalance.partition_table import PartitionTable
 from qdo.errors import CoordinationLost, NotOwner, SessionLost
 from qdo.partitions import Partition, Queue
-from queuey.client import Message
-from tests.qdo.consumer.conftest import Site, bodies, collect, flat, until
+from tests.qdo.consumer.conftest import System, bodies, collect, flat, until
 
 
 def places(queue: Queue, *numbers: int) -> set[Partition]:
@@ -47,42 +45,11 @@ class Told:
         return tell
 
 
-async def test_members_share_the_partitions_out(site: Site) -> None:
-    """A second member gets its half, the first keeps the rest, and together they handle everything once."""
-    queue = await site.queue(partitions=4)
-    notified = Told()
-    found: list[Message] = []
-
-    async def work(consumer: AsyncConsumer) -> None:
-        while not consumer.closing:
-            batches = await consumer.poll(5, timeout=None)
-            found.extend(flat(batches))
-            with contextlib.suppress(NotOwner):
-                await consumer.commit({batch.partition: batch.messages[-1].id for batch in batches})
-
-    first = await site.consumer(queue, owns=places(queue, 1, 2, 3, 4), callbacks=notified.callbacks())
-    working = [asyncio.create_task(work(first))]
-    for partition in range(1, 5):
-        await site.send(queue, 50, partition)
-    second = await site.consumer(queue)
-    working.append(asyncio.create_task(work(second)))
-    await until(lambda: len(first.assignment) == len(second.assignment) == 2)
-    for partition in range(1, 5):
-        await site.send(queue, 50, partition, first=51)
-    await until(lambda: len({message.id for message in found}) == 400)
-    await first.close()
-    await second.close()
-    await asyncio.gather(*working)
-    # A commit that came after a revocation was refused; what it was for is handed out again by the new owner.
-    assert all(sorted(set(bodies(found, partition))) == list(range(1, 101)) for partition in range(1, 5))
-    assert all(notified.of(number) == ["on_assign", "on_revoke"] for number in range(1, 5))
-
-
-async def test_nothing_is_handed_out_once_a_revocation_has_begun(site: Site) -> None:
+async def test_nothing_is_handed_out_once_a_revocation_has_begun(system: System) -> None:
     """Though much is prefetched; what was handed out before can still be committed until on_revoke returns."""
-    queue = await site.queue(partitions=2)
+    queue = await system.queue(partitions=2)
     for partition in (1, 2):
-        await site.send(queue, 100, partition)
+        await system.send(queue, 100, partition)
     revoking, proceed = asyncio.Event(), asyncio.Event()
     gone: set[Partition] = set()
 
@@ -92,10 +59,10 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(site: Site) -> 
         await proceed.wait()
         await first.commit()
 
-    first = await site.consumer(queue, owns=places(queue, 1, 2), callbacks={"on_revoke": on_revoke})
+    first = await system.consumer(queue, owns=places(queue, 1, 2), callbacks={"on_revoke": on_revoke})
     before = await collect(first, 20, most=20)
     await until(lambda: first._buffer.count == 180)
-    joining = asyncio.create_task(site.consumer(queue))
+    joining = asyncio.create_task(system.consumer(queue))
     await revoking.wait()
     (moved,) = gone
     (kept,) = places(queue, 1, 2) - gone
@@ -114,83 +81,23 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(site: Site) -> 
         await first.commit({moved: before[0].id})
 
 
-async def test_what_comes_back_begins_at_the_committed_offset(site: Site) -> None:
-    """Neither where it stood before nor with what had been prefetched then."""
-    queue = await site.queue(partitions=2)
-    for partition in (1, 2):
-        await site.send(queue, 10, partition)
-    first = await site.consumer(queue, owns=places(queue, 1, 2))
-    await collect(first, 20)
-    second = await site.consumer(queue)
-    (moved,) = second.assignment
-    await until(lambda: moved not in first.assignment)
-    await collect(second, 4, most=4)
-    await second.commit()
-    await second.close()
-    await until(lambda: moved in first.assignment)
-    assert bodies(await collect(first, 6), moved.number) == [5, 6, 7, 8, 9, 10]
-
-
-async def test_a_poll_that_waits_gets_what_comes_with_a_rebalance(site: Site) -> None:
+async def test_a_poll_that_waits_gets_what_comes_with_a_rebalance(system: System) -> None:
     """It does not have to wait until the long poll for the partitions it had is over."""
-    queue = await site.queue(partitions=2)
-    first = await site.consumer(queue, owns=places(queue, 1, 2), wait=20.0)
-    second = await site.consumer(queue, wait=20.0)
+    queue = await system.queue(partitions=2)
+    first = await system.consumer(queue, owns=places(queue, 1, 2), wait=20.0)
+    second = await system.consumer(queue, wait=20.0)
     await until(lambda: len(first.assignment) == 1)
     waiting = asyncio.create_task(first.poll(timeout=None))
     (moved,) = second.assignment
     second.pause([moved])
-    await site.send(queue, 3, moved.number)
+    await system.send(queue, 3, moved.number)
     await second.close()
     assert bodies(flat(await waiting), moved.number) == [1, 2, 3]
 
 
-async def test_a_slow_revocation_holds_up_no_other_partition(site: Site) -> None:
-    """While one is still being given up, another is with its new owner already."""
-    queue = await site.queue(partitions=4)
-    proceed, slow = asyncio.Event(), list[Partition]()
-
-    async def on_revoke(partitions: frozenset[Partition]) -> None:
-        if not slow:
-            slow.extend(partitions)
-            await proceed.wait()
-
-    first = await site.consumer(queue, owns=places(queue, 1, 2, 3, 4), callbacks={"on_revoke": on_revoke})
-    second = await site.consumer(queue)
-    assert not second.assignment & set(slow)
-    assert len(first.assignment) == 2
-    proceed.set()
-    await until(lambda: len(second.assignment) == 2)
-
-
-async def test_one_that_takes_too_long_loses_the_partition(site: Site) -> None:
-    """Then on_lost is told, and a commit fails."""
-    queue = await site.queue(partitions=2)
-    notified = Told()
-    for partition in (1, 2):
-        await site.send(queue, 1, partition)
-
-    async def on_revoke(partitions: frozenset[Partition]) -> None:
-        notified.calls += [("on_revoke", partition.number) for partition in partitions]
-        await asyncio.Event().wait()
-
-    first = await site.consumer(
-        queue,
-        owns=places(queue, 1, 2),
-        callbacks=notified.callbacks() | {"on_revoke": on_revoke},
-        revoke_timeout=1.0,  # long enough for on_revoke to begin, unless the machine stands still
-    )
-    found = await collect(first, 2)
-    second = await site.consumer(queue)
-    (moved,) = second.assignment
-    await until(lambda: notified.of(moved.number)[-1:] == ["on_lost"])
-    with pytest.raises(NotOwner):
-        await first.commit({moved: next(one.id for one in found if one.partition == moved.number)})
-
-
-async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(site: Site) -> None:
+async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(system: System) -> None:
     """Though the revocation that ran out of time is still going on, and ends only then."""
-    queue = await site.queue(partitions=2)
+    queue = await system.queue(partitions=2)
     notified = Told()
     ending = asyncio.Event()
 
@@ -201,43 +108,43 @@ async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(si
             with contextlib.suppress(asyncio.CancelledError):
                 await ending.wait()
 
-    first = await site.consumer(
+    first = await system.consumer(
         queue,
         owns=places(queue, 1, 2),
         callbacks=notified.callbacks() | {"on_revoke": on_revoke},
         revoke_timeout=0.1,
     )
-    second = await site.consumer(queue)
+    second = await system.consumer(queue)
     (moved,) = second.assignment
     await second.close()
     await until(lambda: notified.of(moved.number) == ["on_assign", "on_lost", "on_assign"])
     ending.set()
-    await site.send(queue, 3, moved.number)
+    await system.send(queue, 3, moved.number)
     assert bodies(await collect(first, 3), moved.number) == [1, 2, 3]
 
 
-async def test_callbacks_that_fail_change_nothing(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_callbacks_that_fail_change_nothing(system: System, caplog: pytest.LogCaptureFixture) -> None:
     """What they raise is logged; partitions come and go all the same."""
-    queue = await site.queue(partitions=2)
+    queue = await system.queue(partitions=2)
     for partition in (1, 2):
-        await site.send(queue, 1, partition)
+        await system.send(queue, 1, partition)
 
     def fail(partitions: frozenset[Partition]) -> None:
         raise RuntimeError("on purpose")
 
     names = ("on_assign", "on_revoke", "on_lost")
-    first = await site.consumer(queue, owns=places(queue, 1, 2), callbacks=dict.fromkeys(names, fail))
+    first = await system.consumer(queue, owns=places(queue, 1, 2), callbacks=dict.fromkeys(names, fail))
     await collect(first, 2)
-    second = await site.consumer(queue)
+    second = await system.consumer(queue)
     assert len(second.assignment) == 1
     await until(lambda: len(first.assignment) == 1)
     assert "on purpose" in caplog.text
 
 
-async def test_nothing_is_handed_out_before_on_assign_is_over(site: Site) -> None:
+async def test_nothing_is_handed_out_before_on_assign_is_over(system: System) -> None:
     """It may say where to begin."""
-    queue = await site.queue()
-    sent = await site.send(queue, 5)
+    queue = await system.queue()
+    sent = await system.send(queue, 5)
     proceed = asyncio.Event()
 
     async def on_assign(partitions: frozenset[Partition]) -> None:
@@ -245,19 +152,19 @@ async def test_nothing_is_handed_out_before_on_assign_is_over(site: Site) -> Non
         for partition in partitions:
             await consumer.seek(partition, sent[2])
 
-    starting = asyncio.create_task(site.consumer(queue, callbacks={"on_assign": on_assign}))
+    starting = asyncio.create_task(system.consumer(queue, callbacks={"on_assign": on_assign}))
     consumer = await starting
     assert await consumer.poll(timeout=0) == []
-    assert site.gate.reads == []
+    assert system.transport.reads == []
     proceed.set()
     assert bodies(await collect(consumer, 2)) == [4, 5]
 
 
-async def test_closing_gives_everything_up_in_order(site: Site) -> None:
+async def test_closing_gives_everything_up_in_order(system: System) -> None:
     """The poll that waits returns, on_revoke may commit, and then the group is left."""
-    queue = await site.queue(partitions=3)
+    queue = await system.queue(partitions=3)
     for partition in (1, 2, 3):
-        await site.send(queue, 2, partition)
+        await system.send(queue, 2, partition)
     notified = Told()
 
     async def on_revoke(partitions: frozenset[Partition]) -> None:
@@ -266,7 +173,7 @@ async def test_closing_gives_everything_up_in_order(site: Site) -> None:
         notified.calls += [("on_revoke", partition.number) for partition in partitions]
 
     callbacks = notified.callbacks() | {"on_revoke": on_revoke}
-    consumer = await site.consumer(queue, owns=places(queue, 1, 2, 3), callbacks=callbacks)
+    consumer = await system.consumer(queue, owns=places(queue, 1, 2, 3), callbacks=callbacks)
     await collect(consumer, 6)
     waiting = asyncio.create_task(consumer.poll(timeout=None))
     await asyncio.sleep(0)
@@ -274,41 +181,41 @@ async def test_closing_gives_everything_up_in_order(site: Site) -> None:
     assert await waiting == []
     assert consumer.closing
     assert all(notified.of(number) == ["on_assign", "on_revoke"] for number in (1, 2, 3))
-    assert len(await site.offsets()) == 3
-    coordinator = await site.coordinator()
+    assert len(await system.offsets()) == 3
+    coordinator = await system.coordinator()
     assert await coordinator.members() == {}
     assert await coordinator.owners() == {}
     assert await consumer.poll(timeout=None) == []
 
 
-async def test_whoever_is_suspended_hands_nothing_out(site: Site) -> None:
+async def test_whoever_is_suspended_hands_nothing_out(system: System) -> None:
     """Until coordination answers again; then it goes on where it was, if its session has lasted."""
-    queue = await site.queue()
-    await site.send(queue, 10)
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    await system.send(queue, 10)
+    consumer = await system.consumer(queue)
     await collect(consumer, 2, most=2)
     group = consumer._group
     assert isinstance(group, GroupMember)
     assert isinstance(group.table, PartitionTable)
     options = group.table._options
     group.table._options = options._replace(patience=0.2)
-    await site.service.cut()
+    await system.service.cut()
     with pytest.raises(CoordinationLost):
         await consumer.commit()
     group.table._options = options
     await until(lambda: consumer._listener.stopped)
     assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
-    await site.service.heal()
+    await system.service.heal()
     assert bodies(flat(await waiting)) == [3, 4, 5]
     await consumer.commit()
 
 
-async def test_nothing_is_handed_out_once_the_session_is_lost(site: Site) -> None:
+async def test_nothing_is_handed_out_once_the_session_is_lost(system: System) -> None:
     """Not even before the owner of the partitions has been told of each."""
-    queue = await site.queue()
-    await site.send(queue, 3)
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    await system.send(queue, 3)
+    consumer = await system.consumer(queue)
     await until(lambda: consumer._buffer.count == 3)
     group = consumer._group
     assert isinstance(group, GroupMember)
@@ -319,11 +226,11 @@ async def test_nothing_is_handed_out_once_the_session_is_lost(site: Site) -> Non
 
 
 @pytest.mark.parametrize("how", ["suspended", "closing"])
-async def test_a_poll_that_is_handing_out_stops_too(site: Site, how: str) -> None:
+async def test_a_poll_that_is_handing_out_stops_too(system: System, how: str) -> None:
     """What it has taken, but not handed out, stays where it was."""
-    queue = await site.queue()
-    await site.send(queue, 3)
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    await system.send(queue, 3)
+    consumer = await system.consumer(queue)
     await until(lambda: consumer._buffer.count == 3)
     polling = asyncio.create_task(consumer.poll(timeout=0))
     await asyncio.sleep(0)
@@ -340,16 +247,16 @@ async def test_a_poll_that_is_handing_out_stops_too(site: Site, how: str) -> Non
     assert consumer._buffer.count == 0
 
 
-async def test_whoever_is_lost_abandons_everything_and_comes_back(site: Site) -> None:
+async def test_whoever_is_lost_abandons_everything_and_comes_back(system: System) -> None:
     """Nothing of the old session can be committed; under the new one it begins at the committed offset."""
-    queue = await site.queue()
-    await site.send(queue, 10)
+    queue = await system.queue()
+    await system.send(queue, 10)
     notified = Told()
-    consumer = await site.consumer(queue, callbacks=notified.callbacks())
+    consumer = await system.consumer(queue, callbacks=notified.callbacks())
     await collect(consumer, 4, most=4)
     await consumer.commit()
     found = await collect(consumer, 4, most=4)
-    with site.service.writing() as tx:
+    with system.service.writing() as tx:
         tx.execute("UPDATE sessions SET expires = 0")
     with pytest.raises((NotOwner, SessionLost)):
         await consumer.commit()

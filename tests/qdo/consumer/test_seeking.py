@@ -12,15 +12,15 @@ import pytest
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import time_of
-from tests.qdo.consumer.conftest import Site, bodies, collect, until
+from tests.qdo.consumer.conftest import System, bodies, collect, until
 
 
-async def test_it_goes_on_where_it_was_told(site: Site) -> None:
+async def test_it_goes_on_where_it_was_told(system: System) -> None:
     """At the ends, after a message, and at an instant of either form."""
-    queue = await site.queue()
+    queue = await system.queue()
     place = Partition(queue, 1)
-    sent = [(await site.send(queue, 1, first=number))[0] for number in range(1, 11)]
-    consumer = await site.consumer(queue)
+    sent = [(await system.send(queue, 1, first=number))[0] for number in range(1, 11)]
+    consumer = await system.consumer(queue)
     await collect(consumer, 10)
     instant = time_of(sent[5])
     for to, expected in (
@@ -35,32 +35,32 @@ async def test_it_goes_on_where_it_was_told(site: Site) -> None:
         assert bodies(await collect(consumer, len(expected))) == expected
     await consumer.seek(place, "earliest")
     await consumer.seek(place, "latest")
-    await site.send(queue, 1, first=11)
+    await system.send(queue, 1, first=11)
     assert bodies(await collect(consumer, 1)) == [11]
 
 
 @pytest.mark.parametrize("others", [0, 3], ids=["alone", "with another"])
-async def test_an_answer_that_is_on_its_way_is_dropped(site: Site, others: int) -> None:
+async def test_an_answer_that_is_on_its_way_is_dropped(system: System, others: int) -> None:
     """It was asked for before the seek; another partition that the same call was made for takes its part of it."""
-    queue = await site.queue(partitions=2 if others else 1)
-    sent = await site.send(queue, 10)
-    await site.send(queue, others, 2)
-    site.gate.shut()
-    consumer = await site.consumer(queue)
-    await site.gate.until(lambda: site.gate.held == 1)
+    queue = await system.queue(partitions=2 if others else 1)
+    sent = await system.send(queue, 10)
+    await system.send(queue, others, 2)
+    system.transport.hold_reads()
+    consumer = await system.consumer(queue)
+    await system.transport.until(lambda: system.transport.held == 1)
     await consumer.seek(Partition(queue, 1), sent[6])
-    site.gate.open()
+    system.transport.release_reads()
     found = await collect(consumer, 3 + others)
     assert (bodies(found, 1), bodies(found, 2)) == ([8, 9, 10], list(range(1, others + 1)))
     assert await consumer.poll(timeout=0) == []
 
 
-async def test_what_was_prefetched_is_dropped(site: Site) -> None:
+async def test_what_was_prefetched_is_dropped(system: System) -> None:
     """Also of one partition alone, and while a poll is handing out."""
-    queue = await site.queue(partitions=2)
-    sent = await site.send(queue, 10)
-    await site.send(queue, 10, 2)
-    consumer = await site.consumer(queue)
+    queue = await system.queue(partitions=2)
+    sent = await system.send(queue, 10)
+    await system.send(queue, 10, 2)
+    consumer = await system.consumer(queue)
     await until(lambda: consumer._buffer.count == 20)
     polling = asyncio.create_task(consumer.poll())
     await asyncio.sleep(0)
@@ -70,12 +70,12 @@ async def test_what_was_prefetched_is_dropped(site: Site) -> None:
     assert bodies(found, 1) == [9, 10]
 
 
-async def test_after_a_seek_the_next_commit_may_go_back(site: Site) -> None:
+async def test_after_a_seek_the_next_commit_may_go_back(system: System) -> None:
     """And what was handed out before it can no longer be committed."""
-    queue = await site.queue()
+    queue = await system.queue()
     place = Partition(queue, 1)
-    sent = await site.send(queue, 10)
-    consumer = await site.consumer(queue)
+    sent = await system.send(queue, 10)
+    consumer = await system.consumer(queue)
     await collect(consumer, 10)
     await consumer.commit()
     await consumer.seek(place, sent[3])
@@ -83,20 +83,20 @@ async def test_after_a_seek_the_next_commit_may_go_back(site: Site) -> None:
     with pytest.raises(InvalidArgument, match="not returned"):
         await consumer.commit({place: sent[8]})
     await consumer.commit()
-    assert await site.offsets() == {place: sent[3]}
+    assert await system.offsets() == {place: sent[3]}
     await collect(consumer, 2, most=2)
     with pytest.raises(InvalidArgument, match="is before"):
         await consumer.commit({place: sent[2]})
     await consumer.commit()
-    assert await site.offsets() == {place: sent[5]}
+    assert await system.offsets() == {place: sent[5]}
 
 
-async def test_a_seek_counts_as_processed_without_being_asked(site: Site) -> None:
+async def test_a_seek_counts_as_processed_without_being_asked(system: System) -> None:
     """With commit_every the new place is recorded too."""
-    queue = await site.queue()
+    queue = await system.queue()
     place = Partition(queue, 1)
-    sent = await site.send(queue, 10)
-    consumer = await site.consumer(queue, commit_every=0.01)
+    sent = await system.send(queue, 10)
+    consumer = await system.consumer(queue, commit_every=0.01)
     await collect(consumer, 10)
     await consumer.poll(timeout=0)
     await until(lambda: consumer.committed(place) == sent[9])
@@ -105,20 +105,20 @@ async def test_a_seek_counts_as_processed_without_being_asked(site: Site) -> Non
 
 
 @pytest.mark.parametrize("to", ["newest", "", float("nan"), float("inf"), -1e18, datetime(2026, 1, 1), None])  # noqa: DTZ001 - on purpose
-async def test_what_is_no_position_is_refused(site: Site, to: Any) -> None:  # noqa: ANN401 - anything
+async def test_what_is_no_position_is_refused(system: System, to: Any) -> None:  # noqa: ANN401 - anything
     """Before anything is dropped."""
-    queue = await site.queue()
-    await site.send(queue, 3)
-    consumer = await site.consumer(queue)
+    queue = await system.queue()
+    await system.send(queue, 3)
+    consumer = await system.consumer(queue)
     with pytest.raises(InvalidArgument, match="position"):
         await consumer.seek(Partition(queue, 1), to)
     assert bodies(await collect(consumer, 3)) == [1, 2, 3]
 
 
-async def test_only_ones_own_partitions_are_moved(site: Site) -> None:
+async def test_only_ones_own_partitions_are_moved(system: System) -> None:
     """There is no position of what belongs to somebody else."""
-    consumer = await site.consumer(await site.queue())
-    foreign = Partition(await site.queue(), 1)
+    consumer = await system.consumer(await system.queue())
+    foreign = Partition(await system.queue(), 1)
     with pytest.raises(NotOwner):
         await consumer.seek(foreign, "earliest")
     asked: tuple[Callable[[Partition], object], ...] = (consumer.position, consumer.committed)
@@ -127,30 +127,30 @@ async def test_only_ones_own_partitions_are_moved(site: Site) -> None:
             ask(foreign)
 
 
-async def test_it_may_lie_ahead(site: Site) -> None:
+async def test_it_may_lie_ahead(system: System) -> None:
     """Nothing is handed out before that instant comes, and nothing is lost after it."""
-    queue = await site.queue()
-    consumer = await site.consumer(queue)
-    (before,) = await site.send(queue, 1)
+    queue = await system.queue()
+    consumer = await system.consumer(queue)
+    (before,) = await system.send(queue, 1)
     await consumer.seek(Partition(queue, 1), before)
     assert consumer.position(Partition(queue, 1)) == before
-    await site.send(queue, 1, first=2)
+    await system.send(queue, 1, first=2)
     assert bodies(await collect(consumer, 1)) == [2]
     await consumer.seek(Partition(queue, 1), datetime(2100, 1, 1, tzinfo=UTC))
-    await site.send(queue, 1, first=3)
+    await system.send(queue, 1, first=3)
     assert await consumer.poll(timeout=0) == []
 
 
-async def test_a_paused_partition_stands_still(site: Site) -> None:
+async def test_a_paused_partition_stands_still(system: System) -> None:
     """What was prefetched of it is kept, the others go on, and it goes on where it was."""
-    queue = await site.queue(partitions=2)
+    queue = await system.queue(partitions=2)
     one = Partition(queue, 1)
-    await site.send(queue, 10)
-    consumer = await site.consumer(queue)
+    await system.send(queue, 10)
+    consumer = await system.consumer(queue)
     await collect(consumer, 4, most=4)
     consumer.pause([one, Partition(queue, 7)])
     assert consumer.paused == {one}
-    await site.send(queue, 2, 2)
+    await system.send(queue, 2, 2)
     assert bodies(await collect(consumer, 2), 2) == [1, 2]
     assert await consumer.poll(timeout=0) == []
     assert consumer.position(one) is not None
@@ -161,15 +161,15 @@ async def test_a_paused_partition_stands_still(site: Site) -> None:
     assert consumer.paused == frozenset()
 
 
-async def test_what_is_paused_is_not_read(site: Site) -> None:
+async def test_what_is_paused_is_not_read(system: System) -> None:
     """Once what is under way has come, the service is not asked for it until it is resumed."""
-    queue, other = await site.queue(), await site.queue()
-    consumer = await site.consumer(queue, other, wait=0.1)
+    queue, other = await system.queue(), await system.queue()
+    consumer = await system.consumer(queue, other, wait=0.1)
     await until(lambda: len(consumer.assignment) == 2)
     consumer.pause([Partition(queue, 1)])
-    seen = len(site.gate.reads)
-    await site.gate.until(lambda: len(site.gate.reads) >= seen + 4)
-    assert [one["queue_name"] for one in site.gate.reads[-1]["queues"]] == [other.name]
+    seen = len(system.transport.reads)
+    await system.transport.until(lambda: len(system.transport.reads) >= seen + 4)
+    assert [one["queue_name"] for one in system.transport.reads[-1]["queues"]] == [other.name]
     consumer.resume([Partition(queue, 1)])
-    await site.send(queue, 1)
+    await system.send(queue, 1)
     assert bodies(await collect(consumer, 1)) == [1]

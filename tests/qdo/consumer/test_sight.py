@@ -1,4 +1,4 @@
-"""Groups whose members have keys for different queues, on every coordination service."""
+"""Groups whose members have keys for different queues."""
 
 from __future__ import annotations
 
@@ -19,21 +19,17 @@ from qdo.partitions import Partition, Queue
 from queuey.messages import Scope
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
-from tests.qdo.consumer.conftest import Site, until
-from tests.qdo.contract.backends import Service
-from tests.qdo.contract.conftest import backend, service
+from tests.qdo.consumer.conftest import System, until
 from tests.qdo.contract.events import Heard
 from tests.replacing import replace_in
 from tests.servers.served import Served
-
-__all__ = ["backend", "service"]
 
 SOON = 0.1
 """Seconds between looks."""
 NONE = "no-key-at-all"
 
 
-class Badge(httpx2.AsyncHTTPTransport):
+class KeyedTransport(httpx2.AsyncHTTPTransport):
     """Sends requests with a key that a test may exchange, as if the key had been limited or revoked.
 
     Attributes:
@@ -54,18 +50,18 @@ class Badge(httpx2.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-class Office:
+class GroupWithKeys:
     """Makes keys, and members that have them.
 
     Attributes:
-        site: The service, the coordination, and a client to look behind the members' backs.
+        system: The service, the coordination, and a client to look behind the members' backs.
         full: A key without limits.
         revoked: For each member what was taken from it.
     """
 
-    def __init__(self, site: Site, store: Store) -> None:
-        self.site = site
-        self.full = str(site.profile.key)
+    def __init__(self, system: System, store: Store) -> None:
+        self.system = system
+        self.full = str(system.profile.key)
         self.revoked: dict[str, set[Partition]] = {}
         self.given: dict[str, set[Partition]] = {}
         self._store = store
@@ -80,9 +76,9 @@ class Office:
 
     async def queues(self, *names: str, partitions: int = 2) -> list[Queue]:
         """Makes queues whose names begin with a text that no other test uses."""
-        found = [self.site.named(f"{self._prefix}-{name}") for name in names]
+        found = [self.system.named(f"{self._prefix}-{name}") for name in names]
         for queue in found:
-            await self.site.client.create_queue(queue.name, partitions=partitions)
+            await self.system.client.create_queue(queue.name, partitions=partitions)
         return found
 
     @property
@@ -92,12 +88,12 @@ class Office:
 
     async def join(
         self, name: str, key: str, *queues: Queue, patterns: tuple[str, ...] = ()
-    ) -> tuple[AsyncConsumer, Badge]:
+    ) -> tuple[AsyncConsumer, KeyedTransport]:
         """Has a member join that wants these queues."""
-        badge = Badge(key)
-        client = self.site.connect(transport=badge)
+        transport = KeyedTransport(key)
+        client = self.system.connect(transport=transport)
         self.revoked[name], self.given[name] = set(), set()
-        consumer = await self.site.consumer(
+        consumer = await self.system.consumer(
             *queues,
             client=client,
             member=name,
@@ -106,15 +102,14 @@ class Office:
             owns=(),
             callbacks={"on_revoke": self.revoked[name].update, "on_assign": self.given[name].update},
         )
-        return consumer, badge
+        return consumer, transport
 
 
 @pytest.fixture
-async def office(service: Service, site: Site, running: Served) -> AsyncIterator[Office]:
+async def group(system: System, running: Served) -> AsyncIterator[GroupWithKeys]:
     """Where keys are made."""
-    site.service = service  # type: ignore[assignment] # any of the contract
     with contextlib.closing(open_store(running.data)) as store:
-        yield Office(site, store)
+        yield GroupWithKeys(system, store)
 
 
 def both(queue: Queue) -> set[Partition]:
@@ -128,116 +123,106 @@ def owns(consumer: AsyncConsumer, *queues: Queue) -> Callable[[], bool]:
     return lambda: consumer.assignment == expected
 
 
-async def test_a_leader_that_sees_less_takes_nothing_away(office: Office) -> None:
+async def test_a_leader_that_sees_less_takes_nothing_away(group: GroupWithKeys) -> None:
     """Queues that only others may see go to them, and stay with them, whichever member leads."""
-    orders, mails = await office.queues("orders", "mails")
-    mailer, _ = await office.join("b-mails", office.full, mails)
+    orders, mails = await group.queues("orders", "mails")
+    mailer, _ = await group.join("b-mails", group.full, mails)
     await until(owns(mailer, mails))
-    leader, _ = await office.join("a-orders", office.key(orders), orders)
+    leader, _ = await group.join("a-orders", group.key(orders), orders)
     await until(owns(leader, orders))
-    third, _ = await office.join("c-both", office.key(orders, mails), orders, mails)
+    third, _ = await group.join("c-both", group.key(orders, mails), orders, mails)
     await until(lambda: len(third.assignment) == 1)
     await mailer.close()
     await until(lambda: third.assignment == both(mails))
-    assert both(mails) & office.given["a-orders"] == set()
-    assert office.revoked["b-mails"] <= both(mails)
+    assert both(mails) & group.given["a-orders"] == set()
+    assert group.revoked["b-mails"] <= both(mails)
 
 
-async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(office: Office) -> None:
+async def test_a_leader_that_joined_first_and_sees_less_uses_what_others_see(group: GroupWithKeys) -> None:
     """It gives queues that it does not see to those that do, new partitions and new queues included."""
-    orders, mails = await office.queues("orders", "mails")
-    leader, _ = await office.join("a", office.key(orders), patterns=(office.pattern,))
+    orders, mails = await group.queues("orders", "mails")
+    leader, _ = await group.join("a", group.key(orders), patterns=(group.pattern,))
     await until(owns(leader, orders))
-    other, _ = await office.join("b", office.full, patterns=(office.pattern,))
+    other, _ = await group.join("b", group.full, patterns=(group.pattern,))
     await until(lambda: both(mails) <= other.assignment)
     await until(lambda: leader.assignment | other.assignment == both(orders) | both(mails))
-    (bills,) = await office.queues("bills", partitions=1)
+    (bills,) = await group.queues("bills", partitions=1)
     await until(lambda: Partition(bills, 1) in other.assignment)
-    await office.site.client.update_queue(mails.name, partitions=3)
+    await group.system.client.update_queue(mails.name, partitions=3)
     await until(lambda: Partition(mails, 3) in other.assignment)
-    await office.site.send(mails, 1, partition=3)
+    await group.system.send(mails, 1, partition=3)
     batches = await asyncio.wait_for(other.poll(timeout=None), 60)
     assert [message.body for batch in batches for message in batch.messages] == ["3:1"]
-    await office.site.client.delete_queue(mails.name)
+    await group.system.client.delete_queue(mails.name)
     await until(lambda: not any(each.queue == mails for each in other.assignment))
-    assert {each.queue for each in office.given["a"]} == {orders}
+    assert {each.queue for each in group.given["a"]} == {orders}
 
 
-async def test_a_leader_that_sees_more_gives_nobody_what_it_cannot_read(office: Office) -> None:
-    """Of the same subscription each member gets the queues that its key allows."""
-    orders, mails = await office.queues("orders", "mails")
-    leader, _ = await office.join("a", office.full, orders, mails)
-    await until(owns(leader, orders, mails))
-    other, _ = await office.join("b", office.key(orders), orders, mails)
-    await until(lambda: len(other.assignment) == 2)
-    assert other.assignment == both(orders)
-    assert leader.assignment <= both(orders) | both(mails)
-    assert office.given["b"] <= both(orders)
-
-
-async def test_what_nobody_sees_waits_until_somebody_does(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_nobody_sees_waits_until_somebody_does(
+    group: GroupWithKeys, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where no member sees all, each queue goes to one that does; one that nobody sees is named, and waits."""
     caplog.set_level(logging.WARNING, "qdo.consumer")
-    orders, mails, bills = wanted = await office.queues("orders", "mails", "bills")
-    leader, _ = await office.join("a", office.key(orders), *wanted)
-    other, _ = await office.join("b", office.key(mails), *wanted)
+    orders, mails, bills = wanted = await group.queues("orders", "mails", "bills")
+    leader, _ = await group.join("a", group.key(orders), *wanted)
+    other, _ = await group.join("b", group.key(mails), *wanted)
     await until(lambda: owns(leader, orders)() and owns(other, mails)())
     await until(lambda: leader.unseen == {bills.name})
     assert f"no member that wants these queues may see them: {bills.name}" in caplog.text
-    third, _ = await office.join("c", office.key(bills), *wanted)
+    third, _ = await group.join("c", group.key(bills), *wanted)
     await until(lambda: owns(third, bills)() and not leader.unseen)
-    assert not office.revoked["a"] | office.revoked["b"]
+    assert not group.revoked["a"] | group.revoked["b"]
 
 
-async def test_what_nobody_sees_any_more_stays_until_it_is_gone(office: Office) -> None:
+async def test_what_nobody_sees_any_more_stays_until_it_is_gone(group: GroupWithKeys) -> None:
     """A key that is limited while its member runs takes no partition away if nobody else may have it."""
-    orders, mails = await office.queues("orders", "mails")
-    leader, _ = await office.join("a", office.key(orders), orders, mails)
-    other, badge = await office.join("b", office.full, orders, mails)
+    orders, mails = await group.queues("orders", "mails")
+    leader, _ = await group.join("a", group.key(orders), orders, mails)
+    other, transport = await group.join("b", group.full, orders, mails)
     await until(lambda: both(mails) <= other.assignment and len(other.assignment | leader.assignment) == 4)
-    badge.key = office.key(orders)
+    transport.key = group.key(orders)
     await until(lambda: leader.unseen == {mails.name})
     assert both(mails) <= other.assignment
-    await office.site.client.delete_queue(mails.name)
+    await group.system.client.delete_queue(mails.name)
     await until(lambda: not both(mails) & other.assignment and not leader.unseen)
     await until(lambda: len(leader.assignment | other.assignment) == 2)  # those of orders move meanwhile
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-async def test_a_key_that_is_limited_hands_over_what_others_may_read(office: Office, name: str) -> None:
+async def test_a_key_that_is_limited_hands_over_what_others_may_read(group: GroupWithKeys, name: str) -> None:
     """Whether the member leads or not."""
-    orders, mails = await office.queues("orders", "mails")
-    members = {each: await office.join(each, office.full, orders, mails) for each in ("a", "b")}
+    orders, mails = await group.queues("orders", "mails")
+    members = {each: await group.join(each, group.full, orders, mails) for each in ("a", "b")}
     await until(lambda: all(len(consumer.assignment) == 2 for consumer, _ in members.values()))
-    limited, badge = members.pop(name)
+    limited, transport = members.pop(name)
     ((healthy, _),) = members.values()
-    badge.key = office.key(orders)
+    transport.key = group.key(orders)
     await until(lambda: both(mails) <= healthy.assignment and limited.assignment <= both(orders))
     await until(lambda: len(healthy.assignment | limited.assignment) == 4)
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-async def test_a_key_that_is_revoked_hands_everything_over(office: Office, name: str) -> None:
+async def test_a_key_that_is_revoked_hands_everything_over(group: GroupWithKeys, name: str) -> None:
     """And a member whose key is good again gets its share back."""
-    (orders,) = await office.queues("orders")
-    members = {each: await office.join(each, office.full, orders) for each in ("a", "b")}
+    (orders,) = await group.queues("orders")
+    members = {each: await group.join(each, group.full, orders) for each in ("a", "b")}
     await until(lambda: all(len(consumer.assignment) == 1 for consumer, _ in members.values()))
-    refused, badge = members.pop(name)
+    refused, transport = members.pop(name)
     ((healthy, _),) = members.values()
-    badge.key = NONE
+    transport.key = NONE
     await until(lambda: owns(healthy, orders)() and not refused.assignment)
     await until(lambda: refused.refused > 0)
-    badge.key = office.full
+    transport.key = group.full
     await until(lambda: len(healthy.assignment) == len(refused.assignment) == 1)
     await until(lambda: refused.refused == 0)
 
 
-async def test_keys_with_the_same_queues_are_looked_up_by_the_leader_alone(office: Office) -> None:
+async def test_keys_with_the_same_queues_are_looked_up_by_the_leader_alone(group: GroupWithKeys) -> None:
     """New queues go to all members at once, and no member says what it found."""
-    orders, mails = await office.queues("orders", "mails")
-    members = [(await office.join(name, office.key(orders, mails), orders, mails))[0] for name in ("a", "b")]
+    orders, mails = await group.queues("orders", "mails")
+    members = [(await group.join(name, group.key(orders, mails), orders, mails))[0] for name in ("a", "b")]
     await until(lambda: all(len(consumer.assignment) == 2 for consumer in members))
-    found = await (await office.site.coordinator()).members()
+    found = await (await group.system.coordinator()).members()
     sights = [member.sight for member in found.values()]
     assert [(sight.patterns, sight.others) for sight in sights if sight is not None] == [
         ((orders.name, mails.name), {})
@@ -245,71 +230,73 @@ async def test_keys_with_the_same_queues_are_looked_up_by_the_leader_alone(offic
 
 
 async def test_a_leader_of_another_version_takes_nothing_away(
-    office: Office, service: Service, caplog: pytest.LogCaptureFixture
+    group: GroupWithKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A member that cannot read what the leader says about itself keeps its partitions."""
     caplog.set_level(logging.WARNING, "qdo.consumer")
-    (orders,) = await office.queues("orders")
-    leader = await (await office.site.coordinator()).join(Member("a"), Heard())
+    (orders,) = await group.queues("orders")
+    leader = await (await group.system.coordinator()).join(Member("a"), Heard())
     assert await leader.lead()
-    member, _ = await office.join("b", office.full, orders)
+    member, _ = await group.join("b", group.full, orders)
     assert await leader.set_target(TargetAssignment(dict.fromkeys(both(orders), "b")), -1)
     await until(owns(member, orders))
-    await service.write_member("group", "a", b"qdo9=?")
-    other = await (await office.site.coordinator()).join(Member("c"), Heard())  # so that the members look again
-    await until(lambda: "the same version of Qdo" in caplog.text or bool(office.revoked["b"]))
-    assert not office.revoked["b"]
+    await group.system.service.write_member("group", "a", b"qdo9=?")
+    other = await (await group.system.coordinator()).join(Member("c"), Heard())  # so that the members look again
+    await until(lambda: "the same version of Qdo" in caplog.text or bool(group.revoked["b"]))
+    assert not group.revoked["b"]
     assert member.assignment == both(orders)
     for session in (leader, other):
         await session.leave()
 
 
-async def test_what_a_pattern_takes_and_its_key_may_not_read_is_left_alone(office: Office) -> None:
+async def test_what_a_pattern_takes_and_its_key_may_not_read_is_left_alone(group: GroupWithKeys) -> None:
     """A user's inbox is named as unseen, refuses nothing to the worker, and is taken when it may be read."""
-    orders, inbox = await office.queues("orders", "inbox")
-    await office.site.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
-    members = [(await office.join(name, office.full, patterns=(office.pattern,)))[0] for name in ("a", "b")]
+    orders, inbox = await group.queues("orders", "inbox")
+    await group.system.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
+    members = [(await group.join(name, group.full, patterns=(group.pattern,)))[0] for name in ("a", "b")]
     await until(lambda: any(consumer.unseen == {inbox.name} for consumer in members))
     await until(lambda: both(orders) <= set().union(*(consumer.assignment for consumer in members)))
     assert [consumer.refused for consumer in members] == [0.0, 0.0]
-    await office.site.client.update_queue(inbox.name, principals=[])
+    await group.system.client.update_queue(inbox.name, principals=[])
     await until(lambda: not any(consumer.unseen for consumer in members))
     await until(lambda: set().union(*(consumer.assignment for consumer in members)) == both(orders) | both(inbox))
-    await office.site.send(inbox, 1)
+    await group.system.send(inbox, 1)
     batches = [await asyncio.wait_for(consumer.poll(timeout=3.0), 60) for consumer in members]
     assert sum(len(batch.messages) for each in batches for batch in each) == 1
 
 
-async def test_a_public_queue_is_seen_whatever_the_key_is_for(office: Office) -> None:
+async def test_a_public_queue_is_seen_whatever_the_key_is_for(group: GroupWithKeys) -> None:
     """What a list leaves out, and the caller may read even so, has an owner."""
-    orders, news = await office.queues("orders", "news")
-    await office.site.client.update_queue(news.name, type="public")
-    reader, _ = await office.join("a", office.key(orders), news)
+    orders, news = await group.queues("orders", "news")
+    await group.system.client.update_queue(news.name, type="public")
+    reader, _ = await group.join("a", group.key(orders), news)
     await until(owns(reader, news))
 
 
-async def test_a_leader_that_may_not_list_assigns_what_others_list(office: Office) -> None:
+async def test_a_leader_that_may_not_list_assigns_what_others_list(group: GroupWithKeys) -> None:
     """A pattern of another member does not blind it."""
-    orders, mails = await office.queues("orders", "mails")
-    leader, badge = await office.join("a", office.full, orders)
+    orders, mails = await group.queues("orders", "mails")
+    leader, transport = await group.join("a", group.full, orders)
     await until(owns(leader, orders))
-    badge.lists = False
-    other, _ = await office.join("b", office.full, patterns=(office.pattern,))
+    transport.lists = False
+    other, _ = await group.join("b", group.full, patterns=(group.pattern,))
     await until(lambda: both(mails) <= other.assignment)
     await asyncio.sleep(10 * SOON)
     await until(lambda: owns(leader, orders)() and owns(other, mails)())
     assert leader.refused == 0
 
 
-async def test_what_a_member_says_of_its_sight_is_bounded(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_member_says_of_its_sight_is_bounded(
+    group: GroupWithKeys, caplog: pytest.LogCaptureFixture
+) -> None:
     """Queues that it reports and queues that it may not read together, for both lie in one node."""
-    orders, inbox, _ = await office.queues("orders", "inbox", "mails")
-    await office.site.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
+    orders, inbox, _ = await group.queues("orders", "inbox", "mails")
+    await group.system.client.update_queue(inbox.name, principals=["bid:ann@example.com"])
     with replace_in(queue_discovery, queue_discovery.MAX_OTHERS, 1):
-        await office.join("a", office.key(orders), orders)
-        await office.join("b", office.full, patterns=(office.pattern,))
+        await group.join("a", group.key(orders), orders)
+        await group.join("b", group.full, patterns=(group.pattern,))
         await until(lambda: f"reads of {inbox.name} fail" in caplog.text)
         await asyncio.sleep(10 * SOON)
-        sight = (await (await office.site.coordinator()).members())["b"].sight
+        sight = (await (await group.system.coordinator()).members())["b"].sight
     assert sight is not None
     assert len(sight.others) + len(sight.hidden) == 1

@@ -15,29 +15,29 @@ from qdo.partitions import Partition, Queue
 from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
-from tests.qdo.consumer.conftest import WAIT, Site, _own_environment, profile, running, site, until
-from tests.qdo.consumer.gate import PATIENCE
+from tests.qdo.consumer.conftest import WAIT, System, _own_environment, profile, running, system, until
+from tests.qdo.consumer.controlled_transport import PATIENCE
 
-__all__ = ["HASTY", "Floor", "_own_environment", "profile", "running", "site", "until"]
+__all__ = ["HASTY", "Workers", "_own_environment", "profile", "running", "system", "until"]
 
 HASTY = Retry(attempts=3, base=0.001, cap=0.001)
 """Three attempts, at once."""
 
 
-class Floor:
-    """Where workers work.
+class Workers:
+    """Makes workers, lets them serve, and keeps what their handlers wrote down.
 
     Attributes:
-        site: The service, the coordination, and a client to look behind the workers' backs.
+        system: The service, the coordination, and a client to look behind the workers' backs.
         seen: What handlers wrote down.
     """
 
-    def __init__(self, site: Site, opened: contextlib.AsyncExitStack) -> None:
-        self.site = site
+    def __init__(self, system: System, opened: contextlib.AsyncExitStack) -> None:
+        self.system = system
         self.seen: list[Any] = []
         self._opened = opened
 
-    async def worker(
+    async def make(
         self,
         handler: Any,  # noqa: ANN401 - a handler or its name
         *queues: Queue,
@@ -51,8 +51,8 @@ class Floor:
     ) -> Worker:
         """Makes a worker that was not started; by default it tries three times without pauses and commits at once."""
         consumer = AsyncConsumer(
-            client or self.site.connect(),
-            await self.site.coordinator(group, session_timeout=session_timeout),
+            client or self.system.connect(),
+            await self.system.coordinator(group, session_timeout=session_timeout),
             queues=[queue.name for queue in queues],
             patterns=patterns,
             settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **(consuming or {})}),
@@ -82,7 +82,7 @@ class Floor:
 
     async def offsets(self, group: str = "group") -> dict[int, str | None]:
         """Gives what is recorded, by partition."""
-        return {partition.number: offset for partition, offset in (await self.site.offsets(group)).items()}
+        return {partition.number: offset for partition, offset in (await self.system.offsets(group)).items()}
 
     async def recorded(self, identifier: str | None, number: int = 1) -> None:
         """Waits until that is what is recorded of a partition."""
@@ -96,7 +96,7 @@ def quick(**settings: Any) -> WorkerSettings:  # noqa: ANN401 - of WorkerSetting
     return WorkerSettings(**{"retry": HASTY, "commit_messages": 1, **settings})
 
 
-def place(queue: Queue, number: int = 1) -> Partition:
+def partition_of(queue: Queue, number: int = 1) -> Partition:
     """A partition of a queue."""
     return Partition(queue, number)
 
@@ -108,7 +108,7 @@ async def _end(worker: Worker, task: asyncio.Task[int]) -> None:
 
 
 @pytest.fixture
-async def floor(site: Site) -> AsyncIterator[Floor]:
-    """A place for workers."""
+async def workers(system: System) -> AsyncIterator[Workers]:
+    """Workers that end with their test."""
     async with contextlib.AsyncExitStack() as opened:
-        yield Floor(site, opened)
+        yield Workers(system, opened)

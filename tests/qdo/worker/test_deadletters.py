@@ -10,30 +10,28 @@ import pytest
 
 from qdo.partitions import Queue
 from queuey.client import (
-    AsyncClient,
     Message,
     Outgoing,
-    RetryPolicy,
     ServiceUnavailable,
     TooLarge,
     deadletters,
 )
 from queuey.client.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
-from tests.qdo.consumer.conftest import Site
-from tests.qdo.worker.door import Door, refused
+from tests.qdo.consumer.conftest import System
+from tests.qdo.consumer.controlled_transport import refused
 
 CAUSE = Cause(attempts=3, error="acme.errors.Late", text="too late", at=1_795_145_194.25)
 
 
-async def stored(site: Site, queue: Queue, *messages: Outgoing | str) -> list[Message]:
+async def stored(system: System, queue: Queue, *messages: Outgoing | str) -> list[Message]:
     """Stores messages and reads them as a worker would."""
-    receipts = await site.client.send_many(queue.name, messages)
-    return await site.client.get(queue.name, receipts)
+    receipts = await system.client.send_many(queue.name, messages)
+    return await system.client.get(queue.name, receipts)
 
 
-async def letters(site: Site, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
+async def letters(system: System, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
     """The dead letters of a queue."""
-    return [one async for one in deadletters.dead_letters(site.client, of(queue, **wanted))]
+    return [one async for one in deadletters.dead_letters(system.client, of(queue, **wanted))]
 
 
 def of(queue: Queue, **wanted: Any) -> DeadLetterFilter:  # noqa: ANN401 - a filter
@@ -41,10 +39,10 @@ def of(queue: Queue, **wanted: Any) -> DeadLetterFilter:  # noqa: ANN401 - a fil
     return DeadLetterFilter(queues=(queue.name,), **wanted)
 
 
-async def bury(site: Site, queue: Queue, *messages: Message, cause: Cause = CAUSE) -> None:
+async def bury(system: System, queue: Queue, *messages: Message, cause: Cause = CAUSE) -> None:
     """Makes messages dead letters."""
     for message in messages:
-        await deadletters.bury(site.client, queue.name, message, cause)
+        await deadletters.bury(system.client, queue.name, message, cause)
 
 
 WHOLE = {
@@ -64,12 +62,12 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-async def test_a_message_comes_back_as_it_was(site: Site, name: str) -> None:
+async def test_a_message_comes_back_as_it_was(system: System, name: str) -> None:
     """Body, type and headers of any message survive being a dead letter and being sent back."""
-    queue = await site.queue(partitions=2)
-    (sent,) = await stored(site, queue, WHOLE[name])
-    await bury(site, queue, sent)
-    (dead_letter,) = await letters(site, queue)
+    queue = await system.queue(partitions=2)
+    (sent,) = await stored(system, queue, WHOLE[name])
+    await bury(system, queue, sent)
+    (dead_letter,) = await letters(system, queue)
     assert (dead_letter.queue, dead_letter.partition, dead_letter.id, dead_letter.cause) == (
         queue.name,
         sent.partition,
@@ -77,82 +75,82 @@ async def test_a_message_comes_back_as_it_was(site: Site, name: str) -> None:
         CAUSE,
     )
     assert (dead_letter.headers, dead_letter.content_type, dead_letter.lost) == (sent.headers, sent.content_type, 0)
-    assert await deadletters.redrive(site.client, of(queue)) == Redriven({queue.name: 1})
-    first, back = (await site.client.read(queue.name)).messages
+    assert await deadletters.redrive(system.client, of(queue)) == Redriven({queue.name: 1})
+    first, back = (await system.client.read(queue.name)).messages
     assert (first, back.partition) == (sent, sent.partition)
     assert (back.body, back.content_type, back.headers) == (sent.body, sent.content_type, sent.headers)
-    assert await letters(site, queue) == []
+    assert await letters(system, queue) == []
 
 
-async def test_a_json_value_is_kept_as_it_was_written(site: Site) -> None:
+async def test_a_json_value_is_kept_as_it_was_written(system: System) -> None:
     """Not a digit of it changes, though readers see only the value; if it is gone, its value is kept."""
-    queue = await site.queue()
+    queue = await system.queue()
     text = b'{"price": 1.50, "price2": 1e2}'
-    sent, gone = await stored(site, queue, Outgoing(json=msgspec.Raw(text)), Outgoing(json=[1, {"a": "b"}]))
-    await site.client.delete(queue.name, gone)
-    await bury(site, queue, sent, gone)
-    first, second = await letters(site, queue)
+    sent, gone = await stored(system, queue, Outgoing(json=msgspec.Raw(text)), Outgoing(json=[1, {"a": "b"}]))
+    await system.client.delete(queue.name, gone)
+    await bury(system, queue, sent, gone)
+    first, second = await letters(system, queue)
     assert (first.body, first.json) == (text.decode(), True)
     assert (second.body, second.json) == ('[1, {"a": "b"}]', True)
-    await deadletters.redrive(site.client, of(queue))
-    page = await site.client.read(queue.name)
-    assert (await site.client.get_raw(queue.name, page.messages[1])).body == text
+    await deadletters.redrive(system.client, of(queue))
+    page = await system.client.read(queue.name)
+    assert (await system.client.get_raw(queue.name, page.messages[1])).body == text
 
 
-async def test_headers_give_way_when_there_is_no_room(site: Site) -> None:
+async def test_headers_give_way_when_there_is_no_room(system: System) -> None:
     """A message whose headers fill all that the service keeps becomes a dead letter that says what it lacks."""
-    queue = await site.queue()
-    (sent,) = await stored(site, queue, Outgoing("x", headers={"h": "x" * 8190}))
-    await bury(site, queue, sent)
-    (dead_letter,) = await letters(site, queue)
+    queue = await system.queue()
+    (sent,) = await stored(system, queue, Outgoing("x", headers={"h": "x" * 8190}))
+    await bury(system, queue, sent)
+    (dead_letter,) = await letters(system, queue)
     assert (dead_letter.headers, dead_letter.lost, dead_letter.body) == ({}, 1, "x")
 
 
-async def test_the_queue_is_made_like_the_one_it_is_for(site: Site) -> None:
+async def test_the_queue_is_made_like_the_one_it_is_for(system: System) -> None:
     """It has as many partitions and the same consistency, and grows when that one did."""
-    queue = await site.queue(partitions=2, consistency="weak")
-    (one,) = await stored(site, queue, Outgoing("x", partition=2))
-    await bury(site, queue, one)
-    info = await site.client.info(f"{queue.name}.dead")
+    queue = await system.queue(partitions=2, consistency="weak")
+    (one,) = await stored(system, queue, Outgoing("x", partition=2))
+    await bury(system, queue, one)
+    info = await system.client.info(f"{queue.name}.dead")
     assert (info.partitions, info.consistency) == (2, "weak")
-    await site.client.update_queue(queue.name, partitions=5)
-    (two,) = await stored(site, queue, Outgoing("y", partition=4))
-    await bury(site, queue, two)
-    assert (await site.client.info(f"{queue.name}.dead")).partitions == 5
-    assert [dead_letter.partition for dead_letter in await letters(site, queue)] == [2, 4]
+    await system.client.update_queue(queue.name, partitions=5)
+    (two,) = await stored(system, queue, Outgoing("y", partition=4))
+    await bury(system, queue, two)
+    assert (await system.client.info(f"{queue.name}.dead")).partitions == 5
+    assert [dead_letter.partition for dead_letter in await letters(system, queue)] == [2, 4]
 
 
-async def test_a_queue_that_is_gone_leaves_its_dead_letters(site: Site) -> None:
+async def test_a_queue_that_is_gone_leaves_its_dead_letters(system: System) -> None:
     """Messages in hand when their queue is deleted can be kept, but not sent back; each is told with the reason."""
-    queue = await site.queue(partitions=3)
-    (one,) = await stored(site, queue, Outgoing("x", partition=3))
-    await site.client.delete_queue(queue.name)
-    await bury(site, queue, one)
-    redriven = await deadletters.redrive(site.client, of(queue))
+    queue = await system.queue(partitions=3)
+    (one,) = await stored(system, queue, Outgoing("x", partition=3))
+    await system.client.delete_queue(queue.name)
+    await bury(system, queue, one)
+    redriven = await deadletters.redrive(system.client, of(queue))
     assert (redriven.sent, redriven.left) == ({}, {f"queue {queue.name} is gone": 1})
-    await site.client.create_queue(queue.name, partitions=1)
-    redriven = await deadletters.redrive(site.client, of(queue))
+    await system.client.create_queue(queue.name, partitions=1)
+    redriven = await deadletters.redrive(system.client, of(queue))
     assert redriven.left == {f"queue {queue.name} has only 1 partitions": 1}
     assert [(each.partition, each.id) for each in redriven.samples] == [(one.partition, one.id)]
-    await site.client.update_queue(queue.name, partitions=3)
-    assert await deadletters.redrive(site.client, of(queue)) == Redriven({queue.name: 1})
+    await system.client.update_queue(queue.name, partitions=3)
+    assert await deadletters.redrive(system.client, of(queue)) == Redriven({queue.name: 1})
 
 
-async def test_they_live_as_long_as_is_said(site: Site) -> None:
+async def test_they_live_as_long_as_is_said(system: System) -> None:
     """A dead letter has a lifetime of its own, not that of the message."""
-    queue = await site.queue(ttl=1)
+    queue = await system.queue(ttl=1)
     one = Message("1" * 12 + "11f08000aaaaaaaaaaaa", "0", 1, "x")
-    await deadletters.bury(site.client, queue.name, one, CAUSE, ttl=3600)
-    assert len(await letters(site, queue)) == 1
+    await deadletters.bury(system.client, queue.name, one, CAUSE, ttl=3600)
+    assert len(await letters(system, queue)) == 1
 
 
-async def filled(site: Site) -> Queue:
+async def filled(system: System) -> Queue:
     """A queue with dead letters of several kinds."""
-    queue = await site.queue(partitions=2)
-    sent = await stored(site, queue, *(Outgoing(str(at), partition=1 + at % 2) for at in range(6)))
+    queue = await system.queue(partitions=2)
+    sent = await stored(system, queue, *(Outgoing(str(at), partition=1 + at % 2) for at in range(6)))
     for at, one in enumerate(sent):
         error = "acme.errors.Late" if at < 3 else "KeyError"
-        await bury(site, queue, one, cause=Cause(attempts=1, error=error, at=1000.0 + at))
+        await bury(system, queue, one, cause=Cause(attempts=1, error=error, at=1000.0 + at))
     return queue
 
 
@@ -173,113 +171,116 @@ async def filled(site: Site) -> Queue:
     ],
     ids=str,
 )
-async def test_filters_choose(site: Site, wanted: dict[str, Any], expected: str) -> None:
+async def test_filters_choose(system: System, wanted: dict[str, Any], expected: str) -> None:
     """Listing and redriving mean the same letters; what is not meant stays, and a dry run changes nothing."""
-    queue = await filled(site)
-    assert "".join(str(dead_letter.body) for dead_letter in await letters(site, queue, **wanted)) == expected
-    dry = await deadletters.redrive(site.client, of(queue, **wanted), dry_run=True)
+    queue = await filled(system)
+    assert "".join(str(dead_letter.body) for dead_letter in await letters(system, queue, **wanted)) == expected
+    dry = await deadletters.redrive(system.client, of(queue, **wanted), dry_run=True)
     assert sum(dry.sent.values()) == len(expected)
-    assert len(await letters(site, queue)) == 6
-    assert await deadletters.redrive(site.client, of(queue, **wanted)) == dry
-    assert sorted(str(dead_letter.body) for dead_letter in await letters(site, queue)) == sorted(
+    assert len(await letters(system, queue)) == 6
+    assert await deadletters.redrive(system.client, of(queue, **wanted)) == dry
+    assert sorted(str(dead_letter.body) for dead_letter in await letters(system, queue)) == sorted(
         set("012345") - set(expected)
     )
-    page = await site.client.read(queue.name)
+    page = await system.client.read(queue.name)
     assert sorted(str(message.body) for message in page.messages) == sorted("012345" + expected)
 
 
-async def test_letters_of_several_queues_may_lie_in_one(site: Site) -> None:
+async def test_letters_of_several_queues_may_lie_in_one(system: System) -> None:
     """Where the settings name one place for all, each queue's letters are told apart."""
-    one, other, crypt = await site.queue(), await site.queue(partitions=2), await site.queue(partitions=2)
+    one, other, crypt = await system.queue(), await system.queue(partitions=2), await system.queue(partitions=2)
     for queue in (one, other):
-        (message,) = await stored(site, queue, Outgoing(queue.name, partition=1))
-        await deadletters.bury(site.client, queue.name, message, CAUSE, dead_queue=crypt.name)
-    assert [dead_letter.body for dead_letter in await letters(site, other, dead_queue=crypt.name)] == [other.name]
-    await site.client.send(crypt.name, "no dead letter")
-    redriven = await deadletters.redrive(site.client, of(other, dead_queue=crypt.name))
+        (message,) = await stored(system, queue, Outgoing(queue.name, partition=1))
+        await deadletters.bury(system.client, queue.name, message, CAUSE, dead_queue=crypt.name)
+    assert [dead_letter.body for dead_letter in await letters(system, other, dead_queue=crypt.name)] == [other.name]
+    await system.client.send(crypt.name, "no dead letter")
+    redriven = await deadletters.redrive(system.client, of(other, dead_queue=crypt.name))
     assert redriven == Redriven({other.name: 1})
-    left = [message.body for message in (await site.client.read(crypt.name)).messages]
+    left = [message.body for message in (await system.client.read(crypt.name)).messages]
     assert sorted(left) == sorted([one.name, "no dead letter"])
 
 
-async def test_many_are_sent_back_in_order(site: Site) -> None:
+async def test_many_are_sent_back_in_order(system: System) -> None:
     """More than fit into one page or one call keep the order in which they were sent first."""
-    queue = await site.queue()
-    sent = await stored(site, queue, *map(str, range(450)))
-    await bury(site, queue, *sent)
-    await site.client.purge_queue(queue.name)
-    assert await deadletters.redrive(site.client, of(queue), ttl=60) == Redriven({queue.name: 450})
-    back = [message.body async for message in site.client.read_all(queue.name, limit=1000)]
+    queue = await system.queue()
+    sent = await stored(system, queue, *map(str, range(450)))
+    await bury(system, queue, *sent)
+    await system.client.purge_queue(queue.name)
+    assert await deadletters.redrive(system.client, of(queue), ttl=60) == Redriven({queue.name: 450})
+    back = [message.body async for message in system.client.read_all(queue.name, limit=1000)]
     assert back == [str(at) for at in range(450)]
 
 
-async def test_what_was_not_sent_stays(site: Site) -> None:
+async def test_what_was_not_sent_stays(system: System) -> None:
     """If sending or removing fails the letters stay, and sending them again may bring one twice but loses none."""
-    queue = await site.queue()
-    await bury(site, queue, *await stored(site, queue, "1", "2"))
-    door = Door()
-    once = RetryPolicy(rounds=1)
-    async with AsyncClient(site.profile.url, key=site.profile.key, transport=door, retry=once) as client:
-        door.answer = refused("POST")
-        with pytest.raises(ServiceUnavailable) as failed:
-            await deadletters.redrive(client, of(queue))
-        assert "at least 0 dead letters" in "".join(failed.value.__notes__)
-        assert len(await letters(site, queue)) == 2
-        door.answer = refused("DELETE")
-        with pytest.raises(ServiceUnavailable):
-            await deadletters.redrive(client, of(queue))
-    assert len(await letters(site, queue)) == 2
-    assert await deadletters.redrive(site.client, of(queue)) == Redriven({queue.name: 2})
-    assert [message.body for message in (await site.client.read(queue.name)).messages] == ["1", "2", "1", "2", "1", "2"]
+    queue = await system.queue()
+    await bury(system, queue, *await stored(system, queue, "1", "2"))
+    client = system.connect()
+    system.transport.answer = refused("POST")
+    with pytest.raises(ServiceUnavailable) as failed:
+        await deadletters.redrive(client, of(queue))
+    assert "at least 0 dead letters" in "".join(failed.value.__notes__)
+    assert len(await letters(system, queue)) == 2
+    system.transport.answer = refused("DELETE")
+    with pytest.raises(ServiceUnavailable):
+        await deadletters.redrive(client, of(queue))
+    assert len(await letters(system, queue)) == 2
+    assert await deadletters.redrive(system.client, of(queue)) == Redriven({queue.name: 2})
+    assert [message.body for message in (await system.client.read(queue.name)).messages] == [
+        "1",
+        "2",
+        "1",
+        "2",
+        "1",
+        "2",
+    ]
 
 
-async def test_what_the_service_will_never_take_is_an_error(site: Site) -> None:
+async def test_what_the_service_will_never_take_is_an_error(system: System) -> None:
     """A refusal that has nothing to do with headers is not hidden behind attempts without them."""
-    queue = await site.queue()
-    (one,) = await stored(site, queue, "x")
-    door = Door()
+    queue = await system.queue()
+    (one,) = await stored(system, queue, "x")
+    client = system.connect()
 
     def too_large(request: httpx2.Request) -> httpx2.Response | None:
         if request.method != "PUT":
             return None
         return httpx2.Response(413, json={"status": "error", "error_msg": {"body": "Longer than maximum length"}})
 
-    door.answer = too_large
-    async with AsyncClient(site.profile.url, key=site.profile.key, transport=door) as client:
-        with pytest.raises(TooLarge):
-            await deadletters.bury(client, queue.name, one, CAUSE)
-    assert door.methods == ["PUT"] * 3
+    system.transport.answer = too_large
+    with pytest.raises(TooLarge):
+        await deadletters.bury(client, queue.name, one, CAUSE)
+    assert system.transport.methods == ["PUT"] * 3
 
 
-async def test_a_queue_without_dead_letters_has_none(site: Site) -> None:
+async def test_a_queue_without_dead_letters_has_none(system: System) -> None:
     """There is no queue for them as long as none has died, and nothing to be sent back."""
-    queue = await site.queue()
-    assert await deadletters.dead_queues(site.client, of(queue)) == []
-    assert await letters(site, queue) == []
-    assert await deadletters.redrive(site.client, of(queue)) == Redriven()
+    queue = await system.queue()
+    assert await deadletters.dead_queues(system.client, of(queue)) == []
+    assert await letters(system, queue) == []
+    assert await deadletters.redrive(system.client, of(queue)) == Redriven()
 
 
-async def test_patterns_mean_queues_by_name(site: Site) -> None:
+async def test_patterns_mean_queues_by_name(system: System) -> None:
     """A pattern means all queues that it matches, and not the queues of their dead letters."""
-    one, other = await site.queue(), await site.queue()
+    one, other = await system.queue(), await system.queue()
     for queue in (one, other):
-        await bury(site, queue, *await stored(site, queue, "x"))
+        await bury(system, queue, *await stored(system, queue, "x"))
     wanted = DeadLetterFilter(patterns=(f"{one.name}*",))
-    assert await deadletters.dead_queues(site.client, wanted) == [f"{one.name}.dead"]
-    assert (await deadletters.redrive(site.client, wanted, dry_run=True)).sent == {one.name: 1}
+    assert await deadletters.dead_queues(system.client, wanted) == [f"{one.name}.dead"]
+    assert (await deadletters.redrive(system.client, wanted, dry_run=True)).sent == {one.name: 1}
 
 
-async def test_a_key_that_opens_queues_of_dead_letters_only(site: Site) -> None:
+async def test_a_key_that_opens_queues_of_dead_letters_only(system: System) -> None:
     """Who may not see the queue itself finds what lies in the usual place."""
-    queue = await site.queue()
-    await bury(site, queue, *await stored(site, queue, "x"))
-    door = Door()
+    queue = await system.queue()
+    await bury(system, queue, *await stored(system, queue, "x"))
+    client = system.connect()
 
     def forbidding(request: httpx2.Request) -> httpx2.Response | None:
         if f"/{queue.name}.dead" in request.url.path:
             return None
         return httpx2.Response(403, json={"status": "error", "error_msg": {"Forbidden": "not with this key"}})
 
-    door.answer = forbidding
-    async with AsyncClient(site.profile.url, key=site.profile.key, transport=door) as client:
-        assert await deadletters.dead_queues(client, of(queue)) == [f"{queue.name}.dead"]
+    system.transport.answer = forbidding
+    assert await deadletters.dead_queues(client, of(queue)) == [f"{queue.name}.dead"]

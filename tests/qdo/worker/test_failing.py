@@ -14,59 +14,59 @@ from qdo.worker.failure import Delivery, Failure
 from qdo.worker.middleware import Middleware
 from qdo.worker.settings import Retry
 from qdo.worker.worker import Worker
-from queuey.client import AsyncClient, Message, QueueNotFound, RetryPolicy
+from queuey.client import Message, QueueNotFound
 from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters
-from tests.qdo.worker.conftest import Floor, place, quick, until
-from tests.qdo.worker.door import Door, refused
+from tests.qdo.consumer.controlled_transport import refused
+from tests.qdo.worker.conftest import Workers, partition_of, quick, until
 
 
-async def letters(floor: Floor, queue: Queue, dead_queue: str | None = None) -> list[DeadLetter]:
+async def letters(workers: Workers, queue: Queue, dead_queue: str | None = None) -> list[DeadLetter]:
     """The dead letters of a queue."""
     wanted = DeadLetterFilter(queues=(queue.name,), dead_queue=dead_queue)
-    return [one async for one in dead_letters(floor.site.client, wanted)]
+    return [one async for one in dead_letters(workers.system.client, wanted)]
 
 
 class Picky:
     """Fails on some messages.
 
     Args:
-        floor: Where every attempt is written down.
+        workers: Where every attempt is written down.
         bad: Bodies to fail on.
         times: How often each; None: always.
     """
 
-    def __init__(self, floor: Floor, *bad: str, times: int | None = None) -> None:
-        self.floor = floor
+    def __init__(self, workers: Workers, *bad: str, times: int | None = None) -> None:
+        self.workers = workers
         self.bad = bad
         self.left: dict[str, int | None] = dict.fromkeys(bad, times)
 
     def __call__(self, message: Message, context: object) -> None:
         """Handles a message, or fails."""
-        self.floor.seen.append(message.body)
+        self.workers.seen.append(message.body)
         left = self.left.get(message.body, 0)
         if left is None or left > 0:
             self.left[message.body] = None if left is None else left - 1
             raise ValueError(f"cannot handle {message.body}")
 
 
-async def test_a_failure_that_passes_costs_nothing_but_time(floor: Floor) -> None:
+async def test_a_failure_that_passes_costs_nothing_but_time(workers: Workers) -> None:
     """The message is tried again before any behind it, then the partition goes on as if nothing had been."""
-    queue = await floor.site.queue()
-    ids = await floor.site.send(queue, 4)
-    await floor.serve_until(await floor.worker(Picky(floor, "1:2", times=2), queue), 6)
-    assert floor.seen == ["1:1", "1:2", "1:2", "1:2", "1:3", "1:4"]
-    assert (await floor.offsets())[1] == ids[3]
-    assert await letters(floor, queue) == []
+    queue = await workers.system.queue()
+    ids = await workers.system.send(queue, 4)
+    await workers.serve_until(await workers.make(Picky(workers, "1:2", times=2), queue), 6)
+    assert workers.seen == ["1:1", "1:2", "1:2", "1:2", "1:3", "1:4"]
+    assert (await workers.offsets())[1] == ids[3]
+    assert await letters(workers, queue) == []
 
 
-async def test_at_last_a_message_becomes_a_dead_letter(floor: Floor) -> None:
+async def test_at_last_a_message_becomes_a_dead_letter(workers: Workers) -> None:
     """After its attempts it lies in the queue beside, with the reason, and the partition goes on behind it."""
-    queue = await floor.site.queue(partitions=3)
-    ids = await floor.site.send(queue, 3, 2)
-    await floor.serve_until(await floor.worker(Picky(floor, "2:2"), queue), 5)
-    assert floor.seen == ["2:1", "2:2", "2:2", "2:2", "2:3"]
-    assert (await floor.offsets())[2] == ids[2]
-    (dead_letter,) = await letters(floor, queue)
+    queue = await workers.system.queue(partitions=3)
+    ids = await workers.system.send(queue, 3, 2)
+    await workers.serve_until(await workers.make(Picky(workers, "2:2"), queue), 5)
+    assert workers.seen == ["2:1", "2:2", "2:2", "2:2", "2:3"]
+    assert (await workers.offsets())[2] == ids[2]
+    (dead_letter,) = await letters(workers, queue)
     assert (dead_letter.queue, dead_letter.partition, dead_letter.id, dead_letter.body) == (
         queue.name,
         2,
@@ -75,69 +75,47 @@ async def test_at_last_a_message_becomes_a_dead_letter(floor: Floor) -> None:
     )
     assert (dead_letter.cause.attempts, dead_letter.cause.error) == (3, "ValueError")
     assert dead_letter.cause.text == "cannot handle 2:2"
-    info = await floor.site.client.info(f"{queue.name}.dead")
+    info = await workers.system.client.info(f"{queue.name}.dead")
     assert info.partitions == 3
-    assert [one.body for one in await floor.site.client.get(queue.name, (2, ids[1]))] == ["2:2"]
+    assert [one.body for one in await workers.system.client.get(queue.name, (2, ids[1]))] == ["2:2"]
 
 
-async def test_other_partitions_go_on_while_one_waits(floor: Floor) -> None:
+async def test_other_partitions_go_on_while_one_waits(workers: Workers) -> None:
     """A message that waits for its next attempt holds up its own partition only."""
-    queue = await floor.site.queue(partitions=2)
-    await floor.site.send(queue, 2, 1)
-    await floor.site.send(queue, 3, 2)
+    queue = await workers.system.queue(partitions=2)
+    await workers.system.send(queue, 2, 1)
+    await workers.system.send(queue, 3, 2)
     settings = quick(retry=Retry(attempts=0, base=3600, cap=3600), threads=1)
-    await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue, settings=settings), 4)
-    assert [body for body in floor.seen if body[0] == "2"] == ["2:1", "2:2", "2:3"]
-    assert [body for body in floor.seen if body[0] == "1"] == ["1:1"]
-    assert (await floor.offsets()).get(1) is None
+    await workers.serve_until(await workers.make(Picky(workers, "1:1"), queue, settings=settings), 4)
+    assert [body for body in workers.seen if body[0] == "2"] == ["2:1", "2:2", "2:3"]
+    assert [body for body in workers.seen if body[0] == "1"] == ["1:1"]
+    assert (await workers.offsets()).get(1) is None
 
 
-async def test_other_keys_go_on_while_one_waits(floor: Floor) -> None:
-    """With a key, only the messages with the same one wait."""
-    queue = await floor.site.queue()
-    for key in "aabb":
-        await floor.site.client.send(queue.name, key, headers={"key": key})
-    settings = quick(retry=Retry(attempts=0, base=3600, cap=3600), by="header:key")
-    await floor.serve_until(await floor.worker(Picky(floor, "a"), queue, settings=settings), 3)
-    assert sorted(floor.seen) == ["a", "b", "b"]
-    assert (await floor.offsets()).get(1) is None
-
-
-async def test_a_failed_message_can_be_skipped(floor: Floor) -> None:
-    """It is logged, nothing is stored, and the partition goes on."""
-    queue = await floor.site.queue()
-    ids = await floor.site.send(queue, 3)
-    worker = await floor.worker(Picky(floor, "1:2"), queue, settings=quick(on_failure="skip"))
-    await floor.serve_until(worker, 5)
-    assert (await floor.offsets())[1] == ids[2]
-    assert await letters(floor, queue) == []
-
-
-async def test_a_failed_message_can_stop_the_worker(floor: Floor) -> None:
+async def test_a_failed_message_can_stop_the_worker(workers: Workers) -> None:
     """The worker says so by its code, and the message is not marked: its successor gets it."""
-    queue = await floor.site.queue()
-    ids = await floor.site.send(queue, 3)
-    worker = await floor.worker(Picky(floor, "1:2"), queue, settings=quick(on_failure="stop"))
-    assert await floor.start(worker) == exit_codes.MESSAGE_FAILED
-    assert floor.seen == ["1:1", "1:2", "1:2", "1:2"]
-    assert (await floor.offsets())[1] == ids[0]
+    queue = await workers.system.queue()
+    ids = await workers.system.send(queue, 3)
+    worker = await workers.make(Picky(workers, "1:2"), queue, settings=quick(on_failure="stop"))
+    assert await workers.start(worker) == exit_codes.MESSAGE_FAILED
+    assert workers.seen == ["1:1", "1:2", "1:2", "1:2"]
+    assert (await workers.offsets())[1] == ids[0]
 
 
-async def test_a_message_can_be_tried_for_ever(floor: Floor) -> None:
+async def test_a_message_can_be_tried_for_ever(workers: Workers) -> None:
     """Beyond its attempts it is tried again and again, and nothing behind it is handled."""
-    queue = await floor.site.queue()
-    await floor.site.send(queue, 2)
-    worker = await floor.worker(Picky(floor, "1:1"), queue, settings=quick(on_failure="retry"))
-    await floor.serve_until(worker, 20)
-    assert set(floor.seen) == {"1:1"}
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 2)
+    worker = await workers.make(Picky(workers, "1:1"), queue, settings=quick(on_failure="retry"))
+    await workers.serve_until(worker, 20)
+    assert set(workers.seen) == {"1:1"}
 
 
 @pytest.mark.parametrize("broken", ["503", "connection", "forbidden"])
-async def test_a_dead_letter_is_stored_before_the_offset_moves(floor: Floor, broken: str) -> None:
+async def test_a_dead_letter_is_stored_before_the_offset_moves(workers: Workers, broken: str) -> None:
     """While the service refuses it the partition stands still; when it takes it the partition goes on."""
-    queue = await floor.site.queue()
-    ids = await floor.site.send(queue, 2)
-    door = Door()
+    queue = await workers.system.queue()
+    ids = await workers.system.send(queue, 2)
 
     def lost(request: httpx2.Request) -> httpx2.Response | None:
         if request.method == "PUT":
@@ -147,114 +125,109 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(floor: Floor, bro
     def forbidden(request: httpx2.Request) -> httpx2.Response | None:
         return refused("PUT", 403)(request) or (refused("POST", 403)(request) if ".dead" in str(request.url) else None)
 
-    door.answer = {"503": refused("PUT"), "connection": lost, "forbidden": forbidden}[broken]
-    profile, once = floor.site.profile, RetryPolicy(rounds=1)
-    async with AsyncClient(profile.url, key=profile.key, transport=door, retry=once) as client:
-        worker = await floor.worker(Picky(floor, "1:1"), queue, client=client)
-        task = floor.start(worker)
-        await until(lambda: door.methods.count("PUT") >= 2)
-        assert floor.seen == ["1:1"] * 3
-        assert (await floor.offsets()).get(1) is None
-        door.answer = None
-        await until(lambda: len(floor.seen) == 4)
-        await floor.recorded(ids[1])
-        worker.stop()
-        assert await task == exit_codes.ENDED
-    assert [one.body for one in await letters(floor, queue)] == ["1:1"]
+    workers.system.transport.answer = {"503": refused("PUT"), "connection": lost, "forbidden": forbidden}[broken]
+    worker = await workers.make(Picky(workers, "1:1"), queue)
+    task = workers.start(worker)
+    await until(lambda: workers.system.transport.methods.count("PUT") >= 2)
+    assert workers.seen == ["1:1"] * 3
+    assert (await workers.offsets()).get(1) is None
+    workers.system.transport.answer = None
+    await until(lambda: len(workers.seen) == 4)
+    await workers.recorded(ids[1])
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert [one.body for one in await letters(workers, queue)] == ["1:1"]
 
 
-async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(floor: Floor) -> None:
+async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(workers: Workers) -> None:
     """It does not wait for a service that is away; the message is not marked, so a successor tries it again."""
-    queue = await floor.site.queue()
-    await floor.site.send(queue, 1)
-    door = Door()
-    door.answer = refused("PUT")
-    profile, once = floor.site.profile, RetryPolicy(rounds=1)
-    async with AsyncClient(profile.url, key=profile.key, transport=door, retry=once) as client:
-        worker = await floor.worker(Picky(floor, "1:1"), queue, client=client)
-        task = floor.start(worker)
-        await until(lambda: "PUT" in door.methods)
-        worker.stop()
-        assert await task == exit_codes.ENDED
-    assert (await floor.offsets()).get(1) is None
-    await floor.serve_until(await floor.worker(floor.note, queue), 4)
-    assert floor.seen == ["1:1"] * 4
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 1)
+    workers.system.transport.answer = refused("PUT")
+    worker = await workers.make(Picky(workers, "1:1"), queue)
+    task = workers.start(worker)
+    await until(lambda: "PUT" in workers.system.transport.methods)
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert (await workers.offsets()).get(1) is None
+    await workers.serve_until(await workers.make(workers.note, queue), 4)
+    assert workers.seen == ["1:1"] * 4
 
 
-async def test_a_message_that_dies_twice_is_one_dead_letter(floor: Floor) -> None:
+async def test_a_message_that_dies_twice_is_one_dead_letter(workers: Workers) -> None:
     """Its place is the message's own, so another group, or a successor after a crash, writes over it."""
-    queue = await floor.site.queue()
-    await floor.site.send(queue, 1)
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 1)
     for group, count in (("one", 3), ("other", 6)):
-        worker = await floor.worker(Picky(floor, "1:1"), queue, group=group)
-        task = floor.start(worker)
-        await until(lambda: len(floor.seen) == count)  # noqa: B023 - awaited in the same round
+        worker = await workers.make(Picky(workers, "1:1"), queue, group=group)
+        task = workers.start(worker)
+        await until(lambda: len(workers.seen) == count)  # noqa: B023 - awaited in the same round
         worker.stop()
         await task
-        assert (await floor.offsets(group))[1] is not None
-    assert len(await letters(floor, queue)) == 1
+        assert (await workers.offsets(group))[1] is not None
+    assert len(await letters(workers, queue)) == 1
 
 
-async def test_dead_letters_do_not_die_again(floor: Floor) -> None:
+async def test_dead_letters_do_not_die_again(workers: Workers) -> None:
     """What comes from a queue of dead letters stays there when it fails, and no further queue appears."""
-    queue = await floor.site.queue()
-    await floor.site.send(queue, 1)
-    await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue, settings=quick()), 3)
-    dead = floor.site.named(f"{queue.name}.dead")
-    await floor.serve_until(await floor.worker(Picky(floor, "1:1"), dead, group="second"), 6)
-    assert len(await letters(floor, queue)) == 1
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 1)
+    await workers.serve_until(await workers.make(Picky(workers, "1:1"), queue, settings=quick()), 3)
+    dead = workers.system.named(f"{queue.name}.dead")
+    await workers.serve_until(await workers.make(Picky(workers, "1:1"), dead, group="second"), 6)
+    assert len(await letters(workers, queue)) == 1
     with pytest.raises(QueueNotFound):
-        await floor.site.client.info(f"{dead.name}.dead")
-    worker = await floor.worker(Picky(floor, "1:1"), dead, group="third", settings=quick(bury_dead=True))
-    await floor.serve_until(worker, 9)
-    (dead_letter,) = await letters(floor, dead)
+        await workers.system.client.info(f"{dead.name}.dead")
+    worker = await workers.make(Picky(workers, "1:1"), dead, group="third", settings=quick(bury_dead=True))
+    await workers.serve_until(worker, 9)
+    (dead_letter,) = await letters(workers, dead)
     assert dead_letter.headers["queuey-dead-queue"] == queue.name
 
 
-async def test_an_error_that_never_passes_is_not_tried_again(floor: Floor) -> None:
+async def test_an_error_that_never_passes_is_not_tried_again(workers: Workers) -> None:
     """One attempt is enough for what another would not change."""
-    queue = await floor.site.queue()
-    await floor.site.send(queue, 2)
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 2)
     settings = quick(retry=Retry(attempts=5, base=0, cap=0, never=("ValueError",)))
-    await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue, settings=settings), 2)
-    assert floor.seen == ["1:1", "1:2"]
-    (dead_letter,) = await letters(floor, queue)
+    await workers.serve_until(await workers.make(Picky(workers, "1:1"), queue, settings=settings), 2)
+    assert workers.seen == ["1:1", "1:2"]
+    (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.attempts == 1
 
 
-async def test_an_async_handler_has_a_time_limit(floor: Floor) -> None:
+async def test_an_async_handler_has_a_time_limit(workers: Workers) -> None:
     """It is cancelled, which is a failed attempt; a timeout of its own is one too, but not that one."""
-    queue = await floor.site.queue()
-    await floor.site.send(queue, 3)
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 3)
 
     async def handle(message: Message, context: object) -> None:
-        floor.note(message, context)
+        workers.note(message, context)
         if message.body == "1:1":
             await asyncio.Event().wait()
         if message.body == "1:2":
             raise TimeoutError("of its own")
 
     settings = quick(time_limit=0.05, retry=Retry(attempts=1))
-    await floor.serve_until(await floor.worker(handle, queue, settings=settings), 3)
-    found = await letters(floor, queue)
+    await workers.serve_until(await workers.make(handle, queue, settings=settings), 3)
+    found = await letters(workers, queue)
     assert [dead_letter.cause.error for dead_letter in found] == ["qdo.errors.TimeLimit", "TimeoutError"]
 
 
-async def test_a_handler_that_cancels_itself_has_failed(floor: Floor) -> None:
+async def test_a_handler_that_cancels_itself_has_failed(workers: Workers) -> None:
     """Only the worker's own cancellation ends a run; the handler's is an error like any other."""
-    queue = await floor.site.queue()
-    await floor.site.send(queue, 2)
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 2)
 
     async def handle(message: Message, context: object) -> None:
-        floor.note(message, context)
+        workers.note(message, context)
         if message.body == "1:1":
             inner = asyncio.ensure_future(asyncio.sleep(3600))
             inner.cancel()
             await inner
 
-    await floor.serve_until(await floor.worker(handle, queue), 4)
-    assert floor.seen == ["1:1"] * 3 + ["1:2"]
-    (dead_letter,) = await letters(floor, queue)
+    await workers.serve_until(await workers.make(handle, queue), 4)
+    assert workers.seen == ["1:1"] * 3 + ["1:2"]
+    (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "asyncio.exceptions.CancelledError"
 
 
@@ -301,21 +274,21 @@ class Told(Middleware):
 
 @pytest.mark.parametrize("broken", [False, True], ids=["sound", "broken"])
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_hooks_are_told_and_cannot_lose_a_message(floor: Floor, kind: str, broken: bool) -> None:  # noqa: FBT001 - drawn
+async def test_hooks_are_told_and_cannot_lose_a_message(workers: Workers, kind: str, broken: bool) -> None:  # noqa: FBT001 - drawn
     """Each is called where it should; when all of them raise, everything is handled all the same."""
-    queue = await floor.site.queue()
-    ids = await floor.site.send(queue, 2)
+    queue = await workers.system.queue()
+    ids = await workers.system.send(queue, 2)
     told = Told(broken=broken)
-    picky = Picky(floor, "1:1")
+    picky = Picky(workers, "1:1")
 
     async def handle(message: Message, context: object) -> None:
         picky(message, context)
 
     settings = quick(retry=Retry(attempts=2, base=0, cap=0))
-    worker = await floor.worker(
+    worker = await workers.make(
         picky if kind == "plain" else handle, queue, middleware=[told, Told(broken=broken)], settings=settings
     )
-    await floor.serve_until(worker, 3)
+    await workers.serve_until(worker, 3)
     assert told.calls == [
         "started",
         "before 1:1 1",
@@ -328,16 +301,16 @@ async def test_hooks_are_told_and_cannot_lose_a_message(floor: Floor, kind: str,
         "after 1:2 1",
         "stopped",
     ]
-    assert (await floor.offsets())[1] == ids[1]
-    assert len(await letters(floor, queue)) == 1
+    assert (await workers.offsets())[1] == ids[1]
+    assert len(await letters(workers, queue)) == 1
 
 
-async def test_failures_are_logged_with_their_place(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failures_are_logged_with_their_place(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever reads the log learns queue, partition, message, attempt and error, as fields and as text."""
-    queue = await floor.site.queue()
-    ids = await floor.site.send(queue, 1)
+    queue = await workers.system.queue()
+    ids = await workers.system.send(queue, 1)
     with caplog.at_level(logging.WARNING, "qdo.worker"):
-        await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue), 3)
+        await workers.serve_until(await workers.make(Picky(workers, "1:1"), queue), 3)
     records = [record for record in caplog.records if record.name == "qdo.worker"]
     levels = [(record.levelname, vars(record)["attempt"]) for record in records]
     assert levels == [("WARNING", 1), ("WARNING", 2), ("ERROR", 3)]
@@ -350,25 +323,27 @@ async def test_failures_are_logged_with_their_place(floor: Floor, caplog: pytest
     assert ["in __call__" in text for text in shown] == [True, False, True]
 
 
-async def test_an_offset_that_is_refused_takes_no_other_with_it(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_offset_that_is_refused_takes_no_other_with_it(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
     """A handler moves its partition back: its offset is dropped, with an error that names it; others are recorded."""
-    queue = await floor.site.queue(partitions=2)
+    queue = await workers.system.queue(partitions=2)
     moved = asyncio.Event()
-    await floor.site.client.send(queue.name, "back", partition=1)
-    receipt = await floor.site.client.send(queue.name, "other", partition=2)
+    await workers.system.client.send(queue.name, "back", partition=1)
+    receipt = await workers.system.client.send(queue.name, "other", partition=2)
 
     async def handle(message: Message, _: object) -> None:
         if message.body == "back":
-            worker.consumer.pause([place(queue)])
-            await worker.consumer.seek(place(queue), "earliest")
+            worker.consumer.pause([partition_of(queue)])
+            await worker.consumer.seek(partition_of(queue), "earliest")
             moved.set()
         await moved.wait()
 
-    worker = await floor.worker(handle, queue, settings=quick(commit_messages=100, commit_seconds=1.0))
-    task = floor.start(worker)
-    await floor.recorded(receipt.id, 2)
+    worker = await workers.make(handle, queue, settings=quick(commit_messages=100, commit_seconds=1.0))
+    task = workers.start(worker)
+    await workers.recorded(receipt.id, 2)
     (error,) = [record.message for record in caplog.records if "offsets were not committed" in record.message]
-    assert str(place(queue)) in error
+    assert str(partition_of(queue)) in error
     assert "was not returned by poll" in error
     worker.stop()
     assert await task == exit_codes.ENDED

@@ -13,26 +13,26 @@ from qdo.worker import exit_codes
 from qdo.worker.failure import StopWorker
 from qdo.worker.settings import Retry
 from queuey.client import Message, Outgoing
-from tests.qdo.worker.conftest import Floor, place, quick, until
+from tests.qdo.worker.conftest import Workers, partition_of, quick, until
 
 SOON = Retry(attempts=5, base=2.0, cap=2.0)
 NEVER = Retry(attempts=5, base=31_536_000.0, cap=31_536_000.0)
 
 
-async def send(floor: Floor, queue: Queue, partition: int = 1) -> str:
+async def send(workers: Workers, queue: Queue, partition: int = 1) -> str:
     """Stores one that fails, three with other keys and one behind it with its key; gives the last one's id."""
     keys = ("bad", "b", "c", "d", "bad")
     outgoing = [
         Outgoing(f"{partition}:{key}{at}", headers={"key": key}, partition=partition) for at, key in enumerate(keys)
     ]
-    return (await floor.site.client.send_many(queue.name, outgoing))[-1].id
+    return (await workers.system.client.send_many(queue.name, outgoing))[-1].id
 
 
 class FailsOnce:
     """Fails on the first attempt at some messages; notes what it handles."""
 
-    def __init__(self, floor: Floor, *bad: str) -> None:
-        self._floor = floor
+    def __init__(self, workers: Workers, *bad: str) -> None:
+        self._workers = workers
         self._bad = set(bad)
         self.failed: list[str] = []
 
@@ -42,85 +42,85 @@ class FailsOnce:
             self._bad.discard(message.body)
             self.failed.append(message.body)
             raise ValueError
-        self._floor.note(message, context)
+        self._workers.note(message, context)
 
 
-async def test_a_stop_waits_for_the_next_attempt(floor: Floor) -> None:
+async def test_a_stop_waits_for_the_next_attempt(workers: Workers) -> None:
     """What was done behind it can be recorded only then; what would be repeated by nobody does not begin."""
-    queue = await floor.site.queue()
-    first = await send(floor, queue)
-    handle = FailsOnce(floor, "1:bad0")
-    worker = await floor.worker(handle, queue, settings=quick(by="header:key", retry=SOON))
-    assert await floor.serve_until(worker, 3) == exit_codes.ENDED
+    queue = await workers.system.queue()
+    first = await send(workers, queue)
+    handle = FailsOnce(workers, "1:bad0")
+    worker = await workers.make(handle, queue, settings=quick(by="header:key", retry=SOON))
+    assert await workers.serve_until(worker, 3) == exit_codes.ENDED
     assert handle.failed == ["1:bad0"]
-    assert sorted(floor.seen)[:4] == ["1:b1", "1:bad0", "1:c2", "1:d3"]
-    again = await floor.worker(handle, queue, settings=quick(by="header:key"))
-    floor.start(again)
-    await floor.recorded(first)
-    assert max(Counter(floor.seen).values()) == 1
+    assert sorted(workers.seen)[:4] == ["1:b1", "1:bad0", "1:c2", "1:d3"]
+    again = await workers.make(handle, queue, settings=quick(by="header:key"))
+    workers.start(again)
+    await workers.recorded(first)
+    assert max(Counter(workers.seen).values()) == 1
 
 
 @pytest.mark.parametrize("end", ["signal", "StopWorker"])
 async def test_a_stop_says_that_messages_will_be_repeated(
-    floor: Floor, caplog: pytest.LogCaptureFixture, end: str
+    workers: Workers, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
     """The next attempt is too far away, or its handler ended the worker: the code and the log say so, at once."""
-    queue = await floor.site.queue()
-    await send(floor, queue)
+    queue = await workers.system.queue()
+    await send(workers, queue)
     others = asyncio.Event()
 
     async def handle(message: Message, context: object) -> None:
         if message.body == "1:bad0":
             await others.wait()
             raise StopWorker if end == "StopWorker" else ValueError
-        floor.note(message, context)
-        if len(floor.seen) == 3:
+        workers.note(message, context)
+        if len(workers.seen) == 3:
             others.set()
 
     settings = quick(by="header:key", retry=NEVER, drain=60)
-    worker = await floor.worker(handle, queue, settings=settings)
+    worker = await workers.make(handle, queue, settings=settings)
     with caplog.at_level(logging.WARNING):
-        task = floor.start(worker)
+        task = workers.start(worker)
         await until(lambda: "attempt 1 failed" in caplog.text or task.done())
         worker.stop()
         assert await asyncio.wait_for(task, 30) == exit_codes.UNFINISHED
     (said,) = [record for record in caplog.records if "some will be handled again" in record.message]
-    assert said.__dict__["partitions"] == [str(place(queue))]
-    assert await floor.offsets() == {1: None} or not await floor.offsets()
+    assert said.__dict__["partitions"] == [str(partition_of(queue))]
+    assert await workers.offsets() == {1: None} or not await workers.offsets()
 
 
-async def test_a_stop_waits_for_nothing_if_nothing_is_done_behind(floor: Floor) -> None:
+async def test_a_stop_waits_for_nothing_if_nothing_is_done_behind(workers: Workers) -> None:
     """The next owner begins with it, and nothing is repeated."""
-    queue = await floor.site.queue()
-    receipt = await floor.site.client.send(queue.name, "good")
-    await floor.site.client.send(queue.name, "bad")
+    queue = await workers.system.queue()
+    receipt = await workers.system.client.send(queue.name, "good")
+    await workers.system.client.send(queue.name, "bad")
     failed = asyncio.Event()
 
     async def handle(message: Message, context: object) -> None:
         if message.body == "bad":
             failed.set()
             raise ValueError
-        floor.note(message, context)
+        workers.note(message, context)
 
-    worker = await floor.worker(handle, queue, settings=quick(by="header:key", retry=NEVER))
-    task = floor.start(worker)
+    worker = await workers.make(handle, queue, settings=quick(by="header:key", retry=NEVER))
+    task = workers.start(worker)
     await asyncio.wait_for(failed.wait(), 30)
     worker.stop()
     assert await asyncio.wait_for(task, 20) == exit_codes.ENDED
-    assert (await floor.offsets())[1] == receipt.id
+    assert (await workers.offsets())[1] == receipt.id
 
 
-async def test_a_rebalance_repeats_nothing(floor: Floor) -> None:
+async def test_a_rebalance_repeats_nothing(workers: Workers) -> None:
     """A partition moves when the message that waits in it was tried again."""
-    queue = await floor.site.queue(partitions=2)
-    last = [await send(floor, queue, partition) for partition in (1, 2)]
-    handle = FailsOnce(floor, "1:bad0", "2:bad0")
+    queue = await workers.system.queue(partitions=2)
+    last = [await send(workers, queue, partition) for partition in (1, 2)]
+    handle = FailsOnce(workers, "1:bad0", "2:bad0")
     settings = quick(by="header:key", retry=SOON)
-    floor.start(await floor.worker(handle, queue, settings=settings))
-    await until(lambda: len(floor.seen) >= 6 and len(handle.failed) == 2)
-    second = await floor.worker(handle, queue, settings=settings)
-    floor.start(second)
+    workers.start(await workers.make(handle, queue, settings=settings))
+    await until(lambda: len(workers.seen) >= 6 and len(handle.failed) == 2)
+    second = await workers.make(handle, queue, settings=settings)
+    workers.start(second)
     await until(lambda: len(second.consumer.assignment) == 1)
     for number, identifier in enumerate(last, 1):
-        await floor.recorded(identifier, number)
-    assert max(Counter(floor.seen).values()) == 1
+        await workers.recorded(identifier, number)
+    assert max(Counter(workers.seen).values()) == 1

@@ -7,19 +7,19 @@ from prometheus_client import CollectorRegistry
 from qdo.worker import exit_codes
 from qdo.worker.settings import Retry
 from queuey.client import Message
-from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.worker.conftest import Workers, quick, until
 
 
-async def test_the_metrics_tell_what_was_done(floor: Floor) -> None:
+async def test_the_metrics_tell_what_was_done(workers: Workers) -> None:
     """Handled, failed, retried and dead messages, commits, partitions, seconds and lag all add up."""
-    queue = await floor.site.queue(partitions=2)
+    queue = await workers.system.queue(partitions=2)
     for number in (1, 2):
-        await floor.site.send(queue, 3, number)
+        await workers.system.send(queue, 3, number)
     registry = CollectorRegistry()
     failing = {"1:1": 1, "2:2": 9}
 
     def handle(message: Message, context: object) -> None:
-        floor.note(message, context)
+        workers.note(message, context)
         if failing.get(message.body, 0):
             failing[message.body] -= 1
             raise ValueError
@@ -28,8 +28,8 @@ async def test_the_metrics_tell_what_was_done(floor: Floor) -> None:
         return registry.get_sample_value(name, {"queue": queue.name, **labels})
 
     settings = quick(retry=Retry(attempts=2, base=0, cap=0), lag_seconds=0.1)
-    worker = await floor.worker(handle, queue, settings=settings, registry=registry)
-    task = floor.start(worker)
+    worker = await workers.make(handle, queue, settings=settings, registry=registry)
+    task = workers.start(worker)
     await until(lambda: value("qdo_messages_handled_total") == 5)
     await until(lambda: value("qdo_lag_messages", partition="1") == 0)
     await until(lambda: value("qdo_lag_messages", partition="2") == 0)

@@ -14,65 +14,57 @@ from typing import Any
 
 import pytest
 
-from qdo.coordination import Coordinator
 from qdo.partitions import Queue
 from qdo.worker import exit_codes
 from qdo.worker.settings import Retry
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
-from tests.qdo.contract.backends import LONG_ENOUGH, Service
-from tests.qdo.contract.conftest import backend, coordinator, open_one, service
-from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.contract.backends import LONG_ENOUGH
+from tests.qdo.worker.conftest import Workers, quick, until
 from tests.qdo.worker.test_signals import Program
 from tests.servers.served import Served
-
-__all__ = ["backend", "coordinator", "open_one", "service"]
 
 Start = Callable[..., Program]
 
 
 @pytest.fixture
-def start(running: Served, service: Service) -> Iterator[Start]:
-    """Starts workers of a group on each coordination service, with short sessions."""
+def start(running: Served, workers: Workers) -> Iterator[Start]:
+    """Starts workers of a group with short sessions."""
     with ExitStack() as started:
 
         def begin(queue: Queue, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
-            options = {"session": service.short, **options}
-            program = Program(running.profile_path, service.url, queue.name, options)
+            options = {"session": workers.system.service.short, **options}
+            program = Program(running.profile_path, workers.system.service.url, queue.name, options)
             started.callback(program.kill)
             return program
 
         yield begin
 
 
-async def dead(floor: Floor, queue: Queue) -> list[tuple[str | bytes, int]]:
+async def dead(workers: Workers, queue: Queue) -> list[tuple[str | bytes, int]]:
     """Gives the dead letters of a queue: body and attempts."""
     wanted = DeadLetterFilter(queues=(queue.name,))
-    return [(each.body, each.cause.attempts) async for each in dead_letters(floor.site.client, wanted)]
+    return [(each.body, each.cause.attempts) async for each in dead_letters(workers.system.client, wanted)]
 
 
-async def test_a_handler_that_holds_the_interpreter_keeps_its_session(
-    floor: Floor, start: Start, coordinator: Coordinator
-) -> None:
+async def test_a_handler_that_holds_the_interpreter_keeps_its_session(workers: Workers, start: Start) -> None:
     """A call into C that lets no other thread run beyond a session, in a plain function, with the default settings."""
-    queue = await floor.site.queue()
+    queue = await workers.system.queue()
     body = f"hold {1.5 * LONG_ENOUGH}"
-    receipt = await floor.site.client.send(queue.name, body)
+    receipt = await workers.system.client.send(queue.name, body)
     first = start(queue, session=LONG_ENOUGH)
     await asyncio.to_thread(first.wait_for, "begun hold")
     second = start(queue, session=LONG_ENOUGH)
     await asyncio.to_thread(first.wait_for, "done hold")
-    async with asyncio.timeout(60):
-        while {offset.id for offset in (await coordinator.offsets()).values()} != {receipt.id}:  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.01)
+    await workers.recorded(receipt.id)
     assert [*first.said("begun"), *second.said("begun")] == [body]
     assert not [line for line in first.lines if "lost" in line]
 
 
-async def test_a_message_that_crashes_its_worker_is_given_up(floor: Floor, start: Start) -> None:
+async def test_a_message_that_crashes_its_worker_is_given_up(workers: Workers, start: Start) -> None:
     """After as many workers as it may have attempts; what lies behind and beside it is handled."""
-    queue = await floor.site.queue(partitions=2)
-    await floor.site.client.send_many(
+    queue = await workers.system.queue(partitions=2)
+    await workers.system.client.send_many(
         queue.name,
         [
             *(Outgoing(body, partition=1) for body in ("before", "crash", "behind")),
@@ -80,26 +72,26 @@ async def test_a_message_that_crashes_its_worker_is_given_up(floor: Floor, start
         ],
     )
     lives: list[Program] = []
-    while not lives or not await dead(floor, queue):
+    while not lives or not await dead(workers, queue):
         lives.append(start(queue, attempts=3))
         await asyncio.to_thread(_ended_or_done, lives[-1], "done behind")
     await until(lambda: "beside11 0.2" in [done for life in lives for done in life.said("done")])
     begun = [body for life in lives for body in life.said("begun")]
     assert begun.count("crash") == 3
-    assert await dead(floor, queue) == [("crash", 3)]
+    assert await dead(workers, queue) == [("crash", 3)]
 
 
-async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(floor: Floor, start: Start) -> None:
+async def test_two_crashes_within_the_time_of_a_commit_are_both_given_up(workers: Workers, start: Start) -> None:
     """The second one leaves no worker the time to commit that the first one was given up: that goes with its note."""
-    queue = await floor.site.queue()
-    await floor.site.client.send_many(queue.name, ["one", "crash first", "two", "three", "crash second", "four"])
+    queue = await workers.system.queue()
+    await workers.system.client.send_many(queue.name, ["one", "crash first", "two", "three", "crash second", "four"])
     lives: list[Program] = []
     while not (lives and "four" in lives[-1].said("done")):
         assert len(lives) < 8, [life.said("begun") for life in lives]
         lives.append(start(queue, attempts=3, commit_seconds=60.0))
         await asyncio.to_thread(_ended_or_done, lives[-1], "done four")
     begun = Counter(body for life in lives for body in life.said("begun"))
-    assert await dead(floor, queue) == [("crash first", 3), ("crash second", 3)]
+    assert await dead(workers, queue) == [("crash first", 3), ("crash second", 3)]
     assert max(begun.values()) <= 4, begun
     assert begun["four"] == 1
 
@@ -112,11 +104,11 @@ def _ended_or_done(program: Program, text: str) -> None:
         assert program.end() == -signal.SIGSEGV
 
 
-async def test_being_handed_over_costs_no_attempt(floor: Floor, start: Start, tmp_path: Path) -> None:
+async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start, tmp_path: Path) -> None:
     """A message that was in hand at losses is handed over again and again, unfinished, and is handled in the end."""
-    queue = await floor.site.queue()
+    queue = await workers.system.queue()
     go_on = tmp_path / "go_on"
-    await floor.site.client.send(queue.name, f"wait {go_on}")
+    await workers.system.client.send(queue.name, f"wait {go_on}")
     for _ in range(2):
         killed = start(queue, attempts=4)
         await asyncio.to_thread(killed.wait_for, "begun wait")
@@ -130,21 +122,20 @@ async def test_being_handed_over_costs_no_attempt(floor: Floor, start: Start, tm
     await asyncio.to_thread(last.wait_for, "begun wait")
     go_on.touch()
     await asyncio.to_thread(last.wait_for, "done wait")
-    assert await dead(floor, queue) == []
+    assert await dead(workers, queue) == []
 
 
-async def test_a_worker_that_wakes_after_its_session_begins_nothing(
-    floor: Floor, start: Start, coordinator: Coordinator
-) -> None:
+async def test_a_worker_that_wakes_after_its_session_begins_nothing(workers: Workers, start: Start) -> None:
     """It was stopped: the message in hand comes to its end, and nothing follows before the worker knows."""
-    queue = await floor.site.queue(partitions=3)
+    queue = await workers.system.queue(partitions=3)
     for number in (1, 2, 3):
         bodies = [Outgoing(f"{number}:{at} 0.05", partition=number) for at in range(200)]
-        await floor.site.client.send_many(queue.name, bodies)
+        await workers.system.client.send_many(queue.name, bodies)
     program = start(queue, session=LONG_ENOUGH)
     for number in (1, 2, 3):
         await asyncio.to_thread(program.wait_for, f"begun {number}:")
     program.process.send_signal(signal.SIGSTOP)
+    coordinator = await workers.system.coordinator()
     async with asyncio.timeout(60):
         while await coordinator.members():  # noqa: ASYNC110 - nobody tells those outside
             await asyncio.sleep(0.05)
@@ -156,50 +147,50 @@ async def test_a_worker_that_wakes_after_its_session_begins_nothing(
     assert not [line for line in woken if line.startswith("begun")]
 
 
-async def test_a_thread_that_hangs_gives_its_partition_away(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_thread_that_hangs_gives_its_partition_away(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     """Each time is an attempt; in the end it is a dead letter, and what lies behind and beside is handled."""
-    queue = await floor.site.queue(partitions=2)
+    queue = await workers.system.queue(partitions=2)
     outgoing = [Outgoing(body, partition=1) for body in ("before", "hang", "behind")]
-    await floor.site.client.send_many(queue.name, [*outgoing, Outgoing("beside", partition=2)])
+    await workers.system.client.send_many(queue.name, [*outgoing, Outgoing("beside", partition=2)])
     release, begun = threading.Event(), []
 
     def handle(message: Message, context: object) -> None:
         begun.append(message.body)
         if message.body == "hang":
             release.wait(60)
-        floor.note(message, context)
+        workers.note(message, context)
 
     settings = quick(stalled_after=1.0, commit_seconds=0.05, threads=2, retry=Retry(attempts=3, base=0.001, cap=0.001))
-    worker = await floor.worker(handle, queue, settings=settings)
+    worker = await workers.make(handle, queue, settings=settings)
     with caplog.at_level(logging.INFO):
-        task = floor.start(worker)
+        task = workers.start(worker)
         await until(lambda: worker.metrics.oldest > 0.2)
-        await until(lambda: "behind" in floor.seen or task.done())
+        await until(lambda: "behind" in workers.seen or task.done())
         worker.stop()
         assert await task == exit_codes.ENDED
     release.set()
     assert begun.count("hang") == 3
-    assert sorted(floor.seen[:3]) == ["before", "behind", "beside"]
-    assert await dead(floor, queue) == [("hang", 3)]
+    assert sorted(workers.seen[:3]) == ["before", "behind", "beside"]
+    assert await dead(workers, queue) == [("hang", 3)]
     assert [record for record in caplog.records if "cannot be stopped" in record.message]
 
 
-async def test_an_async_handler_that_hangs_is_cancelled(floor: Floor) -> None:
+async def test_an_async_handler_that_hangs_is_cancelled(workers: Workers) -> None:
     """That is a failed attempt; the worker keeps its partitions."""
-    queue = await floor.site.queue()
-    await floor.site.client.send_many(queue.name, ["hang", "behind"])
+    queue = await workers.system.queue()
+    await workers.system.client.send_many(queue.name, ["hang", "behind"])
     begun = []
 
     async def handle(message: Message, context: object) -> None:
         begun.append(message.body)
         if message.body == "hang":
             await asyncio.Event().wait()
-        floor.note(message, context)
+        workers.note(message, context)
 
-    worker = await floor.worker(handle, queue, settings=quick(stalled_after=0.3, commit_seconds=0.05))
-    assert await floor.serve_until(worker, 1) == exit_codes.ENDED
+    worker = await workers.make(handle, queue, settings=quick(stalled_after=0.3, commit_seconds=0.05))
+    assert await workers.serve_until(worker, 1) == exit_codes.ENDED
     assert begun == ["hang"] * 3 + ["behind"]
-    assert await dead(floor, queue) == [("hang", 3)]
+    assert await dead(workers, queue) == [("hang", 3)]
 
 
 class Panic(BaseException):
@@ -210,38 +201,38 @@ RAISED = (Panic, KeyboardInterrupt, GeneratorExit, SystemExit, asyncio.Cancelled
 
 
 @pytest.mark.parametrize("kind", ["threads", "tasks"])
-async def test_whatever_a_handler_raises_is_a_failed_attempt(floor: Floor, kind: str) -> None:
+async def test_whatever_a_handler_raises_is_a_failed_attempt(workers: Workers, kind: str) -> None:
     """Also what is no ``Exception``: it ends no worker, and its message becomes a dead letter."""
-    queue = await floor.site.queue()
-    await floor.site.client.send_many(queue.name, [*(each.__name__ for each in RAISED), "behind"])
+    queue = await workers.system.queue()
+    await workers.system.client.send_many(queue.name, [*(each.__name__ for each in RAISED), "behind"])
 
     def handle(message: Message, context: object) -> None:
         for each in RAISED:
             if message.body == each.__name__:
                 raise each
-        floor.note(message, context)
+        workers.note(message, context)
 
     async def handle_async(message: Message, context: object) -> None:
         handle(message, context)
 
-    worker = await floor.worker(handle if kind == "threads" else handle_async, queue)
+    worker = await workers.make(handle if kind == "threads" else handle_async, queue)
     task = asyncio.get_running_loop().create_task(worker.serve(signals=True))
-    await until(lambda: "behind" in floor.seen or task.done())
+    await until(lambda: "behind" in workers.seen or task.done())
     worker.stop()
     assert await task == exit_codes.ENDED
-    assert sorted(await dead(floor, queue)) == sorted((each.__name__, 3) for each in RAISED)
+    assert sorted(await dead(workers, queue)) == sorted((each.__name__, 3) for each in RAISED)
 
 
-async def test_an_interrupt_ends_a_worker_that_leaves_signals_to_its_program(floor: Floor) -> None:
+async def test_an_interrupt_ends_a_worker_that_leaves_signals_to_its_program(workers: Workers) -> None:
     """Ctrl-C raises it in whatever runs in the main thread, perhaps in an async handler: it is not the message's."""
-    queue = await floor.site.queue()
-    await floor.site.client.send(queue.name, "one")
+    queue = await workers.system.queue()
+    await workers.system.client.send(queue.name, "one")
 
     async def handle(message: Message, context: object) -> None:
-        floor.note(message, context)
+        workers.note(message, context)
         raise KeyboardInterrupt
 
-    worker = await floor.worker(handle, queue)
-    assert await floor.start(worker) == exit_codes.FAILED
-    assert floor.seen == ["one"]
-    assert await dead(floor, queue) == []
+    worker = await workers.make(handle, queue)
+    assert await workers.start(worker) == exit_codes.FAILED
+    assert workers.seen == ["one"]
+    assert await dead(workers, queue) == []

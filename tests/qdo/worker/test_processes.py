@@ -21,9 +21,8 @@ from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.executors.processes import ChildProcess
 from qdo.worker.settings import Retry
 from qdo.worker.worker import Worker
-from queuey.client import Message
 from tests.qdo.worker import hands
-from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.worker.conftest import Workers, quick, until
 from tests.qdo.worker.test_failing import Told, letters
 from tests.replacing import replace
 
@@ -75,7 +74,7 @@ def sockets() -> set[str]:
 
 
 async def crew(
-    floor: Floor,
+    workers: Workers,
     queue: Queue,
     handler: Any = f"{MODULE}:obey",  # noqa: ANN401 - or its name
     *,
@@ -84,7 +83,7 @@ async def crew(
     **settings: Any,  # noqa: ANN401 - of WorkerSettings
 ) -> Worker:
     """Makes a worker with processes."""
-    return await floor.worker(
+    return await workers.make(
         handler,
         queue,
         context=f"{MODULE}:book",
@@ -94,27 +93,27 @@ async def crew(
     )
 
 
-async def serve_all(floor: Floor, worker: Worker, identifier: str) -> int:
+async def serve_all(workers: Workers, worker: Worker, identifier: str) -> int:
     """Lets a worker serve until partition 1 is recorded up to there."""
-    task = floor.start(worker)
-    await floor.recorded(identifier)
+    task = workers.start(worker)
+    await workers.recorded(identifier)
     worker.stop()
     return await task
 
 
-async def send(floor: Floor, queue: Queue, *bodies: str) -> list[str]:
+async def send(workers: Workers, queue: Queue, *bodies: str) -> list[str]:
     """Stores messages."""
-    return [receipt.id for receipt in await floor.site.client.send_many(queue.name, bodies)]
+    return [receipt.id for receipt in await workers.system.client.send_many(queue.name, bodies)]
 
 
 @pytest.mark.parametrize("name", ["obey", "obey_async"])
-async def test_children_handle_in_order_and_leave_their_contexts(floor: Floor, book: Book, name: str) -> None:
+async def test_children_handle_in_order_and_leave_their_contexts(workers: Workers, book: Book, name: str) -> None:
     """Each child is prepared, enters a context of its own and leaves it; one partition's messages keep their order."""
-    queue = await floor.site.queue(partitions=2)
+    queue = await workers.system.queue(partitions=2)
     for number in (1, 2):
-        await floor.site.send(queue, 50, number)
-    worker = await crew(floor, queue, getattr(hands, name), processes=2)
-    task = floor.start(worker)
+        await workers.system.send(queue, 50, number)
+    worker = await crew(workers, queue, getattr(hands, name), processes=2)
+    task = workers.start(worker)
     await until(lambda: len(book.lines("done")) == 100)
     worker.stop()
     assert await task == exit_codes.ENDED
@@ -128,34 +127,36 @@ async def test_children_handle_in_order_and_leave_their_contexts(floor: Floor, b
 
 
 @pytest.mark.parametrize(("do", "said"), [("crash", "was ended by SIGSEGV"), ("exit", "exited with code 3")])
-async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(floor: Floor, book: Book, do: str, said: str) -> None:
+async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(
+    workers: Workers, book: Book, do: str, said: str
+) -> None:
     """Messages before it count, it is tried again in another child, and becomes a dead letter like any other."""
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, "fine 1", "fine 2", do, "fine 3")
-    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exit_codes.ENDED
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, "fine 1", "fine 2", do, "fine 3")
+    assert await serve_all(workers, await crew(workers, queue), ids[-1]) == exit_codes.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"], ["fine", "3"]]
     assert [line[-1] for line in book.lines("begun") if line[1] == do] == ["1", "2", "3"]
     assert len(book.lines("entered")) == 4
-    (dead_letter,) = await letters(floor, queue)
+    (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "qdo.worker.executors.processes.Crashed"
     assert said in dead_letter.cause.text
 
 
-async def test_a_crash_that_passes_costs_nothing_else(floor: Floor, book: Book) -> None:
+async def test_a_crash_that_passes_costs_nothing_else(workers: Workers, book: Book) -> None:
     """The second attempt succeeds and nothing is handled twice but that message."""
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, "fine 1", "once", "fine 2")
-    await serve_all(floor, await crew(floor, queue), ids[-1])
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, "fine 1", "once", "fine 2")
+    await serve_all(workers, await crew(workers, queue), ids[-1])
     assert [line[1] for line in book.lines("done")] == ["fine", "once", "fine"]
-    assert await letters(floor, queue) == []
+    assert await letters(workers, queue) == []
 
 
 async def test_a_handler_that_takes_too_long_is_killed(
-    floor: Floor, book: Book, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With all that it has started; that attempt failed, those before it did not."""
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, "slow 0.2", "slow 0.2", "hang", "fine")
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, "slow 0.2", "slow 0.2", "hang", "fine")
     limits: list[asyncio.Timeout] = []
     timeout = asyncio.timeout
 
@@ -166,8 +167,8 @@ async def test_a_handler_that_takes_too_long_is_killed(
         return made
 
     monkeypatch.setattr(asyncio, "timeout", limited)
-    worker = await crew(floor, queue, time_limit=LIMIT, retry=Retry(attempts=1))
-    serving = asyncio.create_task(serve_all(floor, worker, ids[-1]))
+    worker = await crew(workers, queue, time_limit=LIMIT, retry=Retry(attempts=1))
+    serving = asyncio.create_task(serve_all(workers, worker, ids[-1]))
     await until(lambda: any(line[1] == "hang" for line in book.lines("begun")))
     # What the process said of the first two can be read by now, and the limit begins anew with each.
     for _ in range(100):
@@ -179,81 +180,67 @@ async def test_a_handler_that_takes_too_long_is_killed(
     limits[-1].reschedule(0.0)
     assert await serving == exit_codes.ENDED
     assert [line[1] for line in book.lines("done")] == ["slow", "slow", "fine"]
-    (dead_letter,) = await letters(floor, queue)
+    (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "qdo.errors.TimeLimit"
     (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
     await until(lambda: not living(int(hung)))
 
 
-async def test_errors_come_back_whole(floor: Floor, book: Book) -> None:
+async def test_errors_come_back_whole(workers: Workers, book: Book) -> None:
     """Class, text and traceback of an error in a child are those that its parent knows of."""
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, "raise", "fine")
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, "raise", "fine")
     told = Told()
-    await serve_all(floor, await crew(floor, queue, middleware=[told]), ids[-1])
-    (dead_letter,) = await letters(floor, queue)
+    await serve_all(workers, await crew(workers, queue, middleware=[told]), ids[-1])
+    (dead_letter,) = await letters(workers, queue)
     assert (dead_letter.cause.error, dead_letter.cause.text) == ("ValueError", "cannot raise")
     assert told.calls[:4] == ["started", "before raise 1", "failed raise 1 ValueError", "retrying raise 1"]
     assert told.calls[-3:] == ["before fine 1", "after fine 1", "stopped"]
 
 
-async def test_a_handler_can_end_the_worker_from_a_child(floor: Floor, book: Book) -> None:
+async def test_a_handler_can_end_the_worker_from_a_child(workers: Workers, book: Book) -> None:
     """StopWorker means there what it means here."""
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, "fine", "stop", "fine")
-    assert await floor.start(await crew(floor, queue)) == exit_codes.ENDED
-    assert (await floor.offsets())[1] == ids[0]
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, "fine", "stop", "fine")
+    assert await workers.start(await crew(workers, queue)) == exit_codes.ENDED
+    assert (await workers.offsets())[1] == ids[0]
 
 
 @pytest.mark.parametrize("name", ["obey", "obey_async"])
 @pytest.mark.parametrize(("body", "error"), [("leave", "SystemExit"), ("interrupt", "KeyboardInterrupt")])
 async def test_a_handler_that_exits_fails_its_message(
-    floor: Floor, book: Book, body: str, error: str, name: str
+    workers: Workers, book: Book, body: str, error: str, name: str
 ) -> None:
     """What is no ``Exception`` is a failed attempt like any other, in the same process."""
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, body, "fine")
-    assert await serve_all(floor, await crew(floor, queue, f"{MODULE}:{name}"), ids[-1]) == exit_codes.ENDED
-    (dead_letter,) = await letters(floor, queue)
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, body, "fine")
+    assert await serve_all(workers, await crew(workers, queue, f"{MODULE}:{name}"), ids[-1]) == exit_codes.ENDED
+    (dead_letter,) = await letters(workers, queue)
     assert (dead_letter.cause.error, dead_letter.cause.attempts) == (error, 3)
     assert len(book.lines("entered")) == 1
 
 
-async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(floor: Floor, book: Book) -> None:
+async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(workers: Workers, book: Book) -> None:
     """It ends after the message in hand, and what it handled is recorded."""
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, *(f"slow 0.0{at % 10}" for at in range(600)))
-    worker = await crew(floor, queue, slice=60)
-    task = floor.start(worker)
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, *(f"slow 0.0{at % 10}" for at in range(600)))
+    worker = await crew(workers, queue, slice=60)
+    task = workers.start(worker)
     await until(lambda: len(book.lines("done")) >= 5)
     worker.stop()
     assert await task == exit_codes.ENDED
     done = len(book.lines("done"))
     assert 5 <= done < 600
-    assert (await floor.offsets())[1] == ids[done - 1]
+    assert (await workers.offsets())[1] == ids[done - 1]
 
 
-async def test_a_stop_does_not_wait_for_ever(floor: Floor, book: Book) -> None:
-    """After the time allowed the child is killed; its message is not marked, those before it are."""
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, "fine", "hang")
-    worker = await crew(floor, queue, drain=0.2)
-    task = floor.start(worker)
-    await until(lambda: any(line[1] == "hang" for line in book.lines("begun")))
-    worker.stop()
-    assert await task == exit_codes.UNFINISHED
-    assert (await floor.offsets())[1] == ids[0]
-    (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
-    await until(lambda: not living(int(hung)))
-
-
-async def test_children_that_cannot_begin_are_told_before_the_group_is_joined(floor: Floor, book: Book) -> None:
+async def test_children_that_cannot_begin_are_told_before_the_group_is_joined(workers: Workers, book: Book) -> None:
     """A context that fails in the child is an error at the start, with its reason, and no partition is taken."""
-    queue = await floor.site.queue()
-    worker = await floor.worker(f"{MODULE}:obey", queue, context=f"{MODULE}:broken", settings=quick(processes=2))
+    queue = await workers.system.queue()
+    worker = await workers.make(f"{MODULE}:obey", queue, context=f"{MODULE}:broken", settings=quick(processes=2))
     with pytest.raises(HandlerError, match="no database"):
         await worker.serve()
-    assert await (await floor.site.coordinator()).members() == {}
+    assert await (await workers.system.coordinator()).members() == {}
 
 
 @pytest.mark.parametrize("context", ["broken", "abrupt"])
@@ -280,31 +267,20 @@ async def test_a_start_that_is_called_off_leaves_no_socket_open(
     await child.kill()
 
 
-async def test_handlers_without_a_name_are_refused_for_processes(floor: Floor) -> None:
-    """A child could not find them."""
-    queue = await floor.site.queue()
-
-    def inner(message: Message, context: object) -> None:
-        """Has no name that leads back to it."""
-
-    with pytest.raises(HandlerError, match="name"):
-        await floor.worker(inner, queue, settings=quick(processes=1))
-
-
-async def test_any_body_reaches_a_child(floor: Floor, book: Book) -> None:
+async def test_any_body_reaches_a_child(workers: Workers, book: Book) -> None:
     """Bytes, and numbers beyond 64 bits, travel as they are: the handler fails on them for its own reasons only."""
-    queue = await floor.site.queue()
-    await floor.site.client.send(queue.name, b"\xff\xfe")
-    await floor.site.client.send(queue.name, json={"a": 2**70})
-    last = await floor.site.client.send(queue.name, "fine")
-    await serve_all(floor, await crew(floor, queue), last.id)
-    first, second = await letters(floor, queue)
+    queue = await workers.system.queue()
+    await workers.system.client.send(queue.name, b"\xff\xfe")
+    await workers.system.client.send(queue.name, json={"a": 2**70})
+    last = await workers.system.client.send(queue.name, "fine")
+    await serve_all(workers, await crew(workers, queue), last.id)
+    first, second = await letters(workers, queue)
     assert (first.body, first.cause.error) == (b"\xff\xfe", "TypeError")
     assert (second.json, second.cause.error) == (True, "AttributeError")
     assert second.body == f'{{"a":{2**70}}}'
 
 
-async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(floor: Floor, book: Book) -> None:
+async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(workers: Workers, book: Book) -> None:
     """What cannot be packed, such as a body nested too deeply, becomes a dead letter; what came with it is handled."""
     pack = child_protocol.frame
 
@@ -313,20 +289,20 @@ async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(floor: Floo
             raise RecursionError("nested too deeply")
         return pack(value)
 
-    queue = await floor.site.queue()
-    ids = await send(floor, queue, "fine 1", "deep", "fine 2")
+    queue = await workers.system.queue()
+    ids = await send(workers, queue, "fine 1", "deep", "fine 2")
     with replace(pack, packed):
-        assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exit_codes.ENDED
+        assert await serve_all(workers, await crew(workers, queue), ids[-1]) == exit_codes.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"]]
-    (dead_letter,) = await letters(floor, queue)
+    (dead_letter,) = await letters(workers, queue)
     assert dead_letter.cause.error == "RecursionError"
 
 
-async def test_a_child_that_ended_while_idle_costs_no_attempt(floor: Floor, book: Book) -> None:
+async def test_a_child_that_ended_while_idle_costs_no_attempt(workers: Workers, book: Book) -> None:
     """The next message goes to another child, and is at its first attempt there."""
-    queue = await floor.site.queue()
-    await send(floor, queue, "fine 1")
-    worker = await crew(floor, queue)
+    queue = await workers.system.queue()
+    await send(workers, queue, "fine 1")
+    worker = await crew(workers, queue)
     serving = asyncio.create_task(worker.serve())
     await until(lambda: bool(book.lines("done")))
     children = [int(line[1]) for line in book.lines("entered")]
@@ -334,9 +310,9 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(floor: Floor, book
         os.kill(child, signal.SIGKILL)
     await until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
     await asyncio.sleep(0.2)  # whoever has looked after it tells of its end, and nobody can be asked about that
-    await send(floor, queue, "fine 2")
+    await send(workers, queue, "fine 2")
     await until(lambda: len(book.lines("done")) == 2)
     worker.stop()
     assert await serving == exit_codes.ENDED
     assert [line[-1] for line in book.lines("begun")] == ["1", "1"]
-    assert await letters(floor, queue) == []
+    assert await letters(workers, queue) == []

@@ -22,7 +22,7 @@ from qdo.worker import exit_codes
 from qdo.worker.failure import StopWorker
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Client, Message
-from tests.qdo.worker.conftest import Floor, until
+from tests.qdo.worker.conftest import Workers, until
 from tests.qdo.worker.test_processes import living
 from tests.servers.served import Served, environment
 
@@ -84,12 +84,12 @@ class Program:
 
 
 @pytest.fixture
-def start(running: Served, floor: Floor) -> Iterator[Any]:
+def start(running: Served, workers: Workers) -> Iterator[Any]:
     """Starts programs that end with their test."""
     with contextlib.ExitStack() as started:
 
         def begin(queue: str, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
-            program = Program(running.profile_path, floor.site.service.url, queue, options)
+            program = Program(running.profile_path, workers.system.service.url, queue, options)
             started.callback(program.kill)
             return program
 
@@ -107,17 +107,17 @@ def start(running: Served, floor: Floor) -> Iterator[Any]:
     ids=str,
 )
 async def test_the_first_signal_drains(
-    floor: Floor,
+    workers: Workers,
     start: Any,  # noqa: ANN401 - makes programs
     tmp_path: Path,
     kind: str,
     number: int,
 ) -> None:
     """The message in hand is finished, recorded, nothing behind it begins, the group is left, and the code is 0."""
-    queue = await floor.site.queue()
+    queue = await workers.system.queue()
     go_on = tmp_path / "go_on"
     second = f"wait {go_on}"
-    receipts = await floor.site.client.send_many(queue.name, ["first", second, "third"])
+    receipts = await workers.system.client.send_many(queue.name, ["first", second, "third"])
     program = start(queue.name, **KINDS[kind])
     program.wait_for("begun wait")
     program.process.send_signal(number)
@@ -126,18 +126,18 @@ async def test_the_first_signal_drains(
     assert program.end() == exit_codes.ENDED
     assert program.said("done") == ["first", second]
     assert "third" not in program.said("begun")
-    assert (await floor.offsets())[1] == receipts[1].id
-    assert await (await floor.site.coordinator()).members() == {}
+    assert (await workers.offsets())[1] == receipts[1].id
+    assert await (await workers.system.coordinator()).members() == {}
     log = " ".join(program.said("log"))
     order = ["draining", "no more are started", "1 partitions revoked", "left the group"]
     assert sorted(order, key=log.index) == order
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_second_signal_ends_it_at_once(floor: Floor, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
+async def test_the_second_signal_ends_it_at_once(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
     """Nobody waits for the message in hand any more, no process that it started outlives it, and the code is 1."""
-    queue = await floor.site.queue()
-    await floor.site.client.send(queue.name, "endless 600")
+    queue = await workers.system.queue()
+    await workers.system.client.send(queue.name, "endless 600")
     program = start(queue.name, **KINDS[kind])
     program.wait_for("begun endless")
     program.process.send_signal(signal.SIGTERM)
@@ -150,22 +150,22 @@ async def test_the_second_signal_ends_it_at_once(floor: Floor, start: Any, kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_drain_ends_in_time(floor: Floor, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
+async def test_a_drain_ends_in_time(workers: Workers, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
     """A message that never ends does not keep the process: what came before it is recorded, and the code says so."""
-    queue = await floor.site.queue()
-    receipts = await floor.site.client.send_many(queue.name, ["first", "endless 600"])
+    queue = await workers.system.queue()
+    receipts = await workers.system.client.send_many(queue.name, ["first", "endless 600"])
     program = start(queue.name, drain=0.2, **KINDS[kind])
     program.wait_for("begun endless")
     program.process.send_signal(signal.SIGTERM)
     assert program.end() == exit_codes.UNFINISHED
-    assert (await floor.offsets())[1] == receipts[0].id
-    assert await (await floor.site.coordinator()).members() == {}
+    assert (await workers.offsets())[1] == receipts[0].id
+    assert await (await workers.system.coordinator()).members() == {}
 
 
-async def test_children_do_not_outlive_a_worker_that_was_killed(floor: Floor, start: Any) -> None:  # noqa: ANN401 - makes programs
+async def test_children_do_not_outlive_a_worker_that_was_killed(workers: Workers, start: Any) -> None:  # noqa: ANN401 - makes programs
     """Nobody could record what they do, and somebody else does it again."""
-    queue = await floor.site.queue()
-    await floor.site.client.send(queue.name, "endless 600")
+    queue = await workers.system.queue()
+    await workers.system.client.send(queue.name, "endless 600")
     program = start(queue.name, processes=2)
     program.wait_for("begun endless")
     started = list(children(program.process.pid))

@@ -14,7 +14,7 @@ from qdo.worker import exit_codes
 from qdo.worker.executors.in_process import delivery
 from qdo.worker.worker import Worker
 from queuey.client import Message, Outgoing
-from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.worker.conftest import Workers, quick, until
 
 PARTITIONS, MESSAGES, KEYS = 6, 1500, 5
 
@@ -61,7 +61,7 @@ class Ledger:
             self.done.setdefault(key, []).append(message.body)
 
 
-async def make(floor: Floor, queue: Any, ledger: Ledger, kind: str, *, keyed: bool) -> Worker:  # noqa: ANN401 - a queue
+async def make(workers: Workers, queue: Any, ledger: Ledger, kind: str, *, keyed: bool) -> Worker:  # noqa: ANN401 - a queue
     """Makes a worker of some kind."""
     pause = threading.Event()
 
@@ -74,7 +74,7 @@ async def make(floor: Floor, queue: Any, ledger: Ledger, kind: str, *, keyed: bo
         ledger.note(message)
 
     settings = quick(commit_messages=50, commit_seconds=0.05, by="header:key" if keyed else None, parallel=3, threads=3)
-    return await floor.worker(plain if kind == "plain" else late, queue, settings=settings)
+    return await workers.make(plain if kind == "plain" else late, queue, settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -83,18 +83,18 @@ async def make(floor: Floor, queue: Any, ledger: Ledger, kind: str, *, keyed: bo
     ids=["ordered, some fail", "keyed, none fails", "keyed, some fail"],
 )
 @pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])
-async def test_clean_comings_and_goings_cost_nothing(floor: Floor, seed: int, keyed: bool, failing: float) -> None:  # noqa: FBT001 - drawn
+async def test_clean_comings_and_goings_cost_nothing(workers: Workers, seed: int, keyed: bool, failing: float) -> None:  # noqa: FBT001 - drawn
     """Each message is done once, those of a partition (with keys: of a key) in order, whoever joins and leaves.
 
     Only with keys a message that waits for another attempt when its partition goes has what lies behind it done again.
     """
     draw = random.Random(seed)
-    queue = await floor.site.queue(partitions=PARTITIONS)
+    queue = await workers.system.queue(partitions=PARTITIONS)
     sent = [
         Outgoing(json=at, partition=at % PARTITIONS + 1, headers={"key": str(draw.randrange(KEYS))})
         for at in range(MESSAGES)
     ]
-    await floor.site.client.send_many(queue.name, sent)
+    await workers.system.client.send_many(queue.name, sent)
     ledger = Ledger(seed, failing)
     at_work: list[tuple[Worker, asyncio.Task[int]]] = []
     for _ in range(12):
@@ -103,8 +103,8 @@ async def test_clean_comings_and_goings_cost_nothing(floor: Floor, seed: int, ke
             worker.stop()
             assert await task == exit_codes.ENDED
         else:
-            worker = await make(floor, queue, ledger, draw.choice(["plain", "late"]), keyed=keyed)
-            at_work.append((worker, floor.start(worker)))
+            worker = await make(workers, queue, ledger, draw.choice(["plain", "late"]), keyed=keyed)
+            at_work.append((worker, workers.start(worker)))
         more = ledger.count + 40
         await until(lambda: ledger.count >= min(more, MESSAGES))  # noqa: B023 - awaited in the same round
     await until(lambda: {at for numbers in ledger.done.values() for at in numbers} == set(range(MESSAGES)))
@@ -116,5 +116,5 @@ async def test_clean_comings_and_goings_cost_nothing(floor: Floor, seed: int, ke
         first = list(dict.fromkeys(numbers))
         assert first == sorted(first)
     assert again == 0 or (keyed and failing)
-    await floor.serve_until(await make(floor, queue, ledger, "late", keyed=keyed), 0)
+    await workers.serve_until(await make(workers, queue, ledger, "late", keyed=keyed), 0)
     assert ledger.count == MESSAGES + again

@@ -149,39 +149,6 @@ async def test_leaders_are_killed_under_members_that_commit(
     assert {partition: offset.id for partition, offset in recorded.items()} == expected
 
 
-async def test_leaders_are_killed_under_members_that_take_turns(
-    zookeeper_nodes: ZooKeeperEnsemble, open_one: Open
-) -> None:
-    """Four that each take, count one up and release arrive at the sum of what they were told or left in doubt."""
-    sessions = [await (await open_one()).join(Member(f"m{number}"), Heard()) for number in range(4)]
-    stop = asyncio.Event()
-    told, doubted = 0, 0
-
-    async def turn(session: Session) -> None:
-        nonlocal told, doubted
-        while not stop.is_set():
-            for held in (await again(lambda: session.claim([ONE]))).values():
-                try:
-                    answer = await session.commit([(held, str(int(held.offset.id or 0) + 1))])
-                    told += answer[ONE] is not None
-                except CoordinationLost:
-                    doubted += 1
-                await again(lambda: session.release([ONE]))
-            await asyncio.sleep(0)
-
-    async with asyncio.TaskGroup() as group:
-        for session in sessions:
-            group.create_task(turn(session))
-        await until(lambda: told > 20)
-        killed = leader(zookeeper_nodes)
-        await blocking(killed.kill)
-        before = told
-        await until(lambda: told > before + 20)
-        stop.set()
-    recorded = (await again((await open_one()).offsets))[ONE].id
-    assert told <= int(recorded or 0) <= told + doubted
-
-
 async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeeperEnsemble, open_one: Open) -> None:
     """A member of a server that keeps its connections and says nothing goes on with another in the same session."""
     heard = Heard()

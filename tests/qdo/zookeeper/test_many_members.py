@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from qdo.coordination.zookeeper.driver import Link
 from tests.qdo.contract.zookeeper import ZooKeeperService
-from tests.qdo.unit.zookeeper.test_large_groups import PATIENCE, Found, shared
+from tests.qdo.unit.zookeeper.test_large_groups import PATIENCE, JoinedMember, shared
 from tests.replacing import replace
 
 Reading = Callable[..., object]
@@ -36,11 +36,11 @@ async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperSe
                 replaced.enter_context(replace(method, counting(method)))
             for number in range(count):
                 coordinator = service.coordinator(f"of-{count}")
-                member = Found(coordinator, f"m{99 - number}", PARTITIONS)
+                member = JoinedMember(coordinator, f"m{99 - number}", PARTITIONS)
                 members.append(member)
                 await member.group.start()
                 async with asyncio.timeout(PATIENCE):
-                    while not shared(members):  # noqa: ASYNC110 - there is no event for all of it
+                    while not shared(members, PARTITIONS):  # noqa: ASYNC110 - there is no event for all of it
                         await asyncio.sleep(0.01)
         cost[count] = asked
         for member in members:

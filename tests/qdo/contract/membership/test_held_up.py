@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ SESSIONS = 1.5
 """For so many times of its session a member is held up. Where that must not end it, the session is one that outlasts a
 pause of the machine, in which nobody gives signs of life."""
 
+on = partial(pytest.mark.parametrize, "backend", indirect=True)
+"""Each case is played on one service; that such a member stays is played on both."""
+
 
 async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinator) -> None:
     """For longer than its session nothing of it runs; it is a member all the same, and records afterwards."""
@@ -34,6 +38,7 @@ async def test_a_member_that_is_held_up_stays(hold: Hold, coordinator: Coordinat
     assert await recorded(coordinator) == "1"
 
 
+@on(argvalues=["local"])
 async def test_a_member_that_nobody_speaks_for_is_gone(hold: Hold, service: Service) -> None:
     """Without such a process the session ends meanwhile, which it finds out at its next step."""
     process = await hold("held", session_timeout=service.short)
@@ -42,7 +47,7 @@ async def test_a_member_that_nobody_speaks_for_is_gone(hold: Hold, service: Serv
         await process.ask("commit", {str(ONE): "1"})
 
 
-@pytest.mark.parametrize("how", ["hold", "stand"])
+@pytest.mark.parametrize(("backend", "how"), [("zookeeper", "hold"), ("local", "stand")], indirect=["backend"])
 async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, service: Service, how: str) -> None:
     """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
@@ -52,6 +57,7 @@ async def test_a_member_that_hangs_is_not_kept_for_ever(hold: Hold, join: Join, 
     assert await mine.claim([ONE])
 
 
+@on(argvalues=["local"])
 async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
     """The process that speaks for it ends with it, so its session ends in its time."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
@@ -63,6 +69,7 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
     await _until_ended(speakers)
 
 
+@on(argvalues=["zookeeper"])
 async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -> None:
     """The session lives on, and the member may be held up afterwards as before."""
     process = await hold("held", session_timeout=LONG_ENOUGH, outlast=600.0)
@@ -77,6 +84,7 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(hold: Hold) -
     assert await process.ask("commit", {str(ONE): "2"}) == [str(ONE)]
 
 
+@on(argvalues=["zookeeper"])
 async def test_a_stopped_speaker_ends_no_session(hold: Hold) -> None:
     """A program that runs gives its signs of life by itself, or has another process do so."""
     process = await hold("a", session_timeout=LONG_ENOUGH, outlast=600.0)
@@ -102,6 +110,7 @@ async def _until_recorded(process: Process, offset: str) -> None:
             await asyncio.sleep(0.05)
 
 
+@on(argvalues=["local"])
 async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
     """Nothing of it is left."""
     process = await start("leaving", outlast=600.0)

@@ -20,7 +20,7 @@ from qdo.worker import exit_codes
 from queuey.client import Outgoing
 from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import backend, service
-from tests.qdo.worker.conftest import Floor
+from tests.qdo.worker.conftest import Workers
 from tests.qdo.worker.hostile import handlers
 from tests.qdo.worker.hostile.handlers import ENDING, KINDS, RAISED
 from tests.qdo.worker.test_misbehaving import dead
@@ -106,22 +106,22 @@ class Play:
     """Supervises a worker of a queue whose messages are drawn, until each is done or a dead letter.
 
     Args:
-        floor: Where the queue is.
+        workers: Where the queue is.
         supervise: Starts a supervisor for so many starts, with arguments of ``qdo work``.
         mode: One of :data:`MODES`.
     """
 
-    def __init__(self, floor: Floor, supervise: Supervise, mode: str) -> None:
-        self._floor = floor
+    def __init__(self, workers: Workers, supervise: Supervise, mode: str) -> None:
+        self._workers = workers
         self._supervise = supervise
         self._mode = mode
 
     async def __call__(self, chance: random.Random, kinds: set[str], count: int, *options: str) -> None:
         """Plays once."""
         partitions = chance.choice([1, 2, 3])
-        queue = await self._floor.site.queue(partitions=partitions)
+        queue = await self._workers.system.queue(partitions=partitions)
         outgoing = drawn(chance, kinds, count, partitions)
-        await self._floor.site.client.send_many(queue.name, outgoing)
+        await self._workers.system.client.send_many(queue.name, outgoing)
         bodies = {str(each.body): str(each.body).partition(":")[0] for each in outgoing}
         ending = sum(ends(kind, self._mode) for kind in bodies.values())
         held = sum(kind in {"hang", "swallow", "block"} for kind in bodies.values())
@@ -135,7 +135,7 @@ class Play:
         while not bodies.keys() <= {*supervised.said("done"), *letters}:
             assert supervised.process.poll() is None, (bodies, supervised.said("ended"), letters, supervised.log)
             await asyncio.sleep(0.1)
-            letters = {str(body) for body, _ in await dead(self._floor, queue)}
+            letters = {str(body) for body, _ in await dead(self._workers, queue)}
         code = await supervised.stop()
         assert letters == {body for body, kind in bodies.items() if kind != "fine"}, supervised.log
         assert set(supervised.said("done")) == bodies.keys() - letters, supervised.log
@@ -164,22 +164,22 @@ def supervise(running: Served, tmp_path: Path) -> Iterator[Supervise]:
 
 @pytest.mark.parametrize(("mode", "seed"), [("threads", 7), ("tasks", 18), ("processes", 16)])
 async def test_every_message_is_done_or_dead(
-    floor: Floor, supervise: Supervise, tmp_path: Path, mode: str, seed: int
+    workers: Workers, supervise: Supervise, tmp_path: Path, mode: str, seed: int
 ) -> None:
     """With handlers that kill, exit and raise; a worker that comes back under its name waits for no session's end."""
     where = ["--coordination", f"local://{tmp_path}/coordination", "--name", "worker", "--grace", "1m"]
-    await Play(floor, supervise, mode)(random.Random(seed), QUICK, 10, *where)
+    await Play(workers, supervise, mode)(random.Random(seed), QUICK, 10, *where)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("mode", MODES)
 async def test_handlers_of_all_kinds_leave_nothing_undone(
-    floor: Floor, supervise: Supervise, service: Service, mode: str, seed: int
+    workers: Workers, supervise: Supervise, service: Service, mode: str, seed: int
 ) -> None:
     """On both coordination services; also handlers that hang, swallow their cancellation and hang the whole worker."""
     chance = random.Random(f"{mode} {seed}")
     options = ["--coordination", service.url, "--session-timeout", str(LONG_ENOUGH), "--stalled-after", "5s"]
     if chance.random() < 0.5:
         options += ["--name", "worker", "--grace", "1m"]
-    await Play(floor, supervise, mode)(chance, KINDS, 10, *options)
+    await Play(workers, supervise, mode)(chance, KINDS, 10, *options)

@@ -5,41 +5,36 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from queuey.client import AsyncClient, RetryPolicy
-from tests.qdo.worker.conftest import Floor
-from tests.qdo.worker.door import Door
+from queuey.client import RetryPolicy
+from tests.qdo.worker.conftest import Workers
 
 
-async def test_an_older_service_cannot_say(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_older_service_cannot_say(workers: Workers, caplog: pytest.LogCaptureFixture) -> None:
     """A service that does not know the question has a worker that warns and begins."""
-    queue = await floor.site.queue()
-    await floor.site.client.send(queue.name, "hello")
-    door = Door()
+    queue = await workers.system.queue()
+    await workers.system.client.send(queue.name, "hello")
 
     def older(request: httpx2.Request) -> httpx2.Response | None:
         return httpx2.Response(404, text="404 Not Found") if request.url.path.endswith("/_rights") else None
 
-    door.answer = older
-    profile = floor.site.profile
-    async with AsyncClient(profile.url, key=profile.key, transport=door) as client:
-        assert await floor.serve_until(await floor.worker(floor.note, queue, client=client), 1) == 0
-    assert floor.seen == ["hello"]
+    workers.system.transport.answer = older
+    assert await workers.serve_until(await workers.make(workers.note, queue), 1) == 0
+    assert workers.seen == ["hello"]
     assert "so the worker's rights are not checked" in caplog.text
 
 
-async def test_a_service_that_is_busy_is_asked_again(floor: Floor) -> None:
+async def test_a_service_that_is_busy_is_asked_again(workers: Workers) -> None:
     """The check at the start waits, as the rest of the start does."""
-    queue = await floor.site.queue()
-    await floor.site.client.send(queue.name, "hello")
-    door, busy = Door(), [1, 2, 3, 4, 5, 6]
+    queue = await workers.system.queue()
+    await workers.system.client.send(queue.name, "hello")
+    busy = [1, 2, 3, 4, 5, 6]
 
     def answer(request: httpx2.Request) -> httpx2.Response | None:
         return httpx2.Response(503) if request.url.path.endswith("/_rights") and busy and busy.pop() else None
 
-    door.answer = answer
-    profile = floor.site.profile
+    workers.system.transport.answer = answer
     quickly = RetryPolicy(rounds=2, base=0.01)
-    async with AsyncClient(profile.url, key=profile.key, transport=door, retry=quickly) as client:
-        assert await floor.serve_until(await floor.worker(floor.note, queue, client=client), 1) == 0
-    assert floor.seen == ["hello"]
+    client = workers.system.connect(retry=quickly)
+    assert await workers.serve_until(await workers.make(workers.note, queue, client=client), 1) == 0
+    assert workers.seen == ["hello"]
     assert not busy

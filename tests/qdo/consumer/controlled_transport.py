@@ -13,13 +13,16 @@ import httpx2
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting for what must come."""
 
-Fail = Callable[[httpx2.Request], httpx2.Response | None]
+Answer = Callable[[httpx2.Request], httpx2.Response | None]
 
 
-class Gate(httpx2.AsyncBaseTransport):
+class ControlledTransport(httpx2.AsyncBaseTransport):
     """Passes requests on.
 
     Attributes:
+        methods: The methods of all requests, in order.
+        answer: Answers a request in the service's place, unless it gives None; may raise.
+        hold: Requests of this method get no answer.
         reads: What the reads asked, in order.
         fail: Answers a read in the service's place, unless it gives None.
         heal: Looks at, and may change, the service's answer to a read.
@@ -27,8 +30,11 @@ class Gate(httpx2.AsyncBaseTransport):
     """
 
     def __init__(self) -> None:
+        self.methods: list[str] = []
+        self.answer: Answer | None = None
+        self.hold: str | None = None
         self.reads: list[dict[str, Any]] = []
-        self.fail: Fail | None = None
+        self.fail: Answer | None = None
         self.heal: Callable[[Any, Any], None] | None = None
         self.store: str | None = None
         self.inner = httpx2.AsyncHTTPTransport(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
@@ -38,13 +44,19 @@ class Gate(httpx2.AsyncBaseTransport):
         self.held = 0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Passes a request on, and a read's answer when the gate is open."""
+        """Passes a request on, and a read's answer unless answers are held back."""
+        content = await request.aread()
+        self.methods.append(request.method)
+        if self.hold == request.method:
+            await asyncio.Event().wait()
+        if self.answer is not None and (answer := self.answer(request)) is not None:
+            return answer
         if request.url.path == "/v1/" and self.store is not None:
             found = {"version": "0", "store": "sqlite", "id": self.store}
             return httpx2.Response(200 if self.store else 404, json=found)
         if not request.url.path.endswith("/_read"):
             return await self.inner.handle_async_request(request)
-        asked = json.loads(await request.aread())
+        asked = json.loads(content)
         self.reads.append(asked)
         self._news.set()
         if self.fail is not None and (answer := self.fail(request)) is not None:
@@ -70,11 +82,11 @@ class Gate(httpx2.AsyncBaseTransport):
         """Closes the connections."""
         await self.inner.aclose()
 
-    def shut(self) -> None:
+    def hold_reads(self) -> None:
         """Holds the answers to reads back from now on; reads that came before are answered when they are."""
         self._open.clear()
 
-    def open(self) -> None:
+    def release_reads(self) -> None:
         """Lets all answers through."""
         self._open.set()
 
@@ -86,11 +98,22 @@ class Gate(httpx2.AsyncBaseTransport):
                 await self._news.wait()
 
 
-def asked_waits(gate: Gate) -> list[float]:
+def refused(method: str, status: int = 503) -> Answer:
+    """Gives what refuses all requests of a method."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response | None:
+        if request.method != method:
+            return None
+        return httpx2.Response(status, json={"status": "error", "error_msg": {"StoreUnavailable": "away"}})
+
+    return answer
+
+
+def asked_waits(transport: ControlledTransport) -> list[float]:
     """Gives the seconds that each read asked the service to wait."""
-    return [read.get("wait", 0) for read in gate.reads]
+    return [read.get("wait", 0) for read in transport.reads]
 
 
-def polling(gate: Gate) -> bool:
+def polling(transport: ControlledTransport) -> bool:
     """Tells whether the last read is one that waits."""
-    return bool(gate.reads) and asked_waits(gate)[-1] > 0
+    return bool(transport.reads) and asked_waits(transport)[-1] > 0

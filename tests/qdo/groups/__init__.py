@@ -1,1 +1,0 @@
-"""Groups of members on real coordination services, several in one loop."""
