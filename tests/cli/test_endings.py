@@ -59,7 +59,7 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
     assert [message.body for message in client.read_all(queue)] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5])
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_ctrl_c_while_serve_starts(seconds: float, tmp_path: Path) -> None:
     """Ctrl-C in the first moments ends the service without a word, whatever is being imported."""
     program = (
@@ -100,12 +100,6 @@ def test_full_disk(served: Served, client: Client, queue: str, arguments: list[s
 def test_version(run: Run) -> None:
     """The version is printed where everybody looks for it."""
     assert run("--version").text == f"queuey {__version__}\n"
-
-
-def test_dash_is_standard_input(run: Run, client: Client, queue: str) -> None:
-    """A dash stands for standard input, as everywhere."""
-    assert run("send", queue, "-", stdin=b"piped").code == 0
-    assert [message.body for message in client.read_all(queue)] == ["piped"]
 
 
 def test_counts_are_english(run: Run, queue: str) -> None:

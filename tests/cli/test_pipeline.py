@@ -33,7 +33,7 @@ from queuey.storage.sqlite import open_store
 from tests.commands import Run, runner
 from tests.replacing import replace, replace_in
 
-Job = Callable[[Callable[..., object], object], list[Any]]
+Job = Callable[..., list[Any]]
 
 CLASS = ErrorClass(
     queue="or\x1bders",
@@ -76,6 +76,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return runner("queuey", main, monkeypatch)
 
 
+def make_queues(place: Path, *names: str) -> None:
+    """Makes queues in the store of the commands."""
+    with closing(open_store(place)) as store:
+        for name in names:
+            store.create_queue("acme", name, QueueSpec())
+
+
 class Session:
     """Stands where a session of Spark would."""
 
@@ -93,16 +100,17 @@ class DeadSession(Session):
 
 @pytest.fixture
 def job() -> Iterator[Job]:
-    """Replaces a job by one that reports at once; returns where what it was given goes."""
+    """Replaces a job by one that gives one report after the other; returns where what it was given goes."""
     with ExitStack() as replaced:
         replaced.enter_context(replace(session, lambda **_: Session()))
 
-        def reporting(job: Callable[..., object], report: object) -> list[Any]:
+        def reporting(job: Callable[..., object], *reports: object) -> list[Any]:
             given: list[Any] = []
+            left = list(reports)
 
             def instead(_spark: object, *arguments: object, **_: object) -> object:
                 given.extend(arguments)
-                return report
+                return left.pop(0) if len(left) > 1 else left[0]
 
             replaced.enter_context(replace(job, instead))
             return given
@@ -146,13 +154,38 @@ def test_every_job_has_a_command() -> None:
         (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT (1 FROM messages"], "is never closed"),
         (["replay", "x", "a", "--into", "a/b"], "cannot be the name of a queue"),
         (["replay", "x", "a", "--where", "("], "is never closed"),
+        (["archive", "a"], "--to"),
+        (["archive", "--to", "x"], "name queues, or give --pattern"),
+        (["archive", "a", "--pattern", "b", "--to", "x"], "name queues, or give --pattern"),
+        (["archive", "--pattern", "(", "--to", "x"], "no regular expression"),
+        (["archive", "a", "--to", "x", "--bucket", "soon"], "no length of time"),
+        (["archive", "a", "--to", "x", "--bucket", "90d"], "from 1 s to 31 d"),
+        (["archive", "a", "--to", "x", "--stream"], "checkpoint"),
+        (["archive", "a", "--to", "x", "--once"], "goes with --stream"),
+        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--check"], "goes without --check"),
+        (["archive", "a", "--to", "x", "--stream", "--checkpoint", "c", "--dry-run"], "goes without --dry-run"),
+        (["replay"], "Missing argument"),
+        (["replay", "x", "--from", "soon"], "no position in time"),
+        (["replay", "x", "--from", "-1h", "--to", "-2h"], "has to end after it begins"),
+        (["replay", "x", "--ttl", "1h", "--keep-expiry"], "either messages keep"),
+        (["replay", "x", "--ttl", "2000d"], "a TTL is 1 second to"),
+        (["replay", "x", "--run", ""], "the name of a run"),
+        (["stats", "q", "--pattern", "x"], "names or --pattern"),
+        (["stats", "--group", "g"], "for --lag"),
+        (["stats", "--lag", "--within", "soon"], "no length of time"),
+        (["stats", "--lag", "--offsets", "absent"], "cannot be read"),
+        (["audit"], "Missing argument"),
+        (["audit", "r", "--as", "x"], "OLD=NEW"),
+        (["audit", "r", "--offsets", "x="], "GROUP=FILE"),
+        (["audit", "r", "--only-archive"], "needs the archive"),
+        (["audit", "r", "--late", "0"], "is not between"),
     ],
 )
 def test_mistakes_cost_no_start(run: Run, starts: list[Any], arguments: list[str], said: str) -> None:
     """What can be seen to be wrong is said before Spark is started, with exit code 2."""
     ended = run("pipeline", *arguments)
     assert (ended.code, ended.out) == (2, b""), ended.err
-    assert said in ended.err
+    assert said in " ".join(ended.err.replace("│", " ").split())
     assert starts == []
 
 
@@ -318,9 +351,7 @@ def test_redrive(run: Run, job: Job) -> None:
 def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
     """Options become one description of the pipe; a dry run shows columns and rows instead of moving anything."""
     (tmp_path / "all.sql").write_text("SELECT * FROM messages")
-    with closing(open_store(tmp_path)) as store:
-        for name in "abc":
-            store.create_queue("acme", name, QueueSpec())
+    make_queues(tmp_path, "a", "b", "c")
     given = job(pipe.run, Piped("q-1", 3, 40, 7))
     arguments = ["pipeline", "pipe", "a", "b", "--to", "c", "--sql", f"@{tmp_path / 'all.sql'}", "--from", "1795000000"]
     ended = run(*arguments, "--checkpoint", str(tmp_path / "c"), "--watermark", "10m", "--every", "5s", "--update")
@@ -349,9 +380,7 @@ def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
 )
 def test_a_pipe_that_writes_nothing(run: Run, job: Job, tmp_path: Path, messages: int, start: str, said: str) -> None:
     """It says so, and why."""
-    with closing(open_store(tmp_path)) as store:
-        for name in "ac":
-            store.create_queue("acme", name, QueueSpec())
+    make_queues(tmp_path, "a", "c")
     job(pipe.run, Piped("q-1", 1, messages, 0))
     place = ["--to", "c", "--checkpoint", str(tmp_path / "c"), "--from", start]
     ended = run("pipeline", "pipe", "a", "--sql", "SELECT * FROM messages", *place)

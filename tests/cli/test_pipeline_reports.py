@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import pytest
 
-from queuey.cli import main
 from queuey.ids import FIRST
-from queuey.messages import QueueSpec
 from queuey.spark.jobs.audit import audit_job
 from queuey.spark.jobs.audit.audit_job import Account, Audit, AuditSample, Passed
 from queuey.spark.jobs.stats import lag, stats_job
@@ -20,65 +14,15 @@ from queuey.spark.jobs.stats.lag import Behind, LagReport
 from queuey.spark.jobs.stats.stats_job import Stats
 from queuey.spark.jobs.stats.totals import QueueFigures, RecentCounts, Totals
 from queuey.spark.jobs.stats.ttl_forecast import Forecast
-from queuey.spark.session import session
-from queuey.storage import sqlite
-from tests.commands import Run, runner
-from tests.replacing import replace
+from tests.cli.test_pipeline import Job, job, make_queues, run
+from tests.commands import Run
 
-Job = Callable[..., list[Any]]
+__all__ = ["job", "run"]
 
 DEEP = QueueFigures(
     queue="de\x1bep", partitions=4, messages=1200, bytes=5000, largest=600, exact=False, oldest=1e9, newest=1e9 + 600
 )
 TALLY = Totals(queues=3, empty=2, partitions=1, messages=1200, bytes=5000, exact=False, oldest=1e9, newest=1e9 + 600)
-
-
-class Session:
-    """Stands where a session of Spark would."""
-
-    def stop(self) -> None:
-        """Does nothing."""
-
-
-@pytest.fixture
-def sessions() -> list[Session]:
-    """The sessions that were started."""
-    return []
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sessions: list[Session]) -> Iterator[Run]:
-    """Runs a command on a store with one queue, without Spark."""
-    store = sqlite.open_store(tmp_path / "data")
-    store.create_application("acme")
-    store.create_queue("acme", "q", QueueSpec())
-    store.close()
-    monkeypatch.setenv("QUEUEY_DATA", str(tmp_path / "data"))
-
-    def start(**_: object) -> Session:
-        sessions.append(Session())
-        return sessions[-1]
-
-    with replace(session, start):
-        yield runner("queuey", main, monkeypatch)
-
-
-@pytest.fixture
-def job() -> Iterator[Job]:
-    """Replaces a job by one that gives one report after the other; returns where the options of its runs go."""
-    with ExitStack() as replaced:
-
-        def reporting(job: Callable[..., object], *reports: object) -> list[Any]:
-            given: list[Any] = []
-
-            def run(_spark: object, options: object, _say: object) -> object:
-                given.append(options)
-                return reports[min(len(given), len(reports)) - 1]
-
-            replaced.enter_context(replace(job, run))
-            return given
-
-        yield reporting
 
 
 def test_stats_as_tables_and_as_a_document(run: Run, job: Job) -> None:
@@ -144,6 +88,7 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
         at=2e9,
     )
     given = job(lag.run, report)
+    make_queues(tmp_path, "q")
     offsets = tmp_path / "offsets"
     offsets.write_text('{"app":"acme","host":"h","queue":"q","partition":2,"offset":null}\n')
     ended = run("pipeline", "stats", "--lag", "q", "--group", "g", "--offsets", str(offsets), "--within", "2h")
@@ -191,25 +136,3 @@ def test_an_audit_ends_by_what_it_found(run: Run, job: Job) -> None:
     assert "2001-09-09T01:46:40" in ended.text
     ended = run("pipeline", "audit", "r", "--json")
     assert (ended.code, ended.json["sound"], ended.json["total"]["missing"]) == (1, False, 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["stats", "q", "--pattern", "x"], "names or --pattern"),
-        (["stats", "--group", "g"], "for --lag"),
-        (["stats", "--lag", "--within", "soon"], "no length of time"),
-        (["stats", "--lag", "--offsets", "absent"], "cannot be read"),
-        (["audit"], "Missing argument"),
-        (["audit", "r", "--as", "x"], "OLD=NEW"),
-        (["audit", "r", "--offsets", "x="], "GROUP=FILE"),
-        (["audit", "r", "--only-archive"], "needs the archive"),
-        (["audit", "r", "--late", "0"], "is not between"),
-    ],
-)
-def test_wrong_usage(run: Run, sessions: list[Session], arguments: list[str], said: str) -> None:
-    """What cannot be done is said before Spark is started, with exit code 2."""
-    ended = run("pipeline", *arguments)
-    assert ended.code == 2, ended.err
-    assert said in " ".join(ended.err.replace("│", " ").split())
-    assert sessions == []

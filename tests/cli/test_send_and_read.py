@@ -139,25 +139,6 @@ def test_options_that_contradict_each_other(run: Run, queue: str, options: list[
     assert (ended.code, ended.out) == (2, b"")
 
 
-def test_refusal_of_the_service(run: Run, queue: str) -> None:
-    """What the service refuses is one line on standard error and exit code 1."""
-    for arguments in (
-        ["send", "no-such-queue", "x"],
-        ["read", "no-such-queue"],
-        ["send", queue, "x", "--delay", "999999999"],
-    ):
-        ended = run(*arguments)
-        assert (ended.code, ended.out) == (1, b"")
-        assert ended.err.startswith("queuey: 4")
-        assert len(ended.err.splitlines()) == 1
-
-
-def test_no_service(run: Run) -> None:
-    """An address where nobody answers is one line and exit code 1."""
-    ended = run("read", "q", "--url", "http://127.0.0.1:9", "--key", "k")
-    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
-
-
 def test_read_merges_partitions(run: Run, client: Client, queue: str) -> None:
     """By default all partitions are read, merged by time; backwards with -r."""
     for number in range(6):
