@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from queuey.client import Client
-from queuey.client.credentials.profile import read_profile
-from queuey.client.errors import NotAuthenticated
 from queuey.storage.sqlite import open_store
 from queuey.storage.sqlite.connection import FILE
-from tests.servers.served import Served, environment, free_port
+from tests.servers.served import Served, environment
 
 TLS = Path(__file__).parent / "tls"
 
@@ -54,48 +52,6 @@ def test_first_start_needs_nothing(tmp_path: Path) -> None:
             receipt = client.send("first", "hello")
             assert [message.id for message in client.read("first").messages] == [receipt.id]
         assert served.end(signal.SIGTERM) == 0
-
-
-def test_second_start_goes_on(tmp_path: Path) -> None:
-    """A restart keeps key, profile and messages."""
-    with Served(tmp_path) as served:
-        profile = served.profile
-        with served.client() as client:
-            client.create_queue("kept")
-            client.send("kept", "hello")
-        assert served.end(signal.SIGTERM) == 0
-    with Served(tmp_path, port=served.port) as again, again.client() as client:
-        assert again.profile == profile
-        assert [message.body for message in client.read("kept").messages] == ["hello"]
-
-
-def test_lost_profile(tmp_path: Path) -> None:
-    """Without its profile a start makes a new key, says so, and the old key still works."""
-    with Served(tmp_path) as served:
-        old = served.profile
-        served.end(signal.SIGTERM)
-    served.profile_path.unlink()
-    with Served(tmp_path, port=served.port) as again:
-        again.wait_for("new one")
-        assert again.profile.key != old.key
-        for key in (old.key, again.profile.key):
-            with Client(old.url, key=key) as client:
-                assert list(client.queue_names()) == []
-
-
-def test_profile_of_another_server(tmp_path: Path) -> None:
-    """A second store gets a profile beside the first one's and says how to use it; keys do not cross."""
-    with Served(tmp_path) as first:
-        before = first.profile_path.read_bytes()
-        with Served(tmp_path, ["--data", str(tmp_path / "other")]) as second:
-            line = second.wait_for("QUEUEY_PROFILE=")
-            beside = Path(line.split("QUEUEY_PROFILE=")[1].strip())
-            assert first.profile_path.read_bytes() == before
-            theirs = read_profile(beside)
-            with Client(theirs.url, key=theirs.key) as client:
-                assert list(client.queue_names()) == []
-            with Client(theirs.url, key=first.profile.key) as client, pytest.raises(NotAuthenticated):
-                list(client.queue_names())
 
 
 def test_a_second_service_on_the_same_store(tmp_path: Path) -> None:
@@ -241,18 +197,3 @@ def test_locked_store(tmp_path: Path) -> None:
 def test_tls_files_that_cannot_be_used(cert: str, key: str) -> None:
     """A missing file, a key of another certificate or no PEM at all stop the start."""
     assert refused("--port", "0", "--tls-cert", str(TLS / cert), "--tls-key", str(TLS / key))[0] == 6
-
-
-@pytest.mark.parametrize("options", [["--port", "x"], ["--tls-key", "k"], ["--config", "/nowhere.toml"]])
-def test_bad_settings(options: list[str]) -> None:
-    """Settings that cannot be used end with the code of wrong usage."""
-    assert refused(*options)[0] == 2
-
-
-def test_exposed_profile(tmp_path: Path) -> None:
-    """A profile that others may read stops the start and says how to mend it."""
-    profile = tmp_path / "profile.toml"
-    profile.write_text('url = "http://x"\napplication = "queuey"\nkey = "k"\n')
-    profile.chmod(0o644)
-    code, line = refused("--port", str(free_port()), "--data", str(tmp_path / "data"), "--profile", str(profile))
-    assert (code, "chmod 600" in line) == (1, True)
