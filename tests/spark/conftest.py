@@ -32,8 +32,8 @@ CONF = INTERPRETED | {
     "spark.sql.streaming.numRecentProgressUpdates": "20",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Of sessions in tests: small, as are the data. To plan a query anew after each of its stages costs a fifth; the demo and
-the programs of the pages do so."""
+"""Of sessions in tests: small, as are the data. To plan a query anew after each of its stages costs a tenth of all;
+the demo and the programs of the pages do so."""
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Has Java compile quickly instead of well, which for so short a life takes about half the processor time."""
 DELAYS = {
