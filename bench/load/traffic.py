@@ -143,31 +143,48 @@ def run(
         "count": count,
         "numbered": job.numbered,
     }
-    before = server.cpu_seconds()
-    behind = 0.0 if backend is None else backend.cpu_seconds()
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.load.generator"],
-        input=json.dumps(plan),
-        capture_output=True,
-        text=True,
-        timeout=seconds + warm + 60,
-        check=False,
-    )
-    cpu = server.cpu_seconds() - before
-    behind = 0.0 if backend is None else backend.cpu_seconds() - behind
+    result, spent = generated(server, "bench.load.generator", plan, seconds + warm + 60, backend)
+    return sample(result, spent, job.messages, result["total"] * job.messages)
+
+
+def generated(
+    server: Process, module: str, plan: object, seconds: float, backend: Metered | None
+) -> tuple[load.Result, list[float]]:
+    """Has a generator carry out a plan; returns its result, and the CPU seconds of the server and of what is behind it.
+
+    Raises:
+        Void: An answer had another status, or none came.
+    """
+    metered: list[Metered] = [server] if backend is None else [server, backend]
+    before = [each.cpu_seconds() for each in metered]
+    command = [sys.executable, "-m", module]
+    done = subprocess.run(command, input=json.dumps(plan), capture_output=True, text=True, timeout=seconds, check=False)
+    spent = [each.cpu_seconds() - begin for each, begin in zip(metered, before, strict=True)]
     result: load.Result = json.loads(done.stdout or '{"errors": 1}')
     if result["errors"] or not result["answers"]:
         raise Void(f"{server.name}: {result.get('error') or done.stderr or 'no answers'}\n{server.log_tail()}")
-    messages = result["total"] * job.messages
+    return result, spent
+
+
+def sample(result: load.Result, spent: Sequence[float], each: int, messages: int) -> Sample:
+    """Returns what a generator measured.
+
+    Args:
+        result: Of the generator.
+        spent: CPU seconds.
+        each: Messages of a request.
+        messages: Those for which the CPU was spent.
+    """
+    cpu, *behind = (seconds * 1e6 / messages for seconds in spent)
     return Sample(
-        rate=result["answers"] * job.messages / result["seconds"],
+        rate=result["answers"] * each / result["seconds"],
         p50=result["p50"],
         p99=result["p99"],
         longest=result["longest"],
-        cpu=cpu * 1e6 / messages,
+        cpu=cpu,
         answers=result["answers"],
         size=result["received"] / result["answers"],
-        backend=None if backend is None else behind * 1e6 / messages,
+        backend=behind[0] if behind else None,
     )
 
 

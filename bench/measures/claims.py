@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from bench.baselines import claim_each
-from bench.harness import Bench, Void, measure
+from bench.harness import Bench, measure
 from bench.load import traffic, wrk
 from bench.load.cycles import CyclePlan, Dialect
-from bench.load.generator import Result
 from bench.load.traffic import Metered, Sample
 from bench.load.wrk import BY_WRK
 from bench.measures.over_http import fastest
@@ -79,22 +75,8 @@ def cycle(
         Void: An answer had another status, or there were fewer messages.
     """
     plan: CyclePlan = {"port": server.port, "connections": connections, "count": count, "dialect": spoken}
-    before = server.cpu_seconds()
-    behind = 0.0 if backend is None else backend.cpu_seconds()
-    command = [sys.executable, "-m", "bench.load.cycles"]
-    done = subprocess.run(command, input=json.dumps(plan), capture_output=True, text=True, timeout=300, check=False)
-    result: Result = json.loads(done.stdout or '{"errors": 1}')
-    if result["errors"]:
-        raise Void(f"{server.name}: {result.get('error') or done.stderr}\n{server.log_tail()}")
-    return Sample(
-        rate=result["answers"] / result["seconds"],
-        p50=result["p50"],
-        p99=result["p99"],
-        longest=result["longest"],
-        cpu=(server.cpu_seconds() - before) * 1e6 / result["answers"],
-        answers=result["answers"],
-        backend=None if backend is None else (backend.cpu_seconds() - behind) * 1e6 / result["answers"],
-    )
+    result, spent = traffic.generated(server, "bench.load.cycles", plan, 300, backend)
+    return traffic.sample(result, spent, 1, result["answers"])
 
 
 def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:

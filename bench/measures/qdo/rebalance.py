@@ -70,11 +70,6 @@ class Member:
         self.begin(command)
         return msgspec.json.decode(self.end(), type=float | None) or 0.0
 
-    def tell(self) -> Told:
-        """Returns what it has."""
-        self.begin("tell")
-        return msgspec.json.decode(self.end(), type=Told)
-
 
 @dataclass(frozen=True)
 class Change:

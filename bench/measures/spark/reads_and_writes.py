@@ -26,7 +26,6 @@ TABLE = "messages_4d"
 """Where messages of that TTL lie."""
 WRITTEN = "written"
 """The table that the connector writes."""
-CLASSES = ("org.apache.spark", "com.datastax")
 WALL, CPU, TUPLES, WRITES = 0.95, 1.5, 2.5, 2.0
 """Asked for: of the connector's speed, of its CPU, of tuples' speed, of the connector's writes."""
 NUMBERS = 0.5
