@@ -26,12 +26,12 @@ LANES = {
     "measures": r"tests/bench/test_measures",
     "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver)|deploy/test_parts)",
     "three nodes": r"tests/(faults/(?!(claiming/)?test_two)|acceptance/test_(local_servers(?!.*ensemble)|serve_cass))",
-    "groups for long": r"tests/qdo/faults/test_faults_long",
+    "groups with faults": r"tests/qdo/faults/test_groups",
     "spark faults": r"tests/spark/faults/",
     "two data centres": r"tests/faults/(claiming/)?test_two_centres",
     "histories": r"tests/sim/test_histories",
     "zookeeper": (
-        r"tests/(qdo/(zookeeper/|faults/test_faults\.|contract/.*\[.*\bzookeeper\b)"
+        r"tests/(qdo/(zookeeper/|contract/.*\[.*\bzookeeper\b)"
         r"|acceptance/(test_local|facades/test_reg))"
     ),
     "workers": r"tests/qdo/(consumer|worker)/",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from deploy.local import CassandraCluster, CassandraOptions, Site, StartFailed, start_cassandra
 from deploy.local.addresses import claim
 from deploy.local.cassandra import STORAGE_PORT, ports
-from tests.faults.link import Link
+from tests.harness.proxy import Proxy
 from tests.servers import keyspaces
 
 NAMES = ("east", "west")
@@ -34,7 +34,7 @@ class Centres:
     """
 
     cluster: CassandraCluster
-    link: Link
+    link: Proxy
     each: int
 
     @property
@@ -70,7 +70,7 @@ def _started(each: int) -> Iterator[Centres]:
     sites = [Site(NAMES[index // each], block.address(nodes + index)) for index in range(nodes)]
     ways = {(site.known_as, port): (block.address(index), port) for index, site in enumerate(sites)}
     options = CassandraOptions(commitlog_sync="group", settings=SETTINGS)
-    with Link(ways) as link, start_cassandra(nodes, options, block=block, sites=sites) as cluster:
+    with contextlib.closing(Proxy(ways)) as link, start_cassandra(nodes, options, block=block, sites=sites) as cluster:
         yield Centres(cluster, link, each)
 
 

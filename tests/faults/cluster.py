@@ -13,9 +13,9 @@ from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES as CENTRES
 from tests.faults.centres import Centres
-from tests.faults.experiment import Store
-from tests.faults.nemesis import Severable, Span, Victim
+from tests.faults.webs import Span, Store, Victim
 from tests.faults.wire import Account
+from tests.harness.proxy import Proxy
 from tests.servers import keyspaces
 from tests.servers.served import environment
 
@@ -38,8 +38,8 @@ def store_on(cluster: CassandraCluster, url: str, span: Span, *, difference: flo
     keyspaces.empty(url)
     keyspaces.close()  # nobody else is connected while nodes are killed
     options = _options(url, span, difference, row_age)
-    nodes: dict[str, Victim | Severable] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
-    return Store(options, span, _account(url), nodes, cluster.wait_until_settled, lambda: converge(url))
+    nodes: dict[str, Victim | Proxy] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
+    return Store(span, options, _account(url), nodes, cluster.wait_until_settled, lambda: converge(url))
 
 
 def store_between(centres: Centres, url: str, span: Span, *, difference: float, row_age: float) -> Store:
@@ -59,8 +59,8 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
     )
     local = {f"web-{number}": ("--cassandra-local-dc", name) for number, name in enumerate(CENTRES, 1)}
     return Store(
-        options,
         span,
+        options,
         _account(url, QUEUEY_CASSANDRA_LOCAL_DC=CENTRES[0]),
         {"link": centres.link},
         centres.cluster.wait_until_settled,

@@ -1,4 +1,4 @@
-"""Two data centres to be cut off from each other; and at the end of a test run, what the experiments amounted to."""
+"""Keyspaces on three nodes, and two data centres to be cut off from each other."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.faults.centres import Centres
     from tests.servers.plugin import Cassandra
-
-PROPERTY = "experiment"
-"""Under which a test records the counts of its run."""
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Writes a line for each experiment that passed."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            if name == PROPERTY:
-                terminalreporter.write_line(f"{report.nodeid}: {value}")
 
 
 @pytest.fixture(scope="package")

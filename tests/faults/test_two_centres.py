@@ -22,14 +22,12 @@ from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
 from tests.faults.checking.checker import Limits
-from tests.faults.checking.counts import vacuous
 from tests.faults.cluster import store_between
-from tests.faults.conftest import PROPERTY
-from tests.faults.experiment import CheckResult, Experiment, explain
-from tests.faults.nemesis import Act, Span, Step
+from tests.faults.message_run import MessageRun
+from tests.faults.webs import Span
+from tests.harness.nemesis import Step, Wave
+from tests.harness.plans import Plan, Record, plans, verify
 from tests.servers.plugin import unique_name
-
-Record = Callable[[str, object], None]
 
 pytestmark = pytest.mark.slow
 
@@ -192,32 +190,29 @@ def test_what_came_late_is_shown(centres: Centres, sites: Sites) -> None:
     assert found[Hasty][:2] == [False, False]
 
 
+SPAN = Span(deadline=1.5, delay=3.0)
+CUTS: list[Wave] = [(Step("cut", "link", 3.0 * SPAN.delay),), (Step("cut", "link", 0.3),)]
+"""For long, and for a moment."""
+CUT_TWICE = Plan(1, "two-cuts", least={"acknowledged": 400, "shown": 1000, "during_faults": 200})
+
+
+def cut(plan: Plan, directory: Path, centres: Centres, url: str, record: Record) -> None:
+    """Runs web processes in both data centres and cuts the link; checks what happened."""
+    store = store_between(centres, url, SPAN, difference=1.0, row_age=1.0)
+    run = MessageRun(directory, store, slowness=4.0, written={"two-cuts": CUTS})
+    verify(plan, lambda: run.run(plan, limits=Limits(bound=20.0, grace=2.0, calm=1.5), rest=0.5), record)
+
+
+@plans("messages/two-centres", CUT_TWICE)
 def test_writers_and_readers_on_both_sides(
-    tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str
+    tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str, plan: Plan
 ) -> None:
     """Both data centres serve while they are cut off from each other, and agree on everything afterwards."""
-    check_result = cut_twice(tmp_path, centres, centres_keyspace)
-    record_property(PROPERTY, str(check_result.counts))
+    cut(plan, tmp_path, centres, centres_keyspace, record_property)
 
 
-def cut_twice(directory: Path, centres: Centres, url: str) -> CheckResult:
-    """Runs web processes in both data centres and cuts the link for long, and for a moment; checks what happened."""
-    span = Span(deadline=1.5, delay=3.0)
-    store = store_between(centres, url, span, difference=1.0, row_age=1.0)
-    acts: list[Act] = [(Step("cut", "link", 3.0 * span.delay),), (Step("cut", "link", 0.3),)]
-    limits = Limits(bound=20.0, grace=2.0, calm=1.5)
-    check_result = Experiment(directory, store, seed=1, slowness=4.0).run(acts, limits=limits, rest=0.5)
-    assert check_result.violations == [], explain(check_result)
-    least = {"acknowledged": 400, "shown": 1000, "during_faults": 200}
-    assert vacuous(check_result.counts, least) == [], explain(check_result)
-    return check_result
-
-
-def test_two_nodes_each(
-    tmp_path: Path,
-    record_property: Record,
-    servers: contextlib.ExitStack,
-) -> None:
+@plans("messages/two-nodes-each", CUT_TWICE)
+def test_two_nodes_each(tmp_path: Path, record_property: Record, servers: contextlib.ExitStack, plan: Plan) -> None:
     """All the same holds where each data centre has two nodes and two copies."""
     with start_centres(2) as centres:
         url = keyspace_on(centres)
@@ -225,7 +220,7 @@ def test_two_nodes_each(
             found = play(centres, sites)
         assert found[CassandraStore] == [True, True, True]
         assert found[Hasty][:2] == [False, False]
-        record_property(PROPERTY, str(cut_twice(tmp_path, centres, url).counts))
+        cut(plan, tmp_path, centres, url, record_property)
 
 
 def test_a_data_centre_is_added(sites: Sites, centres: Centres) -> None:

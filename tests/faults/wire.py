@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -112,7 +113,7 @@ def make_queue(web: Web, account: Account, **fields: object) -> None:
 
 
 def metric(web: Web, name: str) -> float:
-    """Asks a web process for one of its metrics; 0 where it has none of the name.
+    """Asks a web process for one of its metrics, the sum over its labels; 0 where it has none of the name.
 
     Raises:
         OSError: It does not answer.
@@ -123,7 +124,7 @@ def metric(web: Web, name: str) -> float:
         lines = connection.getresponse().read().decode().splitlines()
     finally:
         connection.close()
-    return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), 0.0)
+    return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}[ {{]", line))
 
 
 def _decoded(content: bytes) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from queuey import ids
-from tests.faults.checking.history import ONLY_SENT, Outcome, Post, Read, Recorder, Sent, Shown, now
+from tests.faults.checking.records import ONLY_SENT, Outcome, Post, Read, Sent, Shown
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
+from tests.harness.history import Journal, now
 
 PARTITIONS = 4
 PATIENCE = 40.0
@@ -68,14 +69,14 @@ class Writer:
         account: Account,
         queues: Sequence[str],
         style: Style,
-        recorder: Recorder,
+        journal: Journal,
         seed: int,
     ) -> None:
         self._name = name
         self._lines = [Line(web, account) for web in webs]
         self._queues = queues
         self._style = style
-        self._recorder = recorder
+        self._journal = journal
         self._rng = random.Random(f"{seed} {name}")
         self._last: str | None = None
         self._number = 0
@@ -151,7 +152,7 @@ class Writer:
             retry_after=answer.retry_after,
             note="" if answer.status == 201 else answer.text,
         )
-        self._recorder.add(post)
+        self._journal.add(post)
         return post
 
 
@@ -209,7 +210,7 @@ class Reader:
         webs: The web processes to ask, at random.
         queue: What to follow.
         habit: How to read.
-        final: As in :class:`tests.faults.checking.history.Read`.
+        final: As in :class:`tests.faults.checking.records.Read`.
 
     Attributes:
         queue: What it follows.
@@ -222,14 +223,14 @@ class Reader:
         account: Account,
         queue: str,
         habit: Habit,
-        recorder: Recorder,
+        journal: Journal,
         final: int = 0,
     ) -> None:
         self._name = name
         self._lines = [Line(web, account) for web in webs]
         self.queue = queue
         self._habit = habit
-        self._recorder = recorder
+        self._journal = journal
         self._final = final
         self._rng = random.Random(name)
         self._cursor = ""
@@ -277,7 +278,7 @@ class Reader:
         except Unanswered as error:
             self._avoid(line)
             answer = Answer(ONLY_SENT, retry_after=False, content={}, text=str(error))
-        self._recorder.add(self._record(line.web, start, answer))
+        self._journal.add(self._record(line.web, start, answer))
         if answer.status != 200:
             return False
         self._cursor = answer.content["cursor"]

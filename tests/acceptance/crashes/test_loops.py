@@ -18,7 +18,7 @@ import pytest
 from queuey.client import Client
 from tests.acceptance.crashes import loop_worker
 from tests.acceptance.crashes.conftest import PATIENT
-from tests.faults.nemesis import fault_minutes
+from tests.harness.plans import fault_minutes
 from tests.servers.served import Served, free_port
 
 WORKERS = 2

@@ -24,18 +24,13 @@ from typing import NamedTuple
 
 from queuey import ids
 from queuey.ids import Position
-from tests.faults.checking.history import ONLY_SENT, Fault, History, Outcome, Post, Read, Sent, Shown
+from tests.faults.checking.records import ONLY_SENT, History, Outcome, Post, Read, Sent, Shown
+from tests.harness.history import Fault
+from tests.harness.results import Violation
 
 OK, CREATED, UNAVAILABLE = 200, 201, 503
 SETTLED = 2
 """The first of the full reads that must agree with all later ones."""
-
-
-class Violation(NamedTuple):
-    """A broken rule, and what shows it."""
-
-    rule: str
-    text: str
 
 
 class Place(NamedTuple):

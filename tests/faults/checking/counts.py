@@ -1,55 +1,25 @@
-"""What a history amounts to in numbers, and whether that is enough to have shown anything."""
+"""What a history amounts to in numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from tests.faults.checking.history import ONLY_SENT, Fault, History, Outcome, Post, Read
+from tests.faults.checking.records import ONLY_SENT, History, Outcome, Post
+from tests.harness.history import Fault
 
 UNAVAILABLE = 503
 
 
-class Counts(NamedTuple):
-    """Numbers of a history; messages unless said otherwise.
+def count(history: History, deadline: float) -> dict[str, int]:
+    """Counts messages, unless said otherwise.
 
-    Attributes:
-        refused: Posts answered with 503.
-        unanswered: Posts without an answer.
-        none_late, unknown_shown: Of those with outcome ``none``, how many had waited longer than a write may take; of
-            those with outcome ``unknown``, how many the last full read shows.
-        pages, shown: Pages read by readers that follow, and messages on them.
-        failed_pages: Reads that gave none.
-        during_faults: Acknowledged while something was faulty.
-        faults: How many of each kind, by ``kind target``.
-    """
-
-    acknowledged: int
-    none: int
-    unknown: int
-    refused: int
-    unanswered: int
-    none_late: int
-    unknown_shown: int
-    pages: int
-    shown: int
-    failed_pages: int
-    during_faults: int
-    faults: dict[str, int]
-
-    def __str__(self) -> str:
-        """One line for a report."""
-        faults = ", ".join(f"{count} {what}" for what, count in sorted(self.faults.items()))
-        return (
-            f"{self.acknowledged} messages acknowledged, {self.during_faults} of them during faults; {self.none} none, "
-            f"{self.none_late} of them after the write deadline; {self.unknown} unknown, {self.unknown_shown} of them "
-            f"there in the end; {self.refused} posts answered 503, {self.unanswered} not answered; {self.shown} shown "
-            f"on {self.pages} pages, {self.failed_pages} reads failed; faults: {faults or 'none'}"
-        )
-
-
-def count(history: History, deadline: float) -> Counts:
-    """Counts.
+    * ``calls``: posts and reads; ``refused``: posts answered with 503; ``unanswered``: posts without an answer.
+    * ``acknowledged``, ``none``, ``unknown``: by outcome; ``during_faults``: acknowledged while something was faulty.
+    * ``none_late``: of those with outcome ``none``, how many had waited longer than a write may take.
+    * ``unknown_shown``: of those with outcome ``unknown``, how many the last full read shows.
+    * ``pages``, ``shown``: read by readers that follow; ``failed_pages``: reads that gave none.
+    * ``full``: on full reads.
 
     Args:
         history: What happened.
@@ -57,46 +27,46 @@ def count(history: History, deadline: float) -> Counts:
     """
     outcomes: Counter[Outcome] = Counter(outcome for post in history.posts for outcome in post.outcomes)
     following = [read for read in history.reads if not read.final]
-    last = max((read.final for read in history.reads), default=0)
-    there = {shown.body for read in history.reads if last and read.final == last for shown in read.shown}
-    return Counts(
-        acknowledged=outcomes["acknowledged"],
-        none=outcomes["none"],
-        unknown=outcomes["unknown"],
-        refused=sum(post.status == UNAVAILABLE for post in history.posts),
-        unanswered=sum(post.status == ONLY_SENT for post in history.posts),
-        none_late=sum(len(post.sent) for post in history.posts if _none_late(post, deadline)),
-        unknown_shown=sum(
-            sent.body in there
-            for post in history.posts
-            for sent, outcome in zip(post.sent, post.outcomes, strict=True)
-            if outcome == "unknown"
-        ),
-        pages=sum(bool(read.next) for read in following),
-        shown=sum(len(read.shown) for read in following),
-        failed_pages=sum(not read.next for read in following),
-        during_faults=sum(len(post.ids) for post in history.posts if _during(post, history.faults)),
-        faults=dict(Counter(f"{fault.kind} {fault.target}" for fault in history.faults)),
-    )
+    full = [read for read in history.reads if read.final]
+    last = max((read.final for read in full), default=0)
+    there = {shown.body for read in full if read.final == last for shown in read.shown}
+    told = [pair for post in history.posts for pair in zip(post.sent, post.outcomes, strict=True)]
+    return {
+        "calls": len(history.posts) + len(history.reads),
+        "acknowledged": outcomes["acknowledged"],
+        "during_faults": sum(len(post.ids) for post in history.posts if _during(post, history.faults)),
+        "none": outcomes["none"],
+        "none_late": sum(len(post.sent) for post in history.posts if _none_late(post, deadline)),
+        "unknown": outcomes["unknown"],
+        "unknown_shown": sum(sent.body in there for sent, outcome in told if outcome == "unknown"),
+        "refused": sum(post.status == UNAVAILABLE for post in history.posts),
+        "unanswered": sum(post.status == ONLY_SENT for post in history.posts),
+        "pages": sum(bool(read.next) for read in following),
+        "shown": sum(len(read.shown) for read in following),
+        "failed_pages": sum(not read.next for read in following),
+        "full": sum(len(read.shown) for read in full),
+    }
+
+
+def checked(counts: Mapping[str, int]) -> dict[str, int]:
+    """Returns to how many records each rule was applied: calls, messages shown, or messages by their outcome."""
+    subjects = {
+        "answers": ("calls",),
+        "G1": ("acknowledged",),
+        "lost": ("acknowledged",),
+        "G2": ("none",),
+        "settled": ("full",),
+        "truth": ("shown", "full"),
+        "G3": ("acknowledged",),
+        "page": ("pages",),
+        "available": ("calls",),
+    }
+    return {rule: sum(counts[name] for name in names) for rule, names in subjects.items()}
 
 
 def _none_late(post: Post, deadline: float) -> bool:
     return "none" in post.outcomes and post.end - post.start > deadline
 
 
-def _during(event: Post | Read, faults: tuple[Fault, ...]) -> bool:
-    return any(fault.start <= event.start and event.end <= fault.end for fault in faults)
-
-
-def vacuous(counts: Counts, least: dict[str, int]) -> list[str]:
-    """Tells which of the numbers are too small for the run to mean anything.
-
-    Args:
-        counts: Of the run.
-        least: The smallest acceptable value by attribute name.
-    """
-    return [
-        f"{name}: {found}, not {value} or more"
-        for name, value in least.items()
-        if (found := getattr(counts, name)) < value
-    ]
+def _during(post: Post, faults: tuple[Fault, ...]) -> bool:
+    return any(fault.start <= post.start and post.end <= fault.end for fault in faults)

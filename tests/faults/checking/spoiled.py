@@ -8,70 +8,55 @@ from collections.abc import Callable
 from msgspec import structs
 
 from queuey import ids
-from tests.faults.checking.history import Event, History, Outcome, Post, Read, Sent, Shown, history_of
-
-Spoil = Callable[[History, random.Random], History | None]
-"""Gives a spoiled history, or None where the history has nothing of the kind."""
-
-
-def _instead(history: History, old: Event, new: tuple[Event, ...]) -> History:
-    events: tuple[Event, ...] = (*history.posts, *history.reads, *history.faults)
-    return history_of([event for event in events if event is not old] + list(new))
+from tests.faults.checking.records import Event, Outcome, Post, Read, Sent, Shown
+from tests.harness.history import of
+from tests.harness.spoiling import Spoil, instead, spoil_one
 
 
-def _bodies(history: History, outcomes: set[Outcome]) -> set[str]:
-    return {
-        sent.body
-        for post in history.posts
-        for sent, outcome in zip(post.sent, post.outcomes, strict=True)
-        if outcome in outcomes
-    }
+def _bodies(records: list[Event], outcomes: set[Outcome]) -> set[str]:
+    pairs = [pair for post in of(records, Post) for pair in zip(post.sent, post.outcomes, strict=True)]
+    return {sent.body for sent, outcome in pairs if outcome in outcomes}
 
 
-def _shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil:
+def _shown(change: Callable[[Shown], tuple[Shown, ...]], *outcomes: Outcome, final: int = 0) -> Spoil[Event]:
     """Changes a message on a page, from a ``final`` full read on."""
 
-    def spoil(history: History, rng: random.Random) -> History | None:
-        wanted = _bodies(history, set(outcomes))
-        reads = [read for read in history.reads if read.final >= final]
-        found = [(read, shown) for read in reads for shown in read.shown if shown.body in wanted]
-        if not found:
+    def find(records: list[Event]) -> list[tuple[Read, Shown]]:
+        wanted = _bodies(records, set(outcomes))
+        reads = [read for read in of(records, Read) if read.final >= final]
+        return [(read, shown) for read in reads for shown in read.shown if shown.body in wanted]
+
+    def spoil(records: list[Event], rng: random.Random) -> list[Event] | None:
+        if not (found := find(records)):
             return None
         read, shown = rng.choice(found)
         page = tuple(one for each in read.shown for one in (change(each) if each is shown else (each,)))
-        return _instead(history, read, (structs.replace(read, shown=page),))
+        return instead(records, read, structs.replace(read, shown=page))
 
     return spoil
 
 
 def _post(
     change: Callable[[Post], tuple[Post, ...]], outcome: Outcome, *, there: bool = False, web: str | None = None
-) -> Spoil:
+) -> Spoil[Event]:
     """Changes a post of this outcome; ``there``: one whose messages the full reads show."""
 
-    def spoil(history: History, rng: random.Random) -> History | None:
-        seen = {shown.body for read in history.reads if read.final for shown in read.shown}
-        posts = [post for post in history.posts if outcome in post.outcomes and web in {None, post.web}]
-        found = [post for post in posts if not there or seen & {sent.body for sent in post.sent}]
-        if not found:
-            return None
-        post = rng.choice(found)
-        return _instead(history, post, change(post))
+    def find(records: list[Event]) -> list[Post]:
+        seen = {shown.body for read in of(records, Read) if read.final for shown in read.shown}
+        posts = [post for post in of(records, Post) if outcome in post.outcomes and web in {None, post.web}]
+        return [post for post in posts if not there or seen & {sent.body for sent in post.sent}]
 
-    return spoil
+    return spoil_one(find, change)
 
 
-def _read(change: Callable[[Read], tuple[Read, ...]]) -> Spoil:
+def _read(change: Callable[[Read], tuple[Read, ...]]) -> Spoil[Event]:
     """Changes a page with several messages of one partition."""
-
-    def spoil(history: History, rng: random.Random) -> History | None:
-        reads = [read for read in history.reads if len(read.shown) > len({shown.partition for shown in read.shown})]
-        if not reads:
-            return None
-        read = rng.choice(reads)
-        return _instead(history, read, change(read))
-
-    return spoil
+    return spoil_one(
+        lambda records: [
+            read for read in of(records, Read) if len(read.shown) > len({shown.partition for shown in read.shown})
+        ],
+        change,
+    )
 
 
 def _higher(name: str, ticks: int = 1) -> str:
@@ -100,11 +85,11 @@ def _before_after(post: Post) -> tuple[Post, ...]:
     return (structs.replace(post, sent=sent, after=max(post.ids, key=ids.parse_position)),)
 
 
-def _cursors(change: Callable[[Read], str]) -> Spoil:
+def _cursors(change: Callable[[Read], str]) -> Spoil[Event]:
     return _read(lambda read: (structs.replace(read, next=dict.fromkeys(read.next, change(read))),))
 
 
-SPOILS: dict[str, tuple[set[str], Spoil]] = {
+SPOILS: dict[str, tuple[set[str], Spoil[Event]]] = {
     "a reader is not shown a message": ({"G1"}, _shown(lambda _: (), "acknowledged")),
     "a full read lacks an acknowledged message": ({"lost"}, _shown(lambda _: (), "acknowledged", final=1)),
     "a full read lacks what another shows": ({"settled"}, _shown(lambda _: (), "unknown", final=2)),

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, cast
 
 from queuey import ids
-from tests.faults.checking.history import now
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
 from tests.faults.workload import HASTE, PATIENCE
+from tests.harness.history import now
 from tests.sim.history import Acknowledging, Delivery, History, Outcome
 
 TTLS = (2.0, 4.0)

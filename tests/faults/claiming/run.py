@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import random
-import re
 import threading
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from queuey import ids
-from tests.faults.checking import history
-from tests.faults.checking.history import Fault, Recorder, now
+from tests.faults.checking.records import Event, Post
 from tests.faults.claiming.claimer import TTLS, Claimer
-from tests.faults.experiment import Store
-from tests.faults.nemesis import Act, OneWorker, Severable, Victim, WebProcess, perform
-from tests.faults.wire import Account, Web, make_queue
+from tests.faults.webs import Store, Webs
+from tests.faults.wire import make_queue, metric
 from tests.faults.workload import LONGEST_DELAY, PARTITIONS, Style, Writer
-from tests.servers.served import Served
+from tests.harness.history import Fault, Journal, Records, now, running
+from tests.harness.nemesis import Wave, perform
+from tests.harness.plans import Plan
+from tests.harness.results import Result, Violation
 from tests.sim.history import History
 
 QUEUE = "jobs"
@@ -29,28 +26,8 @@ POSTERS, CLAIMERS = 3, 6
 POSTED = Style(sizes=(1, 1, 5, 10), delayed=0.05, pace=0.4)
 DRAIN_SECONDS = 300.0
 """A failure waits so long for the queue to be empty."""
-
-
-class Result(NamedTuple):
-    """What a run showed.
-
-    Attributes:
-        violations: Sentences.
-        counts: Of what happened, to see that something did.
-        faults: When, and what was done.
-        output: Of the web processes.
-    """
-
-    violations: list[str]
-    counts: dict[str, int]
-    faults: list[Fault]
-    output: str
-
-    def explain(self) -> str:
-        """Tells the violations, what was going on, and the end of what the web processes printed."""
-        faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.target}" for one in self.faults]
-        shown = [f"{len(self.violations)} violations", *self.violations[:12], str(self.counts), *faults]
-        return "\n".join([*shown, self.output[-6000:]])
+CALM_SECONDS = 1.0
+"""Without faults, before and after them."""
 
 
 class ClaimRun:
@@ -59,110 +36,68 @@ class ClaimRun:
     Args:
         directory: For data, logs and the history of posts.
         store: What they run on.
-        seed: Of what clients do.
         webs: How many services.
         workers: How many processes each of them has.
         consistency: Of the queue.
+        written: Schedules of faults by name.
     """
 
     def __init__(
         self,
         directory: Path,
         store: Store,
-        seed: int,
-        webs: int = 4,
         *,
+        webs: int = 4,
         workers: int = 1,
         consistency: str = "strong",
+        written: Mapping[str, Sequence[Wave]],
     ) -> None:
-        self._directory = directory
         self._store = store
-        self._seed = seed
+        self._seed = 0
         self._workers = workers
-        self._forwarded = 0
-        self._consistency = consistency
-        self._names = [f"web-{number}" for number in range(1, webs + 1)]
-        self._processes: dict[str, WebProcess] = {}
-        self._account = Account("", "")
-        self._recorder = Recorder()
+        self._queue = {"queue_name": QUEUE, "partitions": PARTITIONS, "consistency": consistency}
+        self._written = written
+        self._journal = Journal(directory / "history.jsonl")
+        self._records = Records(directory, Event)
+        self._processes = Webs(directory, store, webs, workers)
         self._history = History()
         self._lock = threading.Lock()
         self._calm = threading.Event()
 
-    def run(self, acts: Iterable[Act], *, rest: float) -> Result:
+    def run(self, plan: Plan, *, rest: float) -> Result:
         """Runs, with all faults in the middle, then has everything claimed and acknowledged, and judges.
 
         Args:
-            acts: The faults.
-            rest: Seconds between acts.
+            plan: Its faults, and the seed of what clients do.
+            rest: Seconds between waves of faults.
         """
-        try:
-            with self._serving():
-                workers = {
-                    f"{name}/{number}": OneWorker(process, number)
-                    for name, process in self._processes.items()
-                    for number in range(1, self._workers + 1)
-                }
-                victims: Mapping[str, Victim | Severable] = {**self._processes, **self._store.nodes, **workers}
-                with self._claiming() as claimers:
-                    with self._posting():
-                        threading.Event().wait(1.0)
-                        perform(acts, victims, self._recorder, rest=rest)
-                        self._store.settled()
-                        threading.Event().wait(1.0)
-                    self._history.calm = now()
-                    self._calm.set()
-                    self._drain(claimers)
-                self._forwarded = sum(map(_forwarded, self._webs))
-        finally:
-            history.write(self._recorder.history(), self._directory / "history.jsonl")
-            (self._directory / "output.txt").write_text(self._output())
-        return self._judge()
+        self._seed = plan.seed
+        waves = self._processes.waves(plan, self._written, rest)
+        with self._processes.serving():
+            webs = self._processes.addresses
+            make_queue(webs[0], self._processes.account, **self._queue)
+            with self._claiming() as claimers:
+                with running([self._poster(number).run for number in range(POSTERS)]):
+                    threading.Event().wait(CALM_SECONDS)
+                    perform(waves, self._processes.hit, self._journal.add, rest=rest)
+                    self._store.settled()
+                    threading.Event().wait(CALM_SECONDS)
+                self._history.calm = now()
+                self._calm.set()
+                self._drain(claimers)
+            forwarded = sum(int(metric(web, "queuey_claims_forwarded_total")) for web in webs)
+        return self._judge(forwarded)
 
-    @property
-    def _webs(self) -> list[Web]:
-        return [Web(name, process.served.port) for name, process in self._processes.items()]
-
-    def _output(self) -> str:
-        return "".join(f"--- {name} ---\n{process.output}" for name, process in self._processes.items())
-
-    @contextmanager
-    def _serving(self) -> Iterator[None]:
-        try:
-            for name in self._names:
-                self._processes[name] = WebProcess(partial(self._serve, name))
-                if not self._store.account:  # The first of them makes it, and its key.
-                    self._processes[name].wait()
-            for process in self._processes.values() if self._store.account else ():
-                process.wait()
-            profile = None if self._store.account else self._processes["web-1"].served.profile
-            self._account = self._store.account or Account(profile.application, profile.key)  # type: ignore[union-attr]
-            spec = {"partitions": PARTITIONS, "consistency": self._consistency}
-            make_queue(self._webs[0], self._account, queue_name=QUEUE, **spec)
-            yield
-        finally:
-            for process in self._processes.values():
-                process.kill()
-
-    def _serve(self, name: str, port: int | None) -> Served:
-        options = [*self._store.options, *self._store.centres.get(name, ())]
-        return Served(self._directory, [*options, "--workers", str(self._workers)], port=port)
-
-    @contextmanager
-    def _posting(self) -> Iterator[None]:
-        posters = [
-            Writer(f"poster-{n}", self._webs, self._account, [QUEUE], POSTED, self._recorder, self._seed)
-            for n in range(POSTERS)
-        ]
-        with _running([poster.run for poster in posters]):
-            yield
+    def _poster(self, number: int) -> Writer:
+        webs, account = self._processes.addresses, self._processes.account
+        return Writer(f"poster-{number}", webs, account, [QUEUE], POSTED, self._journal, self._seed)
 
     @contextmanager
     def _claiming(self) -> Iterator[list[Claimer]]:
         claimers = [
             Claimer(
-                self._webs * self._workers,
-                self._account,
+                self._processes.addresses * self._workers,
+                self._processes.account,
                 QUEUE,
                 self._history,
                 self._lock,
@@ -171,56 +106,38 @@ class ClaimRun:
             )
             for n in range(CLAIMERS)
         ]
-        with _running([claimer.run for claimer in claimers]):
+        with running([claimer.run for claimer in claimers]):
             yield claimers
 
     def _drain(self, claimers: list[Claimer]) -> None:
         """Waits until nobody has been given anything for longer than any claim can last."""
         until = now() + DRAIN_SECONDS
         quiet = max(TTLS) + self._store.span.delay + LONGEST_DELAY
-        while True:
+        while not all(claimer.empty_for > quiet for claimer in claimers):
             threading.Event().wait(0.2)
-            if all(claimer.empty_for > quiet for claimer in claimers):
-                return
             assert now() < until, f"messages are still being handed out: {self._counts()}"
 
     def _counts(self) -> dict[str, int]:
-        outcomes = Counter(one.outcome or "unheard" for one in self._history.acknowledgings)
-        positions = Counter(one.position for one in self._history.deliveries)
+        posts, history = self._records.of(Post), self._history
+        outcomes = Counter(one.outcome or "unheard" for one in history.acknowledgings)
+        positions = Counter(one.position for one in history.deliveries)
         return {
-            "posted": len(self._history.acknowledged),
-            "delivered": len(self._history.deliveries),
+            "calls": len(posts) + len(history.deliveries) + len(history.acknowledgings),
+            "acknowledged": sum(len(post.ids) for post in posts),
+            "delivered": len(history.deliveries),
             "again": sum(times > 1 for times in positions.values()),
             **{f"acknowledgements {outcome}": times for outcome, times in sorted(outcomes.items())},
-            "faults": len(self._recorder.history().faults),
-            "forwarded": self._forwarded,
         }
 
-    def _judge(self) -> Result:
-        found = self._recorder.history()
-        for post in found.posts:
+    def _judge(self, forwarded: int) -> Result:
+        for post in self._records.of(Post):
             self._history.acknowledged.update(map(ids.parse_position, post.ids))
-        return Result(self._history.violations(), self._counts(), list(found.faults), self._output())
-
-
-def _forwarded(web: Web) -> int:
-    """Returns how many requests the workers of a service have left to each other."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{web.port}/metrics", timeout=60) as answer:
-        text = answer.read().decode()
-    return sum(
-        int(float(count)) for count in re.findall(r"^queuey_claims_forwarded_total(?:{.*})? (\S+)$", text, re.MULTILINE)
-    )
-
-
-@contextmanager
-def _running(work: Sequence[Callable[[threading.Event], None]]) -> Iterator[None]:
-    stop = threading.Event()
-    threads = [threading.Thread(target=run, args=(stop,)) for run in work]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+        violations = [Violation(*text.split(": ", 1)) for text in self._history.violations()]
+        faults, counts = self._records.of(Fault), self._counts()
+        checked = {
+            "G4": counts["delivered"],
+            "G5": counts.get("acknowledgements done", 0),
+            "G6": counts["acknowledged"],
+        }
+        counts |= {"faults": len(faults), "forwarded": forwarded}
+        return Result(violations, counts, checked, faults, self._processes.output[-6000:], self._history)

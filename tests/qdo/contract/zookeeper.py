@@ -19,8 +19,8 @@ from qdo.coordination.zookeeper.paths import GroupPaths
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.coordination.zookeeper.transactions import ANY, Applied, Delete, SetData
 from qdo.partitions import Partition
+from tests.harness.proxy import Proxy
 from tests.qdo.contract.backends import LONG
-from tests.qdo.zookeeper.proxy import Proxy
 from tests.replacing import replace
 from tests.servers.plugin import unique_name
 
@@ -34,7 +34,7 @@ class ZooKeeperService:
 
     def __init__(self, connect_string: str) -> None:
         self.root = f"/{unique_name('qdo')}"
-        self.proxy = Proxy(connect_string)
+        self.proxy = Proxy.to(connect_string)
         self.url = f"zookeeper://{self.proxy.address}{self.root}?connect_timeout=5"
         self._direct = connect_string
 

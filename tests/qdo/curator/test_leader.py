@@ -14,9 +14,9 @@ from hypothesis import strategies as some
 
 from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe, in_turn
 from qdo.errors import InvalidArgument, SessionLost
+from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import plain
 from tests.qdo.curator.queues.scene import end_session, expire, until
-from tests.qdo.zookeeper.proxy import Proxy
 from tests.servers.plugin import ZooKeeper, unique_name
 
 PATIENCE = 60.0
@@ -58,7 +58,7 @@ def client(zookeeper: ZooKeeper) -> Iterator[Any]:
 @pytest.fixture
 def proxy(zookeeper: ZooKeeper) -> Iterator[Proxy]:
     """A network that can break."""
-    proxy = Proxy(zookeeper.connect_string)
+    proxy = Proxy.to(zookeeper.connect_string)
     yield proxy
     proxy.close()
 

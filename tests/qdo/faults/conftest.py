@@ -1,4 +1,4 @@
-"""Tells at the end of a test run what the experiments amounted to."""
+"""The coordination services of the runs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.qdo.faults.servers.services import LocalService, Service
-
-PROPERTY = "group experiment"
-"""Under which a test records the counts of its run."""
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Writes a line for each experiment that passed."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            if name == PROPERTY:
-                terminalreporter.write_line(f"{report.nodeid}: {value}")
 
 
 @pytest.fixture(params=["local", pytest.param("zookeeper", marks=pytest.mark.slow)])

@@ -8,39 +8,23 @@ import logging
 import sys
 import threading
 from pathlib import Path
-from typing import NoReturn
 
 from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.settings import ConsumerSettings
+from qdo.coordination import Coordinator
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition
 from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
 from queuey.client import AsyncClient
-from tests.faults.checking.history import now
-from tests.qdo.faults.checking.recording import Recording
-from tests.qdo.faults.checking.records import Assigned, Fault, Gone, Journal, place_of
+from tests.harness.history import Journal, now, record_stalls
+from tests.qdo.faults.checking.recording import record
+from tests.qdo.faults.checking.records import Assigned, Gone, place_of
 from tests.qdo.faults.job import Job, from_environment
-from tests.qdo.faults.servers.services import name_of
 
-TICK, STALLED = 0.05, 0.12
-"""Seconds between two signs that threads run here, and when there was too long none."""
-
-
-def watch(journal: Journal, worker: str) -> None:
-    """Begins to write down when the threads of this process were kept from running."""
-
-    def tick() -> NoReturn:
-        pause, before = threading.Event(), now()
-        while True:
-            pause.wait(TICK)
-            after = now()
-            if after - before > STALLED:
-                journal.add(Fault(before, after, "stall", worker))
-            before = after
-
-    threading.Thread(target=tick, name="watch", daemon=True).start()
+STALLED = 0.12
+"""Seconds for which the threads of a process do not run, from which on that is a fault."""
 
 
 class Notices:
@@ -66,7 +50,7 @@ class Notices:
         self._journal.add(Gone(now(), self._worker, "lost", [place_of(each) for each in partitions]))
 
 
-def make(job: Job, client: AsyncClient, coordinator: Recording, journal: Journal) -> Worker:
+def make(job: Job, client: AsyncClient, coordinator: Coordinator, journal: Journal) -> Worker:
     """Puts a worker together as programs do."""
     notices = Notices(journal, job.worker)
     consumer = AsyncConsumer(
@@ -105,9 +89,10 @@ def make(job: Job, client: AsyncClient, coordinator: Recording, journal: Journal
 async def serve(job: Job) -> int:
     """Works until it is told to stop; returns the exit code."""
     journal = Journal(Path(job.journal))
-    watch(journal, job.worker)
-    inner = open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
-    coordinator = Recording(inner, journal, job.worker, name_of, job.stop_at)
+    stalls = threading.Event(), journal.add, job.worker, STALLED
+    threading.Thread(target=record_stalls, args=stalls, name="stalls", daemon=True).start()
+    coordinator = open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
+    record(coordinator, journal, job.worker, job.stop_at)
     try:
         async with AsyncClient(job.service, key=job.key, application=job.application) as client:
             return await make(job, client, coordinator, journal).serve(signals=True)

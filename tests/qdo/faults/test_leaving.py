@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-from tests.qdo.faults.checking.counts import vacuous
+from tests.harness.plans import PROPERTY, Plan, Record, plans, verify
 from tests.qdo.faults.checking.history import History, Stay
 from tests.qdo.faults.checking.records import Handled
-from tests.qdo.faults.conftest import PROPERTY
-from tests.qdo.faults.experiment import Experiment, explain
+from tests.qdo.faults.group_run import GroupRun
 from tests.qdo.faults.servers.services import Service
-
-Tell = Callable[[str, object], None]
 
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
-SEED, EVENTS = 1, 12
 SESSION = 20.0
 """Seconds: a worker that something else keeps from running for a while does not lose it."""
 SLOW, QUICK = 0.4, 0.01
@@ -34,30 +29,30 @@ def longest(times: list[float]) -> float:
     return max((after - before for before, after in pairwise(times)), default=0.0)
 
 
-def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell) -> None:
+def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Record) -> None:
     """The others' partitions go on meanwhile, each in one stay; those that move are handed over without a duplicate."""
     service.session_timeout = SESSION
-    experiment = Experiment(tmp_path, service, queues=QUEUES, settings=settings)
-    with experiment.running() as (crew, queues):
-        experiment.staff(crew, queues, ["w1", "w2", "w3", "w4"])
-        experiment.load(queues, 400)
-        assert experiment.until(lambda: len({each.place for each in experiment.seen(Handled)}) == 12)
-        with experiment.posting(queues), experiment.doing("leave", LEAVER):
+    run = GroupRun(tmp_path, service, queues=QUEUES, settings=settings)
+    with run.running() as (crew, queues):
+        run.staff(crew, queues, ["w1", "w2", "w3", "w4"])
+        run.load(queues, 400)
+        assert run.until(lambda: len({each.place for each in run.seen(Handled)}) == 12)
+        with run.posting(queues), run.doing("leave", LEAVER):
             crew.leave("w4")
-        experiment.settle(queues)
-        experiment.finish(crew)
-    check_result = experiment.judge()
-    assert check_result.violations == [], explain(check_result)
-    assert (check_result.counts.twice, check_result.counts.lost) == ({}, 0)
-    (leave,) = (fault for fault in check_result.history.faults if fault.kind == "leave")
-    staying = _present(check_result.history, leave.start)
+        run.settle(queues)
+        run.finish(crew)
+    result = run.judge()
+    assert result.violations == [], result.explain()
+    assert (result.counts["twice"], result.counts["lost"]) == (0, 0)
+    (leave,) = (fault for fault in result.history.faults if fault.kind == "leave")
+    staying = _present(result.history, leave.start)
     moving = [stay for stay in staying if stay.worker == LEAVER]
     assert len(moving) == 3
     pauses = []
     for stay in (stay for stay in staying if stay.worker != LEAVER):
         assert stay.end > leave.end, f"{stay.place} was interrupted"
         during = [each.at for each in stay.handled if leave.start <= each.at <= leave.end]
-        assert len(during) > 1 or not _waited(check_result.history, stay, leave.end), (
+        assert len(during) > 1 or not _waited(result.history, stay, leave.end), (
             f"{stay.place} stood still while another worker left"
         )
         pauses.append(longest(during))
@@ -65,20 +60,21 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
         PROPERTY,
         f"one of 4 left within {leave.end - leave.start:.2f} s: {len(pauses)} partitions stayed, paused for "
         f"{max(pauses) * 1000:.0f} ms at most (a handler takes {QUICK * 1000:.0f}); {len(moving)} moved, paused for "
-        f"{max(_handover(check_result.history, stay) for stay in moving) * 1000:.0f} ms; none of "
-        f"{check_result.counts.messages} messages was handled twice",
+        f"{max(_handover(result.history, stay) for stay in moving) * 1000:.0f} ms; none of "
+        f"{result.counts['messages']} messages was handled twice",
     )
 
 
-def test_workers_come_and_leave(tmp_path: Path, service: Service, record_property: Tell) -> None:
+@plans(
+    "groups/coming-and-leaving",
+    Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, "stays": 30, "messages": 500}),
+)
+def test_workers_come_and_leave(tmp_path: Path, service: Service, record_property: Record, plan: Plan) -> None:
     """However they do, and while queues get more partitions, nothing is handled twice and nothing is lost."""
     service.session_timeout = SESSION
-    experiment = Experiment(tmp_path, service, SEED)
-    check_result = experiment.run(["w1", "w2", "w3", "w4", "w5"], EVENTS, ["join", "leave", "grow"])
-    record_property(PROPERTY, str(check_result.counts))
-    assert check_result.violations == [], explain(check_result)
-    assert (check_result.counts.twice, check_result.counts.lost) == ({}, 0)
-    assert vacuous(check_result.counts, join=3, leave=2, stays=30, messages=500) == []
+    run = GroupRun(tmp_path, service)
+    result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record_property)
+    assert (result.counts["twice"], result.counts["lost"]) == (0, 0)
 
 
 def _present(history: History, at: float) -> list[Stay]:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.results import Result
 from tests.qdo.faults.checking.checker import Limits
 from tests.qdo.faults.checking.history import History
 from tests.qdo.faults.checking.records import Answered, Asked, Handled, Joined
-from tests.qdo.faults.experiment import CheckResult, Experiment, Settings, explain
+from tests.qdo.faults.group_run import GroupRun, Settings
 from tests.qdo.faults.servers.services import Service
 
-Play = Callable[[Experiment, Service], CheckResult]
+Play = Callable[[GroupRun, Service], Result]
 
 QUEUES = {"crew-a": 3, "crew-b": 3}
 STOP_AT = 6
@@ -24,66 +25,66 @@ LONG = 20.0
 """Seconds of a session that something else which keeps the machine busy does not end."""
 
 
-def stopped_at_a_commit(experiment: Experiment, service: Service) -> CheckResult:
+def stopped_at_a_commit(run: GroupRun, service: Service) -> Result:
     """A worker is stopped in the instant of a commit, until another has done all its work; then it goes on."""
-    with experiment.running() as (crew, queues):
-        experiment.load(queues, 100)
+    with run.running() as (crew, queues):
+        run.load(queues, 100)
         crew.start("w1")
-        assert experiment.until(lambda: crew.stopped("w1"))
+        assert run.until(crew["w1"].stopped)
         crew.start("w2")
-        experiment.settle(queues)
-        crew.resume("w1")
-        commits = [asked.call for asked in experiment.seen(Asked) if asked.what == "commit" and asked.worker == "w1.1"]
+        run.settle(queues)
+        crew["w1"].resume()
+        commits = [asked.call for asked in run.seen(Asked) if asked.what == "commit" and asked.worker == "w1.1"]
         stopped = "w1.1", commits[STOP_AT - 1]
-        assert experiment.until(
+        assert run.until(
             lambda: (
-                stopped in {(each.worker, each.call) for each in experiment.seen(Answered)}
-                and any(each.life > 1 for each in experiment.seen(Joined))
+                stopped in {(each.worker, each.call) for each in run.seen(Answered)}
+                and any(each.life > 1 for each in run.seen(Joined))
             )
         )
-        experiment.finish(crew)
-    return experiment.judge()
+        run.finish(crew)
+    return run.judge()
 
 
-def expired_in_the_middle(experiment: Experiment, service: Service) -> CheckResult:
+def expired_in_the_middle(run: GroupRun, service: Service) -> Result:
     """A worker's session is ended behind its back while it has seconds of work in hand."""
-    with experiment.running() as (crew, queues):
-        experiment.load(queues, 100)
+    with run.running() as (crew, queues):
+        run.load(queues, 100)
         crew.start("w1")
-        assert experiment.until(lambda: len(experiment.seen(Handled)) > 30)
-        with experiment.doing("expire", "w1.1"):
-            service.expire(crew.session("w1"))
-        experiment.settle(queues)
-        experiment.finish(crew)
-    return experiment.judge()
+        assert run.until(lambda: len(run.seen(Handled)) > 30)
+        with run.doing("expire", "w1.1"):
+            run.expire("w1.1")
+        run.settle(queues)
+        run.finish(crew)
+    return run.judge()
 
 
-def a_short_cut(experiment: Experiment, service: Service) -> CheckResult:
+def a_short_cut(run: GroupRun, service: Service) -> Result:
     """The coordination service does not answer for a while, but for less than a session."""
     service.session_timeout = MIDDLING
-    with experiment.running() as (crew, queues):
-        experiment.staff(crew, queues, ["w1", "w2"])
-        experiment.load(queues, 600)
-        with experiment.doing("cut"):
+    with run.running() as (crew, queues):
+        run.staff(crew, queues, ["w1", "w2"])
+        run.load(queues, 600)
+        with run.doing("cut"):
             service.deeds["cut"]("", 0.87 * service.session_timeout)
-        experiment.settle(queues)
-        experiment.finish(crew)
-    return experiment.judge()
+        run.settle(queues)
+        run.finish(crew)
+    return run.judge()
 
 
-def one_comes_and_goes(experiment: Experiment, service: Service) -> CheckResult:
+def one_comes_and_goes(run: GroupRun, service: Service) -> Result:
     """Three have shared the partitions out when a fourth joins them, and leaves again; no session ends meanwhile."""
     service.session_timeout = LONG
-    with experiment.running() as (crew, queues):
+    with run.running() as (crew, queues):
         for slots in (["w1", "w2", "w3"], ["w4"]):
-            experiment.staff(crew, queues, slots)
-            experiment.load(queues, 100)
+            run.staff(crew, queues, slots)
+            run.load(queues, 100)
             threading.Event().wait(Limits().settling)  # beyond that no coming explains a move
-        with experiment.doing("leave", "w4.1"):
+        with run.doing("leave", "w4.1"):
             crew.leave("w4")
-        experiment.settle(queues)
-        experiment.finish(crew)
-    return experiment.judge()
+        run.settle(queues)
+        run.finish(crew)
+    return run.judge()
 
 
 def jobs(play: Play, without: str = "") -> Settings:
@@ -119,9 +120,9 @@ def test_what_is_missing_is_noticed(
 
     Of each set one: what goes on after its session was lost is seen before or after the worker has joined again.
     """
-    check_result = play(Experiment(tmp_path, service, queues=QUEUES, settings=jobs(play, mechanism)), service)
-    broken = {violation.rule for violation in check_result.violations}
-    assert all(broken & some for some in rules), explain(check_result)
+    result = play(GroupRun(tmp_path, service, queues=QUEUES, settings=jobs(play, mechanism)), service)
+    broken = {violation.rule for violation in result.violations}
+    assert all(broken & some for some in rules), result.explain()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_what_is_missing_is_noticed(
 )
 def test_nothing_is_noticed_with_all_mechanisms(tmp_path: Path, service: Service, play: Play, event: str) -> None:
     """The same stories with complete workers break no rule."""
-    check_result = play(Experiment(tmp_path, service, queues=QUEUES, settings=jobs(play)), service)
-    assert check_result.violations == [], explain(check_result)
-    assert not event or heard(check_result.history, event), f"nobody was {event}"
-    assert event or not check_result.counts.twice, "there was no failure"
+    result = play(GroupRun(tmp_path, service, queues=QUEUES, settings=jobs(play)), service)
+    assert result.violations == [], result.explain()
+    assert not event or heard(result.history, event), f"nobody was {event}"
+    assert event or not result.counts["twice"], "there was no failure"

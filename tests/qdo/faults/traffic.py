@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationError
 from queuey.client import Client, Outgoing, TransportError
-from tests.faults.checking.history import now
-from tests.qdo.faults.checking.records import Content, Journal, Observed, Posted, place_of
+from tests.harness.history import Journal, now
+from tests.qdo.faults.checking.records import Content, Observed, Posted, place_of
 
 LOOK_SECONDS = 0.3
 MORE = 2
@@ -50,7 +50,7 @@ class Queues:
                 yield Content(f"{name}/{number}", messages)
 
 
-class Producer(threading.Thread):
+class Producer:
     """Posts messages with bodies that nobody else posts.
 
     Args:
@@ -62,17 +62,16 @@ class Producer(threading.Thread):
     """
 
     def __init__(self, name: str, queues: Queues, journal: Journal, seed: int, pause: float) -> None:
-        super().__init__(name=name)
+        self._name = name
         self._queues = queues
         self._journal = journal
         self._rng = random.Random(f"{seed} {name}")
         self._pause = pause
         self._count = 0
-        self.stop = threading.Event()
 
-    def run(self) -> None:
-        """Until it is told to stop."""
-        while not self.stop.wait(self._rng.uniform(0.5, 1.5) * self._pause):
+    def run(self, stop: threading.Event) -> None:
+        """Posts until it is told to stop."""
+        while not stop.wait(self._rng.uniform(0.5, 1.5) * self._pause):
             self.post(self._rng.choice((1, 1, 2, 5, 20)))
 
     def post(self, count: int, place: str | None = None) -> None:
@@ -80,7 +79,7 @@ class Producer(threading.Thread):
         queue = self._rng.choice(sorted(self._queues.counts))
         place = place or f"{queue}/{self._rng.randint(1, self._queues.counts[queue])}"
         name, _, number = place.rpartition("/")
-        bodies = [f"{self.name}-{self._count + each}" for each in range(count)]
+        bodies = [f"{self._name}-{self._count + each}" for each in range(count)]
         self._count += count
         at = now()
         ids: list[str] = []
@@ -88,20 +87,6 @@ class Producer(threading.Thread):
             receipts = self._queues.client.send_many(name, [Outgoing(body, partition=int(number)) for body in bodies])
             ids = [receipt.id for receipt in receipts]
         self._journal.add(Posted(at, place, bodies, ids))
-
-
-@contextlib.contextmanager
-def posting(producers: list[Producer]) -> Iterator[None]:
-    """Has them post."""
-    for producer in producers:
-        producer.start()
-    try:
-        yield
-    finally:
-        for producer in producers:
-            producer.stop.set()
-        for producer in producers:
-            producer.join()
 
 
 class Observer:
@@ -118,17 +103,9 @@ class Observer:
         self._group = group
         self._journal = journal
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Looks again and again."""
-        stop = threading.Event()
-        thread = threading.Thread(target=lambda: asyncio.run(self._watch(stop)), name="observer")
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+    def watch(self, stop: threading.Event) -> None:
+        """Looks again and again until it is told to stop."""
+        asyncio.run(self._watch(stop))
 
     def look(self) -> None:
         """Looks once, and raises if that is not possible."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.proxy import Proxy
 from tests.qdo.curator.queues.scene import Heard, Place
-from tests.qdo.zookeeper.proxy import Proxy
 from tests.servers.plugin import ZooKeeper, unique_name
 
 

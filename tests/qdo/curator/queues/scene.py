@@ -16,7 +16,7 @@ from kazoo.retry import KazooRetry
 from qdo.curator import TEXT, QueueBuilder
 from qdo.errors import CoordinationLost, QdoError
 from qdo.worker.settings import Retry
-from tests.qdo.zookeeper.proxy import Proxy
+from tests.harness.proxy import Proxy
 
 PATIENCE = 60.0
 """Seconds; a busy machine may be ten times as slow as others."""
@@ -88,7 +88,7 @@ class Place:
 
     def proxy(self) -> Proxy:
         """Returns a network that can be cut; it is closed after the clients that are made later."""
-        proxy = Proxy(self.hosts)
+        proxy = Proxy.to(self.hosts)
         self._closing.callback(proxy.close)
         return proxy
 

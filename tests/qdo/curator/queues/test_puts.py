@@ -13,8 +13,8 @@ from qdo.curator.options import NODE_LIMIT
 from qdo.curator.puts import AT_ONCE, MOST_FAILURES, MOST_PENDING, Puts
 from qdo.curator.znodes import Znodes
 from qdo.errors import CoordinationLost, InvalidArgument, PutFailed, QdoError
+from tests.harness.proxy import Proxy
 from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, start, until
-from tests.qdo.zookeeper.proxy import Proxy
 
 
 def test_a_broken_connection_fails_puts(place: Place, client: Any, proxy: Proxy) -> None:  # noqa: ANN401 - kazoo's

@@ -9,8 +9,8 @@ import pytest
 
 from qdo.curator.items import encode
 from qdo.errors import CoordinationLost, InvalidArgument, QdoError, QueueStopped, SessionLost
+from tests.harness.proxy import Proxy
 from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, end_session, errors_into, expire, start, until
-from tests.qdo.zookeeper.proxy import Proxy
 
 
 def put(client: Any, place: Place, *messages: str) -> None:  # noqa: ANN401 - kazoo's

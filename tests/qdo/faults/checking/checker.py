@@ -26,21 +26,23 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from signal import SIGTERM
 from typing import NamedTuple
 
 from qdo.worker import exit_codes
 from queuey.client import order_of
+from tests.harness.history import Fault
+from tests.harness.results import Violation
 from tests.qdo.faults.checking.history import NEVER, Call, History, Stay
-from tests.qdo.faults.checking.records import Fault, FaultKind, Handled, Heard
+from tests.qdo.faults.checking.records import Handled, Heard
 
-SERVICE: frozenset[FaultKind] = frozenset({"cut", "leader", "hush"})
-STOPS: frozenset[FaultKind] = frozenset({"pause", "stall"})
-SILENT: frozenset[FaultKind] = STOPS | {"expire"}
+SERVICE: frozenset[str] = frozenset({"cut", "leader", "hush"})
+STOPS: frozenset[str] = frozenset({"pause", "stall"})
+SILENT: frozenset[str] = STOPS | {"expire"}
 """After which a worker goes on for a moment although its session is over."""
-FAILURES: frozenset[FaultKind] = SERVICE | SILENT | {"kill", "silence"}
+FAILURES: frozenset[str] = SERVICE | SILENT | {"kill", "silence"}
 
 GIVING_UP = 30.0
 """Seconds after which a worker at the latest ends that cannot join its group."""
@@ -65,31 +67,6 @@ class Limits(NamedTuple):
     settling: float = 2.0
 
 
-class Violation(NamedTuple):
-    """A broken rule, and what shows it."""
-
-    rule: str
-    text: str
-
-
-def check(history: History, limits: Limits = Limits()) -> list[Violation]:  # noqa: B008 - immutable
-    """Applies all rules."""
-    return [
-        *_lost(history),
-        *_order(history),
-        *_stay(history),
-        *_alone(history, limits),
-        *_halted(history, limits),
-        *_fenced(history),
-        *_back(history),
-        *_ahead(history),
-        *_twice(history, limits),
-        *_shaken(history, limits),
-        *_moved(history, limits),
-        *_end(history, limits),
-    ]
-
-
 # Messages
 
 
@@ -101,51 +78,49 @@ def _numbers(history: History) -> dict[str, dict[str, int]]:
     }
 
 
-def _lost(history: History) -> Iterator[Violation]:
+def _lost(history: History, limits: Limits) -> Iterator[str]:
     handled = {(each.place, each.id): each.body for each in history.handled}
     for place, messages in history.contents.items():
         for identifier, body in messages:
             if handled.get((place, identifier)) != body:
-                yield Violation("lost", f"{body} ({place} {identifier}) was never handled")
+                yield f"{body} ({place} {identifier}) was never handled"
     there = {(place, identifier) for place, messages in history.contents.items() for identifier, _ in messages}
     for posted in history.posted:
         for identifier, body in zip(posted.ids, posted.bodies, strict=False):
             if (posted.place, identifier) not in there:
-                yield Violation("lost", f"{body} ({posted.place} {identifier}) was acknowledged and is not there")
+                yield f"{body} ({posted.place} {identifier}) was acknowledged and is not there"
 
 
-def _order(history: History) -> Iterator[Violation]:
+def _order(history: History, limits: Limits) -> Iterator[str]:
     numbers = _numbers(history)
     next_ones: dict[str, int] = defaultdict(int)
     for each in history.handled:
         number = numbers.get(each.place, {}).get(each.id)
         if number is None:
-            yield Violation("order", f"nobody posted {_told(each)}")
+            yield f"nobody posted {_told(each)}"
         elif number > next_ones[each.place]:
-            yield Violation("order", f"{number - next_ones[each.place]} before it were not handled: {_told(each)}")
+            yield f"{number - next_ones[each.place]} before it were not handled: {_told(each)}"
         elif number == next_ones[each.place]:
             next_ones[each.place] += 1
 
 
-def _stay(history: History) -> Iterator[Violation]:
+def _stay(history: History, limits: Limits) -> Iterator[str]:
     numbers = _numbers(history)
     for each in history.strays:
-        yield Violation("stay", f"not the worker's partition: {_told(each)}")
+        yield f"not the worker's partition: {_told(each)}"
     for stay in _stays(history):
         number = -1 if stay.offset is None else numbers[stay.place].get(stay.offset, -1)
         for each in stay.handled:
             found = numbers[stay.place].get(each.id, -1)
             if found != number + 1:
-                yield Violation(
-                    "stay", f"number {found} after {number} of a stay since {stay.start:.3f}: {_told(each)}"
-                )
+                yield (f"number {found} after {number} of a stay since {stay.start:.3f}: {_told(each)}")
             number = found
 
 
 # Owners
 
 
-def _alone(history: History, limits: Limits) -> Iterator[Violation]:
+def _alone(history: History, limits: Limits) -> Iterator[str]:
     takings = _takings(history)
     for stay in _stays(history):
         others = [
@@ -156,10 +131,10 @@ def _alone(history: History, limits: Limits) -> Iterator[Violation]:
         for each in late:
             known = _excused(history, stay.worker, STOPS | {"kill"}, each.at, limits.late)
             if not known and not _excused(history, stay.worker, frozenset({"expire"}), each.at, limits.unaware):
-                yield Violation("alone", f"{each.at - since:.3f} s after another took it: {_told(each)}")
+                yield f"{each.at - since:.3f} s after another took it: {_told(each)}"
 
 
-def _halted(history: History, limits: Limits) -> Iterator[Violation]:
+def _halted(history: History, limits: Limits) -> Iterator[str]:
     states: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for heard in history.heard:
         states[heard.worker].append((heard.at, heard.event))
@@ -169,7 +144,7 @@ def _halted(history: History, limits: Limits) -> Iterator[Violation]:
             if stay.end < each.at - (limits.reaction if stay.how == "lost" else 0.0) and not _excused(
                 history, stay.worker, STOPS, each.at, limits.reaction
             ):
-                yield Violation("halted", f"{each.at - stay.end:.3f} s after it was {stay.how}: {_told(each)}")
+                yield f"{each.at - stay.end:.3f} s after it was {stay.how}: {_told(each)}"
             at = bisect_right(mine, (each.at, "")) - 1
             if at < 0 or mine[at][1] == "connected":
                 continue
@@ -177,7 +152,7 @@ def _halted(history: History, limits: Limits) -> Iterator[Violation]:
                 continue
             since = each.at - mine[at][0]
             if since > limits.reaction and not _excused(history, stay.worker, STOPS, each.at, limits.reaction):
-                yield Violation("halted", f"{since:.3f} s after its session was {mine[at][1]}: {_told(each)}")
+                yield f"{since:.3f} s after its session was {mine[at][1]}: {_told(each)}"
 
 
 def _takings(history: History) -> dict[str, list[tuple[int, Call]]]:
@@ -198,14 +173,14 @@ def _made(calls: Iterable[Call]) -> dict[str, list[tuple[int, Call]]]:
     return made
 
 
-def _fenced(history: History) -> Iterator[Violation]:
+def _fenced(history: History, limits: Limits) -> Iterator[str]:
     in_doubt = history.released.copy()  # a release makes a version with ZooKeeper and none in a file
     for call in history.calls:
         for place in call.asked.versions:
             in_doubt[place] += not call.known
     for place, made in _made(history.calls).items():
-        for text in (*_foreign(place, [call for _, call in made]), *_disordered(place, made, in_doubt[place])):
-            yield Violation("fenced", text)
+        yield from _foreign(place, [call for _, call in made])
+        yield from _disordered(place, made, in_doubt[place])
 
 
 def _foreign(place: str, made: Sequence[Call]) -> Iterator[str]:
@@ -233,7 +208,7 @@ def _disordered(place: str, made: Sequence[tuple[int, Call]], in_doubt: int) -> 
 # Offsets
 
 
-def _back(history: History) -> Iterator[Violation]:
+def _back(history: History, limits: Limits) -> Iterator[str]:
     doubtful = {place for call in history.calls if not call.known for place in call.asked.versions}
     for place, made in _made(history.calls).items():
         last: tuple[int, str] | None = None
@@ -242,12 +217,12 @@ def _back(history: History) -> Iterator[Violation]:
                 found = call.answer and call.answer.ids.get(place)
                 between = version - last[0] - 1 if last is not None else 0  # a release, or what nobody knows of
                 if last is not None and between <= (place not in doubtful) and found != last[1]:
-                    yield Violation("back", f"goes on at {found}, not at {last[1]}: {_call(call, place)}")
+                    yield f"goes on at {found}, not at {last[1]}: {_call(call, place)}"
                 identifier = found or (last and last[1])
             else:
                 identifier = call.asked.ids.get(place) or (last and last[1])
             if last is not None and (identifier is None or order_of(identifier) < order_of(last[1])):
-                yield Violation("back", f"{identifier} after {last[1]}: {_call(call, place)}")
+                yield f"{identifier} after {last[1]}: {_call(call, place)}"
             if identifier is not None:
                 last = version, identifier
     seen: dict[str, str] = {}
@@ -255,11 +230,11 @@ def _back(history: History) -> Iterator[Violation]:
         for place in seen.keys() | observed.offsets.keys():
             now, before = observed.offsets.get(place), seen.get(place)
             if before is not None and (now is None or order_of(now) < order_of(before)):
-                yield Violation("back", f"{place} was seen at {before}, and at {now} at {observed.end:.3f}")
+                yield f"{place} was seen at {before}, and at {now} at {observed.end:.3f}"
         seen |= observed.offsets
 
 
-def _ahead(history: History) -> Iterator[Violation]:
+def _ahead(history: History, limits: Limits) -> Iterator[str]:
     stays: dict[tuple[str, str], list[tuple[float, dict[str, float]]]] = defaultdict(list)
     for stay in _stays(history):
         stays[stay.worker, stay.place].append((stay.start, {each.id: each.at for each in stay.handled}))
@@ -267,7 +242,7 @@ def _ahead(history: History) -> Iterator[Violation]:
         for place, identifier in call.asked.ids.items():
             mine = [handled for start, handled in stays[call.asked.worker, place] if start <= call.asked.at]
             if not mine or mine[-1].get(identifier, NEVER) > call.asked.at:
-                yield Violation("ahead", f"commits {identifier}, which it has not handled: {_call(call, place)}")
+                yield f"commits {identifier}, which it has not handled: {_call(call, place)}"
 
 
 # Failures
@@ -283,28 +258,28 @@ def duplicates(history: History) -> Iterator[tuple[Handled, Handled]]:
         last[key] = each
 
 
-def _twice(history: History, limits: Limits) -> Iterator[Violation]:
+def _twice(history: History, limits: Limits) -> Iterator[str]:
     for first, again in duplicates(history):
         if cause_of(history, first, again, limits) is None:
-            yield Violation("twice", f"nothing explains it: {_told(first)}; {_told(again)}")
+            yield f"nothing explains it: {_told(first)}; {_told(again)}"
 
 
 def cause_of(history: History, first: Handled, again: Handled, limits: Limits) -> Fault | None:
     """Returns a failure that explains that a message was handled again, if there is one: the narrowest."""
     found = [fault for fault in history.faults if fault.start <= again.at and _hit(fault, first, again, limits)]
-    return max(found, key=lambda fault: (fault.kind != "stall", bool(fault.worker), fault.start), default=None)
+    return max(found, key=lambda fault: (fault.kind != "stall", bool(fault.target), fault.start), default=None)
 
 
 def _hit(fault: Fault, first: Handled, again: Handled, limits: Limits) -> bool:
     """Tells whether a failure hit whoever handled a message first before he had recorded it, or him who came late."""
-    if fault.kind in SERVICE or (fault.kind in STOPS and not fault.worker):
+    if fault.kind in SERVICE or (fault.kind in STOPS and not fault.target):
         return fault.end + limits.recovery >= first.at
-    kinds = FAILURES if fault.worker == first.worker else SILENT if fault.worker == again.worker else frozenset()
+    kinds = FAILURES if fault.target == first.worker else SILENT if fault.target == again.worker else frozenset()
     late = limits.unaware if fault.kind == "expire" else limits.late
     return fault.kind in kinds and fault.end + late >= first.at
 
 
-def _shaken(history: History, limits: Limits) -> Iterator[Violation]:
+def _shaken(history: History, limits: Limits) -> Iterator[str]:
     leaving = _leaving(history)
     for heard in history.heard:
         if (
@@ -312,23 +287,23 @@ def _shaken(history: History, limits: Limits) -> Iterator[Violation]:
             and leaving.get(heard.worker, NEVER) > heard.at
             and not _explained(history, heard, limits)
         ):
-            yield Violation("shaken", f"{heard.worker} is {heard.event} at {heard.at:.3f} for no reason")
+            yield f"{heard.worker} is {heard.event} at {heard.at:.3f} for no reason"
 
 
 def _explained(history: History, heard: Heard, limits: Limits) -> bool:
     for fault in history.faults:
-        every = fault.kind in SERVICE or (fault.kind in STOPS and not fault.worker)
-        if not every and (fault.worker != heard.worker or fault.kind not in FAILURES):
+        every = fault.kind in SERVICE or (fault.kind in STOPS and not fault.target)
+        if not every and (fault.target != heard.worker or fault.kind not in FAILURES):
             continue
         if fault.start <= heard.at <= fault.end + limits.recovery:
             return True
     return False
 
 
-def _excused(history: History, worker: str, kinds: frozenset[FaultKind], at: float, late: float) -> bool:
+def _excused(history: History, worker: str, kinds: frozenset[str], at: float, late: float) -> bool:
     """Tells whether a worker could not know better at an instant, on account of a failure that is just over."""
     return any(
-        fault.worker == worker and fault.kind in kinds and fault.start <= at <= fault.end + late
+        fault.target == worker and fault.kind in kinds and fault.start <= at <= fault.end + late
         for fault in history.faults
     )
 
@@ -336,7 +311,7 @@ def _excused(history: History, worker: str, kinds: frozenset[FaultKind], at: flo
 # Moves and ends
 
 
-def _moved(history: History, limits: Limits) -> Iterator[Violation]:
+def _moved(history: History, limits: Limits) -> Iterator[str]:
     calm = not any(fault.kind in FAILURES and not _harmless(fault, limits) for fault in history.faults)
     came = [joined.at for joined in history.joined]
     leaving = _leaving(history)
@@ -348,7 +323,7 @@ def _moved(history: History, limits: Limits) -> Iterator[Violation]:
             if calm:
                 came = [joined.at for joined in history.joined if joined.worker == after.worker != stay.worker]
             if not any(since < at < stay.end + limits.settling for at in came):
-                yield Violation("moved", f"{place} went from {stay.worker} to {after.worker} at {stay.end:.3f}")
+                yield f"{place} went from {stay.worker} to {after.worker} at {stay.end:.3f}"
 
 
 def _harmless(fault: Fault, limits: Limits) -> bool:
@@ -361,12 +336,12 @@ def _leaving(history: History) -> dict[str, float]:
     return {ended.worker: ended.told for ended in history.ended if ended.told is not None}
 
 
-def _end(history: History, limits: Limits) -> Iterator[Violation]:
+def _end(history: History, limits: Limits) -> Iterator[str]:
     joined = {each.worker for each in history.joined}
     for ended in history.ended:
         disturbed = any(
             fault.kind in FAILURES
-            and (not fault.worker or fault.worker == ended.worker)
+            and (not fault.target or fault.target == ended.worker)
             and fault.start <= ended.at
             and fault.end + limits.recovery >= (ended.at - GIVING_UP if ended.told is None else ended.told)
             for fault in history.faults
@@ -379,11 +354,11 @@ def _end(history: History, limits: Limits) -> Iterator[Violation]:
             well = ended.code == 0 or (ended.code == -SIGTERM and ended.worker not in joined)
             well = well or (ended.code == exit_codes.UNFINISHED and disturbed)
         if not well:
-            yield Violation("end", f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, told at {ended.told}")
+            yield f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, told at {ended.told}"
     last = history.observed[-1].offsets if history.observed else {}
     for place, messages in history.contents.items():
         if messages and last.get(place) != messages[-1][0]:
-            yield Violation("end", f"{place} is at {last.get(place)}, the last message is {messages[-1]}")
+            yield f"{place} is at {last.get(place)}, the last message is {messages[-1]}"
 
 
 # Words
@@ -402,3 +377,24 @@ def _call(call: Call, place: str) -> str:
     asked = call.asked
     what = f"{asked.what} {asked.ids.get(place, '')}".rstrip()
     return f"{asked.worker}/{asked.life} {what} of {place} at {asked.at:.3f}, version {call.version(place)}"
+
+
+RULES: Mapping[str, Callable[[History, Limits], Iterator[str]]] = {
+    "lost": _lost,
+    "order": _order,
+    "stay": _stay,
+    "alone": _alone,
+    "halted": _halted,
+    "fenced": _fenced,
+    "back": _back,
+    "ahead": _ahead,
+    "twice": _twice,
+    "shaken": _shaken,
+    "moved": _moved,
+    "end": _end,
+}
+
+
+def check(history: History, limits: Limits = Limits()) -> list[Violation]:  # noqa: B008 - immutable
+    """Applies all rules."""
+    return [Violation(rule, text) for rule, broken in RULES.items() for text in broken(history, limits)]

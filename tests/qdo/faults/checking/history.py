@@ -6,15 +6,14 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
+from tests.harness.history import Fault, of
 from tests.qdo.faults.checking.records import (
     Answered,
     Asked,
     Assigned,
     Content,
     Ended,
-    Fault,
     Gone,
     Handled,
     Heard,
@@ -24,7 +23,6 @@ from tests.qdo.faults.checking.records import (
     Record,
 )
 
-T = TypeVar("T")
 NEVER = float("inf")
 UNDONE = frozenset({"", "SessionLost"})
 """How calls end of which it is known what they did: with an answer, or not at all."""
@@ -92,25 +90,26 @@ class History:
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.records = sorted(records, key=_when)
-        self.handled = self._all(Handled)
-        self.joined = self._all(Joined)
-        self.heard = self._all(Heard)
-        self.posted = self._all(Posted)
-        self.faults = self._all(Fault)
-        self.ended = self._all(Ended)
-        self.observed = self._all(Observed)
-        self.contents = {each.place: list(each.messages) for each in self._all(Content)}
-        answers = {(each.worker, each.call): each for each in self._all(Answered)}
+        self.handled = of(self.records, Handled)
+        self.joined = of(self.records, Joined)
+        self.heard = of(self.records, Heard)
+        self.posted = of(self.records, Posted)
+        self.faults = of(self.records, Fault)
+        self.ended = of(self.records, Ended)
+        self.observed = of(self.records, Observed)
+        self.contents = {each.place: list(each.messages) for each in of(self.records, Content)}
+        answers = {(each.worker, each.call): each for each in of(self.records, Answered)}
         self.calls = [
-            Call(each, answers.get((each.worker, each.call))) for each in self._all(Asked) if each.what != "release"
+            Call(each, answers.get((each.worker, each.call)))
+            for each in of(self.records, Asked)
+            if each.what != "release"
         ]
-        self.released = Counter(place for each in self._all(Asked) if each.what == "release" for place in each.versions)
+        self.released = Counter(
+            place for each in of(self.records, Asked) if each.what == "release" for place in each.versions
+        )
         self.stays: dict[str, list[Stay]] = defaultdict(list)
         self.strays: list[Handled] = []
         self._live()
-
-    def _all(self, kind: type[T]) -> list[T]:
-        return [record for record in self.records if isinstance(record, kind)]
 
     def _live(self) -> None:
         """Finds the stays, and what was handled in each."""

@@ -1,137 +1,85 @@
-"""A coordinator that writes down everything that goes through it, and otherwise leaves it alone."""
+"""Has a coordinator and its sessions record what is asked of them, and what members are told."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Literal, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from itertools import count
+from typing import TypeVar
 
-from qdo.coordination import (
-    CommittedOffset,
-    Coordinator,
-    Event,
-    Listen,
-    Member,
-    OwnedOffset,
-    Session,
-    Sight,
-    TargetAssignment,
-    Versioned,
-)
+from qdo.coordination import Coordinator, Event, Listen, Member, OwnedOffset, Session
 from qdo.errors import QdoError
-from qdo.partitions import Partition, Queue
-from tests.faults.checking.history import now
-from tests.qdo.faults.checking.records import Answered, Asked, Heard, Joined, Journal, What, place_of
+from qdo.partitions import Partition
+from tests.harness.history import Journal, now
+from tests.qdo.faults.checking.records import Answered, Asked, Heard, Joined, What, place_of
 
 T = TypeVar("T")
-Name = Callable[[Session], str]
-"""Says how the service knows a session."""
 
 
-class Recording(Coordinator):
-    """Another coordinator, and what is asked of the sessions that it gives.
+def record(coordinator: Coordinator, journal: Journal, worker: str, stop_at: int = 0) -> None:
+    """Puts methods in the place of those whose calls are recorded.
 
     Args:
-        inner: Does everything.
-        journal: Where it is written down.
+        coordinator: Of one worker.
+        journal: Where it is recorded.
         worker: By whom.
-        name: How sessions are called there.
         stop_at: The process stops itself (SIGSTOP) before this commit, counted from 1; 0: never.
     """
+    join, lives, calls = coordinator.join, count(1), Calls(journal, worker, stop_at)
 
-    def __init__(self, inner: Coordinator, journal: Journal, worker: str, name: Name, stop_at: int = 0) -> None:
-        self.group = inner.group
-        self._inner = inner
-        self._scribe = Scribe(journal, worker, stop_at)
-        self._name = name
-        self._lives = 0
-
-    @property
-    def session_timeout(self) -> float:  # type: ignore[override] # the inner one's may change
-        """See the contract."""
-        return self._inner.session_timeout
-
-    async def open(self) -> None:
-        """See the contract."""
-        await self._inner.open()
-
-    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
-        """See the contract."""
-        self._lives += 1
-        life = self._lives
+    async def recorded(member: Member, listen: Listen, *, replace: bool = False) -> Session:
+        life = next(lives)
 
         def hear(event: Event) -> None:
             if event != "changed":
-                self._scribe.heard(life, event)
+                journal.add(Heard(now(), worker, life, event))
             listen(event)
 
-        session = await self._inner.join(member, hear, replace=replace)
-        self._scribe.joined(life, member.id, self._name(session))
-        return RecordingSession(session, self._scribe, life)
+        session = await join(member, hear, replace=replace)
+        journal.add(Joined(now(), worker, life, member.id, name_of(session)))
+        record_session(session, calls, life)
+        return session
 
-    async def members(self) -> dict[str, Member]:
-        """See the contract."""
-        return await self._inner.members()
-
-    async def target(self) -> TargetAssignment | None:
-        """See the contract."""
-        return await self._inner.target()
-
-    async def owners(self) -> dict[Partition, str]:
-        """See the contract."""
-        return await self._inner.owners()
-
-    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
-        """See the contract."""
-        return await self._inner.offsets(partitions)
-
-    async def set_offsets(
-        self,
-        offsets: Mapping[Partition, str | None],
-        *,
-        expected: Mapping[Partition, str | None] | None = None,
-    ) -> None:
-        """See the contract."""
-        await self._inner.set_offsets(offsets, expected=expected)
-
-    async def groups(self) -> list[str]:
-        """See the contract."""
-        return await self._inner.groups()
-
-    async def services(self) -> set[str]:
-        """See the contract."""
-        return await self._inner.services()
-
-    async def forget(self, queues: Collection[Queue] | None = None) -> None:
-        """See the contract."""
-        await self._inner.forget(queues)
-
-    async def close(self) -> None:
-        """See the contract."""
-        await self._inner.close()
+    coordinator.join = recorded  # type: ignore[method-assign]
 
 
-class Scribe:
-    """Writes down what one worker's sessions are asked and told."""
+def record_session(session: Session, calls: Calls, life: int) -> None:
+    """Does the same to a session: its claims, releases and commits are recorded."""
+    inner_claim, inner_release, inner_commit = session.claim, session.release, session.commit
+
+    async def claim(partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
+        wanted = list(partitions)
+        given = dict.fromkeys(wanted, (0, ""))
+        return await calls.record(life, "take", given, lambda: inner_claim(wanted), lambda held: held)
+
+    async def release(partitions: Iterable[Partition]) -> None:
+        wanted = list(partitions)
+        given = dict.fromkeys(wanted, (0, ""))
+        await calls.record(life, "release", given, lambda: inner_release(wanted), lambda _: {})
+
+    async def commit(offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
+        wanted = list(offsets)
+        # A commit of the offset that is there already moves nothing.
+        moved = {held.partition: identifier for held, identifier in wanted if identifier != held.offset.id}
+        given = {held.partition: (held.version, moved.get(held.partition) or "") for held, _ in wanted}
+        return await calls.record(life, "commit", given, lambda: inner_commit(wanted), lambda held: held)
+
+    session.claim, session.release, session.commit = claim, release, commit  # type: ignore[method-assign]
+
+
+class Calls:
+    """Records what one worker's sessions are asked, and what they answer."""
 
     def __init__(self, journal: Journal, worker: str, stop_at: int) -> None:
         self._journal = journal
         self._worker = worker
-        self._calls = 0
-        self._commits = 0
         self._stop_at = stop_at
+        self._calls = count(1)
+        self._commits = count(1)
 
-    def joined(self, life: int, member: str, session: str) -> None:
-        """A session has begun."""
-        self._journal.add(Joined(now(), self._worker, life, member, session))
-
-    def heard(self, life: int, event: Event) -> None:
-        """A session told of something."""
-        self._journal.add(Heard(now(), self._worker, life, event))
-
-    async def call(
+    async def record(
         self,
         life: int,
         what: What,
@@ -139,16 +87,13 @@ class Scribe:
         work: Callable[[], Awaitable[T]],
         held: Callable[[T], Mapping[Partition, OwnedOffset | None]],
     ) -> T:
-        """Makes a call; what it is to do is written down before, and what came of it afterwards."""
-        self._calls += 1
-        call = self._calls
+        """Makes a call; what it is to do is recorded before, and what came of it afterwards."""
+        call = next(self._calls)
         versions = {place_of(each): version for each, (version, _) in given.items()}
         ids = {place_of(each): identifier for each, (_, identifier) in given.items() if identifier}
         self._journal.add(Asked(now(), self._worker, life, call, what, versions, ids))
-        if what == "commit":
-            self._commits += 1
-            if self._commits == self._stop_at:
-                os.kill(os.getpid(), signal.SIGSTOP)
+        if what == "commit" and next(self._commits) == self._stop_at:
+            os.kill(os.getpid(), signal.SIGSTOP)
         try:
             answer = await work()
         except (QdoError, asyncio.CancelledError) as error:
@@ -161,73 +106,14 @@ class Scribe:
         return answer
 
 
-class RecordingSession(Session):
-    """Another session, of which takings, releases and commits are written down."""
+def name_of(session: Session) -> str:
+    """Says how the service knows a session, so that another process can end it."""
+    from qdo.coordination.local.session_thread import LocalSession  # noqa: PLC0415 - either service does without the other
 
-    def __init__(self, inner: Session, scribe: Scribe, life: int) -> None:
-        self._inner = inner
-        self._scribe = scribe
-        self._life = life
+    if isinstance(session, LocalSession):
+        return str(session.key)
+    from qdo.coordination.zookeeper.session import ZooKeeperSession  # noqa: PLC0415 - needs its driver
 
-    @property
-    def state(self) -> Literal["connected", "suspended", "lost"]:
-        """See the contract."""
-        return self._inner.state
-
-    async def members(self) -> dict[str, Member]:
-        """See the contract."""
-        return await self._inner.members()
-
-    async def assignment(self) -> frozenset[Partition]:
-        """See the contract."""
-        return await self._inner.assignment()
-
-    async def lead(self) -> bool:
-        """See the contract."""
-        return await self._inner.lead()
-
-    async def leader(self) -> Member | None:
-        """See the contract."""
-        return await self._inner.leader()
-
-    async def set_sight(self, sight: Sight) -> None:
-        """See the contract."""
-        await self._inner.set_sight(sight)
-
-    async def retire(self) -> None:
-        """See the contract."""
-        await self._inner.retire()
-
-    async def target(self) -> Versioned:
-        """See the contract."""
-        return await self._inner.target()
-
-    async def set_target(self, target: TargetAssignment, version: int) -> bool:
-        """See the contract."""
-        return await self._inner.set_target(target, version)
-
-    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
-        """See the contract."""
-        wanted = list(partitions)
-        given = dict.fromkeys(wanted, (0, ""))
-        return await self._scribe.call(self._life, "take", given, lambda: self._inner.claim(wanted), lambda held: held)
-
-    async def release(self, partitions: Iterable[Partition]) -> None:
-        """See the contract."""
-        wanted = list(partitions)
-        given = dict.fromkeys(wanted, (0, ""))
-        await self._scribe.call(self._life, "release", given, lambda: self._inner.release(wanted), lambda _: {})
-
-    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
-        """See the contract."""
-        wanted = list(offsets)
-        # What is only noted moves no offset.
-        moved = {held.partition: identifier for held, identifier in wanted if identifier != held.offset.id}
-        given = {held.partition: (held.version, moved.get(held.partition) or "") for held, _ in wanted}
-        return await self._scribe.call(
-            self._life, "commit", given, lambda: self._inner.commit(wanted), lambda held: held
-        )
-
-    async def leave(self) -> None:
-        """See the contract."""
-        await self._inner.leave()
+    assert isinstance(session, ZooKeeperSession)
+    number, password = session.link._client.client_id or (0, b"")
+    return f"{number}:{password.hex()}"

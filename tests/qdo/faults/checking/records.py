@@ -1,32 +1,21 @@
-"""What happened, as plain records: a line of JSON each, in a file of each process, judged afterwards.
+"""The records of workers, of producers, and of who looks at a group from outside.
 
-Times are seconds of CLOCK_BOOTTIME, which is the same in all processes and goes on while one is stopped. A *worker*
-here is one process, with a name that none had before; a *place* is a partition as ``queue/number``; a *life* is one
-session of a worker, counted from 1.
+A *worker* here is one process, with a name that none had before; a *place* is a partition as
+``queue/number``; a *life* is one session of a worker, counted from 1.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from qdo.coordination import Event
 from qdo.partitions import Partition
+from tests.harness.history import Fault
 
 What = Literal["take", "commit", "release"]
-FaultKind = Literal[
-    "join", "leave", "kill", "pause", "expire", "silence", "cut", "leader", "hush", "grow", "mute", "stall"
-]
-"""Of one worker: ``join``, ``leave``, ``kill``, ``pause`` (its process is stopped and goes on), ``expire`` (its session
-is ended), ``silence`` (nothing passes between it and its coordination), ``stall`` (its threads were kept from running,
-nobody knows by what). Of the coordination service: ``cut`` (nobody can reach it), ``leader`` (its leader is killed),
-``hush`` (its leader is stopped and goes on). Of the queues: ``grow`` (one gets more partitions), ``mute`` (their
-service is stopped and goes on)."""
 
 
 class Handled(Struct, frozen=True, tag="handled", gc=False):
@@ -119,19 +108,6 @@ class Posted(Struct, frozen=True, tag="posted"):
     ids: Sequence[str] = ()
 
 
-class Fault(Struct, frozen=True, tag="fault"):
-    """Something was done, from the moment before it to the moment it was undone.
-
-    Attributes:
-        worker: To whom; empty: to all.
-    """
-
-    start: float
-    end: float
-    kind: FaultKind
-    worker: str = ""
-
-
 class Ended(Struct, frozen=True, tag="ended"):
     """A worker's process has ended.
 
@@ -163,58 +139,7 @@ class Content(Struct, frozen=True, tag="content"):
 
 Record = Handled | Joined | Heard | Asked | Answered | Assigned | Gone | Posted | Fault | Ended | Observed | Content
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Record)
-
 
 def place_of(partition: Partition) -> str:
     """Names a partition; the tests have one service and one application."""
     return f"{partition.queue.name}/{partition.number}"
-
-
-class Journal:
-    """A file to which several threads and processes append records, each in one write."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def add(self, record: Record) -> None:
-        """Appends a record."""
-        os.write(self._descriptor, _encoder.encode(record) + b"\n")
-
-    def close(self) -> None:
-        """Closes the file."""
-        os.close(self._descriptor)
-
-
-class Tail:
-    """Reads a journal while it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._at = 0
-
-    def new(self) -> Iterator[Record]:
-        """Yields what was appended since the last time; a line that is not complete is left for later."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as lines:
-            lines.seek(self._at)
-            data = lines.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._at += len(whole)
-        for line in whole.splitlines():
-            yield _decoder.decode(line)
-
-
-class Follower:
-    """Reads all journals of a directory while they grow."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._tails: dict[Path, Tail] = {}
-
-    def new(self) -> Iterator[Record]:
-        """Yields what was appended since the last time."""
-        for path in sorted(self._directory.glob("*.jsonl")):
-            yield from self._tails.setdefault(path, Tail(path)).new()

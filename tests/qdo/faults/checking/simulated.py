@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 from queuey.client import id_before
+from tests.harness.history import Fault
 from tests.qdo.faults.checking.records import (
     Answered,
     Asked,
     Assigned,
     Content,
     Ended,
-    Fault,
     Gone,
     Handled,
     Heard,

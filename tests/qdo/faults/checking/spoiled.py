@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from typing import TypeVar
 
 from msgspec import structs
 
+from tests.harness.history import Fault, of
+from tests.harness.spoiling import Spoil, instead
 from tests.qdo.faults.checking.records import (
     Answered,
     Asked,
     Content,
     Ended,
-    Fault,
     Handled,
     Heard,
     Joined,
@@ -21,27 +20,15 @@ from tests.qdo.faults.checking.records import (
     Record,
 )
 
-Spoil = Callable[[list[Record], random.Random], list[Record]]
-"""Gives spoiled records."""
-R = TypeVar("R", Answered, Asked, Content, Ended, Fault, Handled, Heard, Joined, Observed)
-
-
-def _of(records: list[Record], kind: type[R]) -> list[R]:
-    return [each for each in records if isinstance(each, kind)]
-
-
-def _instead(records: list[Record], old: Record, *new: Record) -> list[Record]:
-    return [one for each in records for one in (new if each is old else (each,))]
-
 
 def _commits(records: list[Record]) -> list[tuple[Asked, Answered]]:
-    answers = {(each.worker, each.call): each for each in _of(records, Answered)}
-    return [(each, answers[each.worker, each.call]) for each in _of(records, Asked) if each.what == "commit"]
+    answers = {(each.worker, each.call): each for each in of(records, Answered)}
+    return [(each, answers[each.worker, each.call]) for each in of(records, Asked) if each.what == "commit"]
 
 
 def _again(records: list[Record]) -> list[Handled]:
     """What was handled a second time, by somebody who went on after it."""
-    handled = _of(records, Handled)
+    handled = of(records, Handled)
     return [
         each
         for number, each in enumerate(handled[:-1])
@@ -50,29 +37,29 @@ def _again(records: list[Record]) -> list[Handled]:
 
 
 def _never(records: list[Record], rng: random.Random) -> list[Record]:
-    victim = rng.choice(_of(records, Handled)).id
+    victim = rng.choice(of(records, Handled)).id
     return [each for each in records if not (isinstance(each, Handled) and each.id == victim)]
 
 
 def _gone(records: list[Record], rng: random.Random) -> list[Record]:
-    (content,) = _of(records, Content)
-    return _instead(records, content, structs.replace(content, messages=content.messages[:-1]))
+    (content,) = of(records, Content)
+    return instead(records, content, structs.replace(content, messages=content.messages[:-1]))
 
 
 def _swapped(records: list[Record], rng: random.Random) -> list[Record]:
-    first, second = _of(records, Handled)[:2]
-    spoiled = _instead(records, first, structs.replace(first, at=second.at))
-    return _instead(spoiled, second, structs.replace(second, at=first.at))
+    first, second = of(records, Handled)[:2]
+    spoiled = instead(records, first, structs.replace(first, at=second.at))
+    return instead(spoiled, second, structs.replace(second, at=first.at))
 
 
 def _skipped(records: list[Record], rng: random.Random) -> list[Record]:
     victim = rng.choice(_again(records))
-    return _instead(records, victim)
+    return instead(records, victim)
 
 
 def _late(records: list[Record], rng: random.Random) -> list[Record]:
     """The first worker begins its last message once more when the second has taken the partition."""
-    handled = _of(records, Handled)
+    handled = of(records, Handled)
     mine = [each for each in handled if each.worker == handled[0].worker]
     theirs = next(each for each in handled if each.worker != handled[0].worker)
     return [*records, structs.replace(mine[-1], at=theirs.at + 0.001)]
@@ -80,7 +67,7 @@ def _late(records: list[Record], rng: random.Random) -> list[Record]:
 
 def _careless(records: list[Record], rng: random.Random) -> list[Record]:
     """A worker is suspended long before it handles something."""
-    victim = _of(records, Handled)[-1]
+    victim = of(records, Handled)[-1]
     return [*records, Heard(victim.at - 0.3, victim.worker, 1, "suspended"), Fault(0.0, victim.at, "cut")]
 
 
@@ -88,47 +75,47 @@ def _foreign(records: list[Record], rng: random.Random) -> list[Record]:
     """The first worker commits once more, after the second has taken the partition."""
     commits = _commits(records)
     (first, _), (asked, answered) = commits[0], next(each for each in commits if each[0].worker != commits[0][0].worker)
-    spoiled = _instead(records, asked, structs.replace(asked, worker=first.worker, call=99))
-    return _instead(spoiled, answered, structs.replace(answered, worker=first.worker, call=99))
+    spoiled = instead(records, asked, structs.replace(asked, worker=first.worker, call=99))
+    return instead(spoiled, answered, structs.replace(answered, worker=first.worker, call=99))
 
 
 def _twice_made(records: list[Record], rng: random.Random) -> list[Record]:
     (_, first), (_, second) = _commits(records)[:2]
-    return _instead(records, second, structs.replace(second, versions=first.versions))
+    return instead(records, second, structs.replace(second, versions=first.versions))
 
 
 def _by_nobody(records: list[Record], rng: random.Random) -> list[Record]:
     asked, answered = rng.choice(_commits(records)[:-1])
-    return _instead(_instead(records, asked), answered)
+    return instead(instead(records, asked), answered)
 
 
 def _lower(records: list[Record], rng: random.Random) -> list[Record]:
     (first, _), (second, _) = _commits(records)[:2]
-    spoiled = _instead(records, first, structs.replace(first, ids=second.ids))
-    return _instead(spoiled, second, structs.replace(second, ids=first.ids))
+    spoiled = instead(records, first, structs.replace(first, ids=second.ids))
+    return instead(spoiled, second, structs.replace(second, ids=first.ids))
 
 
 def _seen_back(records: list[Record], rng: random.Random) -> list[Record]:
-    first, second = _of(records, Observed)[:2]
-    spoiled = _instead(records, first, structs.replace(first, offsets=second.offsets))
-    return _instead(spoiled, second, structs.replace(second, offsets=first.offsets))
+    first, second = of(records, Observed)[:2]
+    spoiled = instead(records, first, structs.replace(first, offsets=second.offsets))
+    return instead(spoiled, second, structs.replace(second, offsets=first.offsets))
 
 
 def _elsewhere(records: list[Record], rng: random.Random) -> list[Record]:
     """A taking finds another offset than was committed."""
-    takes = [each for each in _of(records, Answered) if each.ids]
-    return _instead(records, takes[1], structs.replace(takes[1], ids=takes[-1].ids))
+    takes = [each for each in of(records, Answered) if each.ids]
+    return instead(records, takes[1], structs.replace(takes[1], ids=takes[-1].ids))
 
 
 def _ahead(records: list[Record], rng: random.Random) -> list[Record]:
     asked, _ = rng.choice(_commits(records)[:-1])
-    (content,) = _of(records, Content)
+    (content,) = of(records, Content)
     ids = [identifier for identifier, _ in content.messages]
     following = ids[ids.index(asked.ids[content.place]) + 1]
-    return _instead(records, asked, structs.replace(asked, ids={content.place: following}))
+    return instead(records, asked, structs.replace(asked, ids={content.place: following}))
 
 
-def _without(kind: str) -> Spoil:
+def _without(kind: str) -> Spoil[Record]:
     def spoil(records: list[Record], rng: random.Random) -> list[Record]:
         return [each for each in records if not (isinstance(each, Fault) and each.kind == kind)]
 
@@ -142,16 +129,16 @@ def _stayed(records: list[Record], rng: random.Random) -> list[Record]:
 
 
 def _fallen(records: list[Record], rng: random.Random) -> list[Record]:
-    victim = rng.choice(_of(records, Ended))
-    return _instead(records, victim, structs.replace(victim, code=1))
+    victim = rng.choice(of(records, Ended))
+    return instead(records, victim, structs.replace(victim, code=1))
 
 
 def _behind(records: list[Record], rng: random.Random) -> list[Record]:
-    last, before = _of(records, Observed)[-1], _of(records, Observed)[-2]
-    return _instead(records, last, structs.replace(last, offsets=before.offsets))
+    last, before = of(records, Observed)[-1], of(records, Observed)[-2]
+    return instead(records, last, structs.replace(last, offsets=before.offsets))
 
 
-SPOILS: dict[str, tuple[set[str], Spoil]] = {
+SPOILS: dict[str, tuple[set[str], Spoil[Record]]] = {
     "a message is not handled": ({"lost"}, _never),
     "an acknowledged message is not there": ({"lost"}, _gone),
     "two messages change places": ({"order", "stay"}, _swapped),

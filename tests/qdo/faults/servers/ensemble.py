@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tests.harness.nemesis import hit
+from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import plain
-from tests.qdo.faults.checking.records import FaultKind
 from tests.qdo.faults.servers.services import Deed
-from tests.qdo.zookeeper.proxy import Proxy
 from tests.servers.plugin import unique_name
 
 if TYPE_CHECKING:
@@ -36,17 +36,17 @@ class ZooKeeperService:
     def __init__(self, ensemble: ZooKeeperEnsemble, session_timeout: float = 2.5, apart: Collection[str] = ()) -> None:
         self.session_timeout = session_timeout
         self.apart = apart
-        self.deeds: Mapping[FaultKind, Deed] = {
-            "cut": self._cut,
-            "leader": self._kill_leader,
-            "hush": self._hush_leader,
-            "silence": self._silence,
+        self.deeds: Mapping[str, Deed] = {
+            "cut": lambda _, seconds: self._hit("pause", lambda: ensemble.nodes, seconds),
+            "leader": lambda _, seconds: self._hit("kill", self._leader, seconds),
+            "hush": lambda _, seconds: self._hit("pause", self._leader, seconds),
+            "silence": lambda slot, seconds: hit("silence", self._proxies[slot], seconds),
         }
         self._ensemble = ensemble
         self._hosts = ensemble.connect_string
         self._root = unique_name("faults")
         self._one = threading.Lock()
-        self._proxies = {slot: [Proxy(host) for host in self._hosts.split(",")] for slot in apart}
+        self._proxies = {slot: [Proxy.to(host) for host in self._hosts.split(",")] for slot in apart}
 
     def url(self, slot: str = "") -> str:
         """See the protocol."""
@@ -70,37 +70,13 @@ class ZooKeeperService:
             for proxy in proxies:
                 proxy.close()
 
-    def _cut(self, slot: str, seconds: float) -> None:
-        self._hush(self._ensemble.nodes, seconds)
-
-    def _kill_leader(self, slot: str, seconds: float) -> None:
+    def _hit(self, kind: str, servers: Callable[[], Sequence[ZooKeeperNode]], seconds: float) -> None:
         with self._one:
-            leader = self._leader()
-            leader.kill()
-            threading.Event().wait(seconds)
-            leader.start()
+            hit(kind, servers(), seconds)
 
-    def _hush_leader(self, slot: str, seconds: float) -> None:
-        self._hush([self._leader()], seconds)
-
-    def _silence(self, slot: str, seconds: float) -> None:
-        for proxy in self._proxies[slot]:
-            proxy.silence()
-        threading.Event().wait(seconds)
-        for proxy in self._proxies[slot]:
-            proxy.resume()
-
-    def _hush(self, nodes: Sequence[ZooKeeperNode], seconds: float) -> None:
-        with self._one:
-            for node in nodes:
-                node.pause()
-            threading.Event().wait(seconds)
-            for node in nodes:
-                node.resume()
-
-    def _leader(self) -> ZooKeeperNode:
+    def _leader(self) -> list[ZooKeeperNode]:
         until = time.monotonic() + LEADER_SECONDS
         while (leader := self._ensemble.leader) is None:
             assert time.monotonic() < until, "the servers agree on no leader"
             threading.Event().wait(LOOK_SECONDS)
-        return leader
+        return [leader]

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from qdo.coordination import Session
-from tests.qdo.faults.checking.records import FaultKind
+from tests.qdo.contract.local import writing
 
 Deed = Callable[[str, float], None]
 """Does something to a slot, or to all, for so many seconds; returns when it is undone."""
-
-
-def name_of(session: Session) -> str:
-    """Says how the service knows a session, so that another process can end it."""
-    from qdo.coordination.local.session_thread import LocalSession  # noqa: PLC0415 - either service does without the other
-
-    if isinstance(session, LocalSession):
-        return str(session.key)
-    from qdo.coordination.zookeeper.session import ZooKeeperSession  # noqa: PLC0415 - needs its driver
-
-    assert isinstance(session, ZooKeeperSession)
-    number, password = session.link._client.client_id or (0, b"")
-    return f"{number}:{password.hex()}"
 
 
 class Service(Protocol):
@@ -46,7 +31,7 @@ class Service(Protocol):
         """The slots whose workers reach it by a network of their own."""
 
     @property
-    def deeds(self) -> Mapping[FaultKind, Deed]:
+    def deeds(self) -> Mapping[str, Deed]:
         """What can be done to it, and to how it is reached."""
 
     def url(self, slot: str = "") -> str:
@@ -67,7 +52,7 @@ class LocalService:
 
     def __init__(self, path: Path, session_timeout: float = 1.5) -> None:
         self.session_timeout = session_timeout
-        self.deeds: Mapping[FaultKind, Deed] = {"cut": self._cut}
+        self.deeds: Mapping[str, Deed] = {"cut": self._cut}
         self._path = path
 
     def url(self, slot: str = "") -> str:
@@ -76,24 +61,13 @@ class LocalService:
 
     def expire(self, session: str) -> None:
         """Lets its time be over."""
-        with self._locked() as execute:
-            execute("UPDATE sessions SET expires = 0 WHERE id = ?", (int(session),))
+        with writing(self._path) as tx:
+            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (int(session),))
 
     def restore(self) -> None:
         """Nothing is broken."""
 
     def _cut(self, slot: str, seconds: float) -> None:
         """Holds the lock of those who write, as a process does that is stopped in the middle of a transaction."""
-        with self._locked():
+        with writing(self._path):
             threading.Event().wait(seconds)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[Callable[..., Any]]:
-        from qdo.coordination.local.database import CoordinationFile  # noqa: PLC0415 - see name_of
-
-        database = CoordinationFile(self._path, patience=30)
-        try:
-            with database.transaction() as tx:
-                yield tx.execute
-        finally:
-            database.close()

@@ -6,7 +6,8 @@ import random
 
 from queuey import ids
 from queuey.ids import Position
-from tests.faults.checking.history import Fault, History, Outcome, Post, Read, Sent, Shown, history_of
+from tests.faults.checking.records import Event, Outcome, Post, Read, Sent, Shown
+from tests.harness.history import Fault
 
 QUEUE = "orders"
 WEBS = ("web-1", "web-2")
@@ -26,7 +27,7 @@ class Service:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.time = 1000.0
-        self.events: list[Post | Read | Fault] = []
+        self.events: list[Event] = []
         self._number = 0
         self._messages: dict[tuple[int, Position], str] = {}
         self._cursors: dict[str, dict[int, str]] = {}
@@ -109,8 +110,8 @@ class Service:
             self.read("r1", web=web)
 
 
-def good_history(seed: int, steps: int = 60) -> History:
-    """Makes up a history that breaks no rule and has every kind of record."""
+def good_records(seed: int, steps: int = 60) -> list[Event]:
+    """Makes up records of a history that breaks no rule and has every kind of record."""
     service = Service(seed)
     service.serve()
     for _ in range(steps):
@@ -134,4 +135,4 @@ def good_history(seed: int, steps: int = 60) -> History:
     for reader in ("r1", "r2"):
         while service.read(reader):
             pass
-    return history_of(service.events)
+    return service.events

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Protocol
 
-from tests.faults.checking.history import now
-from tests.qdo.faults.checking.checker import Limits, Violation, check
-from tests.qdo.faults.checking.counts import Counts, count
+from tests.faults.webs import WebProcess
+from tests.harness.history import Fault, Journal, Records, now, record_stalls, running
+from tests.harness.nemesis import Step, hit, perform
+from tests.harness.plans import Plan
+from tests.harness.results import Result
+from tests.qdo.faults.checking.checker import Limits, check
+from tests.qdo.faults.checking.counts import checked, count
 from tests.qdo.faults.checking.history import History
-from tests.qdo.faults.checking.records import Assigned, Fault, FaultKind, Follower, Gone, Handled, Joined, Journal
+from tests.qdo.faults.checking.records import Assigned, Gone, Handled, Joined, Record
 from tests.qdo.faults.crew import Crew
 from tests.qdo.faults.job import Job
-from tests.qdo.faults.member import watch
-from tests.qdo.faults.nemesis import LEAST, WORKERS, Nemesis, draw
+from tests.qdo.faults.member import STALLED
+from tests.qdo.faults.schedule import EVERYBODY, LEAST, WORKERS, draw
 from tests.qdo.faults.servers.services import Deed, Service
-from tests.qdo.faults.traffic import Observer, Producer, Queues, posting
+from tests.qdo.faults.traffic import Observer, Producer, Queues
 from tests.servers.served import Served
-
-T = TypeVar("T")
 
 GROUP = "crew"
 QUEUES = {"crew-a": 5, "crew-b": 4, "crew-c": 1}
@@ -38,8 +38,6 @@ PRODUCERS = ("p1", "p2", "p3")
 PAUSE = 0.05
 """Seconds between two posts of one of them, on average."""
 LOOK_SECONDS = 0.2
-SHOWN = 12
-"""Violations told when a run fails; the records are all kept."""
 
 
 class Settings(Protocol):
@@ -49,21 +47,12 @@ class Settings(Protocol):
         """Returns fields of its :class:`Job`."""
 
 
-class CheckResult(NamedTuple):
-    """What a run showed."""
-
-    violations: list[Violation]
-    counts: Counts
-    history: History
-
-
-class Experiment:
+class GroupRun:
     """See the module.
 
     Args:
         directory: For data, logs and records.
         service: Their coordination.
-        seed: Of what producers post.
         queues: By name, with the number of partitions; all names begin with ``crew-``.
         settings: How workers differ from the usual.
     """
@@ -72,72 +61,98 @@ class Experiment:
         self,
         directory: Path,
         service: Service,
-        seed: int = 0,
         *,
         queues: Mapping[str, int] = QUEUES,
         settings: Settings = lambda slot, worker: {},
     ) -> None:
         self._directory = directory
         self._service = service
-        self._seed = seed
+        self._seed = 0
         self._counts = queues
         self._settings = settings
-        self._records = directory / "records"
-        self._records.mkdir()
-        self.journal = Journal(self._records / "experiment.jsonl")
-        self._follower = Follower(self._records)
-        self._seen: dict[type, list[Any]] = {}
-        self._deeds: dict[FaultKind, Deed] = {}
+        (directory / "records").mkdir()
+        self.journal = Journal(directory / "records" / "run.jsonl")
+        self._records = Records(directory / "records", Record)
+        self.seen = self._records.of
+        self._deeds: dict[str, Deed] = {}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[tuple[Crew, Queues]]:
         """Serves, and has somebody look at offsets, until the block is over; whoever is left is ended then."""
         with contextlib.ExitStack() as undo:
-            place = self._directory / "service"
-            place.mkdir()
-            served = undo.enter_context(Served(place))
-            client = undo.enter_context(served.client())
+            data = self._directory / "service"
+            data.mkdir()
+            web = WebProcess(lambda port: Served(data, port=port))
+            undo.callback(web.kill)
+            web.wait()
+            client = undo.enter_context(web.served.client())
             queues = Queues(client, self._counts)
-            self._deeds = {**self._service.deeds, "grow": queues.grow, "mute": partial(_mute, served)}
-            self._profile = served.profile
-            crew = Crew(self._records, self._job, self.journal)
+            mute: Deed = lambda _slot, seconds: hit("pause", [web], seconds)  # noqa: E731 - as the others are
+            self._deeds = {**self._service.deeds, "grow": queues.grow, "mute": mute}
+            self._profile = web.served.profile
+            crew = Crew(self._job, self.journal)
             undo.callback(crew.end)
-            undo.enter_context(Observer(self._service.url(), GROUP, self.journal).watching())
-            watch(self.journal, "")
+            observer = Observer(self._service.url(), GROUP, self.journal)
+            stalls = partial(record_stalls, add=self.journal.add, target="", longest=STALLED)
+            undo.enter_context(running([observer.watch, stalls]))
             yield crew, queues
 
-    def run(self, slots: Sequence[str], count: int, kinds: Iterable[FaultKind] | None = None) -> CheckResult:
-        """Draws events and performs them while messages are posted, waits until all are handled, and judges.
+    def run(self, plan: Plan, slots: Sequence[str]) -> Result:
+        """Performs faults while messages are posted, waits until all are handled, and judges.
 
         Args:
+            plan: The faults, and the seed of what producers post.
             slots: For workers.
-            count: Events.
-            kinds: What may happen; None: whatever can.
         """
+        self._seed = plan.seed
         with self.running() as (crew, queues):
             service = self._service
-            possible = {*WORKERS, *self._deeds} if kinds is None else kinds
-            events = draw(self._seed, count, slots, service.session_timeout, possible, apart=service.apart)
+            kinds = plan.kinds({*WORKERS, *self._deeds})
+            wave = draw(plan.seed, plan.seconds, slots, service.session_timeout, kinds, apart=service.apart)
             for slot in slots[:LEAST]:
                 crew.start(slot)
-            with self._mended(crew):
+            with running([partial(self._mend, crew)]):
                 with self.posting(queues):
-                    Nemesis(crew, self._service.expire, self._deeds, self.journal).perform(events)
+                    perform([wave], partial(self._hit, crew), self.journal.add)
                     self._service.restore()
                 self.settle(queues)
             self.finish(crew)
         return self.judge()
 
+    def _hit(self, crew: Crew, step: Step) -> str:
+        """Does a fault and undoes it; returns the worker that it was done to."""
+        slot = step.target
+        worker = "" if slot == EVERYBODY else crew.start(slot) if step.kind == "join" else crew.worker(slot)
+        match step.kind:
+            case "kill":
+                crew.kill(slot)
+            case "leave":
+                crew.leave(slot)
+            case "pause":
+                hit("pause", [crew[slot]], step.seconds)
+            case "expire":
+                self.expire(worker)
+            case "join":
+                pass
+            case kind:
+                self._deeds[kind](slot, step.seconds)
+        return worker
+
+    def expire(self, worker: str) -> None:
+        """Ends the session of a worker, if it has had one, behind its back."""
+        if sessions := [joined.session for joined in self.seen(Joined) if joined.worker == worker]:
+            self._service.expire(sessions[-1])
+
     @contextlib.contextmanager
-    def doing(self, kind: FaultKind, worker: str = "") -> Iterator[None]:
-        """Writes down that something is done."""
+    def doing(self, kind: str, worker: str = "") -> Iterator[None]:
+        """Records that something is done."""
         start = now()
         yield
         self.journal.add(Fault(start, now(), kind, worker))
 
     def posting(self, queues: Queues) -> contextlib.AbstractContextManager[None]:
         """Has messages posted to all queues all the time."""
-        return posting([Producer(name, queues, self.journal, self._seed, PAUSE) for name in PRODUCERS])
+        return running([Producer(name, queues, self.journal, self._seed, PAUSE).run for name in PRODUCERS])
 
     def load(self, queues: Queues, count: int) -> None:
         """Posts so many messages to each partition."""
@@ -175,7 +190,7 @@ class Experiment:
         return owners
 
     def settle(self, queues: Queues) -> None:
-        """Waits until everything that is there was handled, or for long enough; writes down what is there."""
+        """Waits until everything that is there was handled, or for long enough; records what is there."""
         threading.Event().wait(1.0)
         contents = list(queues.content())
         wanted = {(content.place, identifier) for content in contents for identifier, _ in content.messages}
@@ -184,51 +199,37 @@ class Experiment:
             self.journal.add(content)
 
     def finish(self, crew: Crew) -> None:
-        """Has all workers leave, one after another, and looks at the offsets."""
+        """Has all workers leave, one after another, and looks at the offsets.
+
+        One that is only starting, on a busy machine, joins first: else it would take partitions just to hand them back.
+        """
+        self.until(lambda: {crew.worker(slot) for slot in crew.alive()} <= {each.worker for each in self.seen(Joined)})
         for slot in crew.alive():
             crew.leave(slot)
         Observer(self._service.url(), GROUP, self.journal).look()
 
-    def judge(self) -> CheckResult:
+    def judge(self) -> Result:
         """Judges what was recorded."""
         limits = Limits(recovery=self._service.recovery, unaware=self._service.session_timeout)
-        history = History(record for record in Follower(self._records).new())
-        return CheckResult(check(history, limits), count(history, limits), history)
+        history = History(self._records.all())
+        counts = count(history, limits)
+        notes = "\n".join(_left(history))
+        return Result(check(history, limits), counts, checked(history, counts), history.faults, notes, history)
 
     def until(self, reached: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Waits until something is so, or no message has been handled for long enough; returns whether it is so."""
-        until, clock, handled = now() + seconds, threading.Event(), 0
+        until, handled = now() + seconds, 0
         while not reached():
             if len(self.seen(Handled)) > handled:
                 until, handled = now() + seconds, len(self.seen(Handled))
             if now() > until:
                 return False
-            clock.wait(LOOK_SECONDS)
+            threading.Event().wait(LOOK_SECONDS)
         return True
 
-    def seen(self, kind: type[T]) -> list[T]:
-        """Returns the records of a kind that were written so far."""
-        for record in self._follower.new():
-            self._seen.setdefault(type(record), []).append(record)
-        return self._seen.get(kind, [])
-
-    @contextlib.contextmanager
-    def _mended(self, crew: Crew) -> Iterator[None]:
-        """Starts workers again that have ended by themselves, as whoever supervises them would."""
-        stop = threading.Event()
-
-        def heal() -> None:
-            while not stop.wait(LOOK_SECONDS):
-                for slot in crew.fallen():
-                    crew.start(slot)
-
-        thread = threading.Thread(target=heal, name="mender")
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+    def _mend(self, crew: Crew, stop: threading.Event) -> None:
+        while not stop.wait(LOOK_SECONDS):
+            crew.mend()
 
     def _job(self, slot: str, worker: str) -> Job:
         fields: dict[str, object] = {
@@ -240,26 +241,9 @@ class Experiment:
             "application": self._profile.application,
             "key": self._profile.key,
             "patterns": ("crew-*",),
-            "journal": "",
+            "journal": str(self._directory / "records" / f"worker-{worker}.jsonl"),
         }
         return Job(**(fields | dict(self._settings(slot, worker))))  # type: ignore[arg-type] # checked by nobody
-
-
-def _mute(served: Served, slot: str, seconds: float) -> None:
-    """Stops the queues' service where it is for a while."""
-    os.killpg(served.process.pid, signal.SIGSTOP)
-    threading.Event().wait(seconds)
-    os.killpg(served.process.pid, signal.SIGCONT)
-
-
-def explain(check_result: CheckResult) -> str:
-    """Tells the violations, the first of each kind before all others, what was done, and who had what was left."""
-    history = check_result.history
-    first = {violation.rule: violation for violation in reversed(check_result.violations)}.values()
-    told = [*first, *(violation for violation in check_result.violations if violation not in first)][:SHOWN]
-    faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.worker}" for one in history.faults]
-    lines = [f"{len(check_result.violations)} violations", *(f"{rule}: {text}" for rule, text in told)]
-    return "\n".join([*lines, str(check_result.counts), *faults[-60:], *_left(history)])
 
 
 def _left(history: History) -> Iterator[str]:

@@ -1,22 +1,15 @@
-"""What happened: every request of writers and readers with its answer, and every fault, as plain records.
-
-A history is written down while it happens and judged afterwards (:mod:`tests.faults.checking.checker`). Times are
-seconds of CLOCK_BOOTTIME, which goes on while a process is stopped.
-"""
+"""The records of writers and readers: every request with its answer."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
+from tests.harness.history import Fault, of
+
 Outcome = Literal["acknowledged", "none", "unknown"]
-FaultKind = Literal["kill", "pause", "cut"]
 
 ONLY_SENT = 0
 """The status of a request that got no answer: the connection failed, or the client gave up."""
@@ -96,15 +89,6 @@ class Read(Struct, frozen=True, tag="read"):
     note: str = ""
 
 
-class Fault(Struct, frozen=True, tag="fault"):
-    """Something that was done to a web process, node or link, from the moment before it to the moment it was undone."""
-
-    start: float
-    end: float
-    target: str
-    kind: FaultKind
-
-
 Event = Post | Read | Fault
 
 
@@ -119,51 +103,4 @@ class History(Struct, frozen=True):
 def history_of(events: Iterable[Event]) -> History:
     """Sorts records into a history."""
     events = sorted(events, key=lambda event: event.start)
-    return History(
-        tuple(event for event in events if isinstance(event, Post)),
-        tuple(event for event in events if isinstance(event, Read)),
-        tuple(event for event in events if isinstance(event, Fault)),
-    )
-
-
-def write(history: History, path: Path) -> None:
-    """Writes a history as lines of JSON, one a record, for looking into it and judging it again."""
-    encoder = msgspec.json.Encoder()
-    with path.open("wb") as lines:
-        for event in (*history.faults, *history.posts, *history.reads):
-            lines.write(encoder.encode(event) + b"\n")
-
-
-def read(path: Path) -> History:
-    """Reads what :func:`write` wrote."""
-    decoder = msgspec.json.Decoder(Event)
-    return history_of(decoder.decode(line) for line in path.read_bytes().splitlines())
-
-
-def now() -> float:
-    """Seconds since boot, time asleep included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Recorder:
-    """Takes records from any thread."""
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._lock = threading.Lock()
-
-    def add(self, event: Event) -> None:
-        """Keeps a record."""
-        with self._lock:
-            self._events.append(event)
-
-    def acknowledged(self) -> int:
-        """How many messages were acknowledged so far."""
-        with self._lock:
-            posts = [event for event in self._events if isinstance(event, Post)]
-        return sum(len(post.ids) for post in posts)
-
-    def history(self) -> History:
-        """Everything recorded so far."""
-        with self._lock:
-            return history_of(self._events)
+    return History(tuple(of(events, Post)), tuple(of(events, Read)), tuple(of(events, Fault)))

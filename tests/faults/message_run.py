@@ -1,0 +1,187 @@
+"""A run: two web processes on one store, writers and readers, faults, full reads at the end, and the verdict."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from tests.faults.checking.checker import Limits, available, check
+from tests.faults.checking.counts import checked, count
+from tests.faults.checking.records import Event, History, history_of
+from tests.faults.webs import Store, Webs
+from tests.faults.wire import Web, make_queue, metric
+from tests.faults.workload import (
+    BATCHES,
+    CHAIN,
+    LONGEST_DELAY,
+    PARTITIONS,
+    PATIENCE,
+    SINGLE,
+    Habit,
+    Reader,
+    Style,
+    Writer,
+)
+from tests.harness.history import Journal, Records, now, record_stalls, running
+from tests.harness.nemesis import Wave, perform
+from tests.harness.plans import Plan
+from tests.harness.results import Result
+
+QUEUES = ("orders", "mails")
+SELDOM = "seldom"
+MANY = 60
+"""A queue with so many partitions, each of which gets one message, for data centres that are apart."""
+FULL_READS = 3
+APART = 2.0
+"""Seconds between full reads that must agree."""
+UNDO_SECONDS = 60.0
+CALM_SECONDS = 30.0
+STILL = 0.5
+"""Seconds for which nothing happens in this process, from which on that is a fault: nobody asked for anything."""
+
+
+class MessageRun:
+    """Two web processes, ``web-1`` and ``web-2``, and everybody who talks to them.
+
+    Args:
+        directory: For data, logs and the history.
+        store: What they run on.
+        slowness: Writers rest so many times longer than usual.
+        written: Schedules of faults by name.
+    """
+
+    def __init__(
+        self, directory: Path, store: Store, *, slowness: float = 1.0, written: Mapping[str, Sequence[Wave]]
+    ) -> None:
+        self._store = store
+        self._seed = 0
+        self._slowness = slowness
+        self._written = written
+        self._journal = Journal(directory / "history.jsonl")
+        self._records = Records(directory, Event)
+        self._processes = Webs(directory, store, 2)
+
+    def run(self, plan: Plan, *, limits: Limits, rest: float) -> Result:
+        """Runs, with all faults in the middle, and judges.
+
+        Args:
+            plan: Its faults, and the seed of what writers write.
+            limits: What counts as available.
+            rest: Seconds between waves of faults.
+        """
+        self._seed = plan.seed
+        waves = self._processes.waves(plan, self._written, rest)
+        with self._processes.serving():
+            for queue, style in self._styles().items():
+                fields = {"queue_name": queue, "partitions": len(style.partitions)}
+                make_queue(self._processes.addresses[0], self._processes.account, **fields)
+            with self._traffic() as readers:
+                threading.Event().wait(limits.calm + 1)
+                perform(waves, self._processes.hit, self._journal.add, rest=rest)
+                self._store.settled()
+                self._await_calm(limits)
+            # From now on nothing is written, and what was delayed is due before these.
+            threading.Event().wait(LONGEST_DELAY)
+            self._await_undo_writes()
+            marks = self._mark()
+            for reader in readers:
+                if reader.queue in QUEUES:
+                    reader.read_beyond(marks[reader.queue])
+            self._read_all(marks)
+        history = self._history()
+        violations = check(history, limits, apart=bool(self._store.centres))
+        counts = count(history, self._store.span.deadline)
+        return Result(violations, counts, checked(counts), history.faults, self._processes.output[-6000:], history)
+
+    def _history(self) -> History:
+        return history_of(self._records.all())
+
+    def _await_calm(self, limits: Limits) -> None:
+        """Waits until requests succeed again; on a machine that stands still meanwhile, nobody has tried any."""
+        threading.Event().wait(limits.grace + limits.calm + 1)
+        until = now() + CALM_SECONDS
+        while now() < until and [*available(self._history(), limits)]:
+            threading.Event().wait(0.5)
+
+    def _mark(self) -> dict[str, dict[int, str]]:
+        """Posts to every partition; returns the ids."""
+        webs = self._processes.addresses
+        return {
+            queue: self._writer(f"marks-{queue}", webs, [queue], style).mark()[queue]
+            for queue, style in self._styles().items()
+        }
+
+    def _styles(self) -> dict[str, Style]:
+        """The queues, and how all their partitions are written to."""
+        usual = dict.fromkeys(QUEUES, SINGLE)
+        return usual | ({SELDOM: SINGLE._replace(partitions=range(1, MANY + 1))} if self._store.centres else {})
+
+    def _read_all(self, marks: Mapping[str, dict[int, str]]) -> None:
+        """Reads everything again and again, in each data centre if there are several."""
+        webs = self._processes.addresses
+        sites = [[web] for web in webs] if self._store.centres else [webs]
+        if self._store.centres:
+            self._store.converged()
+        for final in range(1, FULL_READS * len(sites) + 1):
+            for queue, style in self._styles().items():
+                habit = Habit(tuple(style.partitions), limit=500, patience=PATIENCE)
+                asked = sites[final % len(sites)]
+                self._reader(f"full-{final}.{queue}", queue, habit, asked, final).read_beyond(marks[queue])
+            if final == 1 and not self._store.centres:
+                self._store.converged()
+            elif final % len(sites) == 0 and final < FULL_READS * len(sites):
+                threading.Event().wait(APART)
+
+    def _await_undo_writes(self) -> None:
+        """Waits until no web process has a write left to take back: from then on nothing vanishes any more."""
+        until = now() + UNDO_SECONDS
+        webs, name = self._processes.addresses, "queuey_store_undo_writes_pending"
+        while pending := [web.name for web in webs if metric(web, name) > 0]:
+            assert now() < until, f"{pending} still take writes back"
+            threading.Event().wait(0.2)
+
+    @contextmanager
+    def _traffic(self) -> Iterator[list[Reader]]:
+        """Runs writers and readers in threads of their own."""
+        readers = self._readers()
+        stalls = partial(record_stalls, add=self._journal.add, target="", longest=STILL)
+        with running([*(writer.run for writer in self._writers()), *(reader.run for reader in readers), stalls]):
+            yield readers
+
+    def _writers(self) -> list[Writer]:
+        webs = self._processes.addresses
+        return [
+            *(self._writer(f"single-{n}", webs[n % 2 : n % 2 + 1], QUEUES, SINGLE) for n in range(4)),
+            *(self._writer(f"batch-{n}", webs[n : n + 1], QUEUES, BATCHES) for n in range(2)),
+            *(self._writer(f"chain-{queue}", webs, [queue], CHAIN) for queue in QUEUES),
+            *(
+                self._writer(f"seldom-{n}", webs[n : n + 1], [SELDOM], _once(n))
+                for n in range(len(self._store.centres))
+            ),
+        ]
+
+    def _writer(self, name: str, webs: Sequence[Web], queues: Sequence[str], style: Style) -> Writer:
+        style = style._replace(pace=style.pace * self._slowness)
+        return Writer(name, webs, self._processes.account, queues, style, self._journal, self._seed)
+
+    def _readers(self) -> list[Reader]:
+        first, second = QUEUES
+        webs = self._processes.addresses
+        kinds: dict[str, tuple[str, Habit]] = {"both": (first, Habit()), "merged": (second, Habit(merge=True))}
+        if self._store.centres:
+            kinds["anew"] = SELDOM, Habit(tuple(range(1, MANY + 1)), limit=500, anew=True)
+            return [self._reader(f"{name}-{web.name}", *kind, [web]) for web in webs for name, kind in kinds.items()]
+        kinds["waiting"] = second, Habit(wait=1, patience=PATIENCE)
+        kinds |= {f"part-{n}": (first, Habit(partitions=(n,))) for n in (1, PARTITIONS)}
+        return [self._reader(name, *kind, webs) for name, kind in kinds.items()]
+
+    def _reader(self, name: str, queue: str, habit: Habit, webs: Sequence[Web], final: int = 0) -> Reader:
+        return Reader(name, webs, self._processes.account, queue, habit, self._journal, final)
+
+
+def _once(number: int) -> Style:
+    """How one of two writers puts a message into every other partition, each at a time of its own."""
+    return Style(hasty=0.0, pace=0.5, partitions=range(1 + number, MANY + 1, 2), once=True)

@@ -1,0 +1,86 @@
+"""The guarantees hold while web processes and nodes are killed and paused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.faults.checking.checker import Limits
+from tests.faults.message_run import MessageRun
+from tests.faults.webs import Span, Store
+from tests.harness.nemesis import Step, Wave
+from tests.harness.plans import Plan, Record, long, plans, verify
+
+if TYPE_CHECKING:
+    from deploy.local import CassandraCluster
+
+LIMITS = Limits(bound=20.0, grace=2.0, calm=1.5)
+SQLITE: list[Wave] = [
+    (Step("pause", "web-1", 1.0), Step("kill", "web-2", 0.2, at=0.3)),
+    (Step("pause", "web-2", 1.0), Step("pause", "web-1", 0.5, at=0.2)),
+    (Step("kill", "web-1", 0.2), Step("kill", "web-2", 0.2, at=0.5)),
+]
+
+
+@plans(
+    "messages/sqlite",
+    Plan(1, "three-waves", least={"acknowledged": 100, "unknown": 1, "shown": 200, "during_faults": 5}),
+    *(
+        Plan(seed, "kill,pause", 75, {"acknowledged": 3000, "unknown": 10, "during_faults": 300}, slow=True)
+        for seed in (1, 2)
+    ),
+)
+def test_sqlite(tmp_path: Path, record_property: Record, plan: Plan) -> None:
+    """Two services on one SQLite store, paused and killed: nothing is missed, lost, invented or out of order."""
+    run = MessageRun(tmp_path, Store(Span(deadline=0.5, delay=0.5)), written={"three-waves": SQLITE})
+    verify(plan, lambda: run.run(plan, limits=LIMITS, rest=0.3), record_property)
+
+
+SPAN = Span(deadline=1.0, delay=2.5)
+LATE, LONGER, LONGEST = 1.3 * SPAN.deadline, 1.2 * SPAN.delay, 1.6 * SPAN.delay
+"""Seconds, around the times that matter."""
+# What web-1 has just sent to node-2 is written and answered when they go on, long after readers have passed.
+WRITES_LATE: Wave = (Step("pause", "node-2", LONGEST), Step("pause", "web-1", LONGEST, at=0.3))
+DEATHS: Wave = (
+    Step("kill", "node-3", 2.0),
+    Step("pause", "web-2", LONGER, at=1.0),
+    Step("pause", "node-1", LATE, at=1.5),
+    # The node takes a while to come back.
+    Step("kill", "web-1", 0.5, at=6.0),
+    Step("pause", "node-2", LATE, at=6.0),
+)
+MORE: list[Wave] = [
+    (Step("pause", "node-1", LATE), Step("pause", "node-3", LATE)),
+    (Step("pause", "node-2", LONGER), Step("pause", "node-3", LONGER)),
+]
+FEW = {"acknowledged": 100, "refused": 1, "unknown": 1, "shown": 300, "during_faults": 8}
+MANY = {"acknowledged": 300, "refused": 3, "unknown": 3, "none_late": 1, "shown": 900, "during_faults": 20}
+"""What a run must have seen at least."""
+
+
+@plans("messages/cassandra", Plan(1, "two-waves", least=FEW), Plan(1, "five-waves", least=MANY, slow=True))
+def test_cassandra(
+    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, plan: Plan
+) -> None:
+    """Two web processes on three nodes with small W, S, D and C: one or two nodes and a web process fail at a time."""
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+
+    store = store_on(cassandra_nodes, nodes_keyspace, SPAN, difference=0.5, row_age=1.0)
+    waves = {"two-waves": [WRITES_LATE, DEATHS], "five-waves": [WRITES_LATE, *MORE, DEATHS, MORE[0]]}
+    run = MessageRun(tmp_path, store, slowness=4.0, written=waves)
+    verify(plan, lambda: run.run(plan, limits=LIMITS, rest=0.7), record_property)
+
+
+LONG_LEAST = {"acknowledged": 4000, "refused": 3, "unknown": 8, "none_late": 2, "during_faults": 800}
+
+
+@plans("messages/cassandra-defaults", long(1, "kill,pause", LONG_LEAST))
+def test_cassandra_with_defaults(
+    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, plan: Plan
+) -> None:
+    """Two web processes on three nodes with the default W, S, D and C."""
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+
+    store = store_on(cassandra_nodes, nodes_keyspace, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
+    run = MessageRun(tmp_path, store, slowness=2.0, written={})
+    verify(plan, lambda: run.run(plan, limits=Limits(calm=3.0), rest=2.0), record_property)

@@ -1,0 +1,263 @@
+"""The web processes of a run, what they keep messages in, and the faults that are drawn for both."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tests.faults.wire import Account, Web
+from tests.harness.nemesis import Step, Wave, hit
+from tests.harness.plans import Plan
+from tests.harness.proxy import Proxy
+from tests.servers.served import Served
+
+NODE_SECONDS, WEB_SECONDS = 10.0, 1.0
+"""What a killed one needs to serve again, as a schedule has it."""
+
+
+class Span(NamedTuple):
+    """The times that matter to a store: W and D in seconds."""
+
+    deadline: float
+    delay: float
+
+
+class Victim(Protocol):
+    """What can be killed, paused and brought back. The nodes of ``deploy.local`` are such."""
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL."""
+
+    def start(self) -> None:
+        """Starts it on what it left, and waits until it serves."""
+
+    def pause(self) -> None:
+        """Stops it where it is."""
+
+    def resume(self) -> None:
+        """Lets it go on."""
+
+
+class Store(NamedTuple):
+    """What the web processes keep messages in.
+
+    Attributes:
+        span: Its W and D.
+        options: Of ``queuey serve``.
+        account: To make requests for; None: the one that ``queuey serve`` makes.
+        nodes: Servers that may be killed and paused, and proxies that may be cut, by name.
+        settled: Is called when the nodes are back, and waits until they know each other.
+        converged: Is called between the first and the second full read; what it does makes copies agree.
+        centres: Further options of each web process that is in a data centre of its own, by its name. They agree only
+            in the end, so then it is called before the first full read.
+    """
+
+    span: Span
+    options: Sequence[str] = ()
+    account: Account | None = None
+    nodes: Mapping[str, Victim | Proxy] = {}
+    settled: Callable[[], None] = lambda: None
+    converged: Callable[[], None] = lambda: None
+    centres: Mapping[str, Sequence[str]] = {}
+
+
+class WebProcess:
+    """A service with all its processes, at the same port for as long as it lives on.
+
+    Args:
+        serve: Starts it at a port; None: a free one.
+    """
+
+    def __init__(self, serve: Callable[[int | None], Served]) -> None:
+        self._serve = serve
+        self.served = serve(None)
+        self.earlier = ""
+
+    @property
+    def output(self) -> str:
+        """Everything printed by all its lives."""
+        return self.earlier + self.served.output
+
+    def wait(self) -> None:
+        """Waits until it serves."""
+        self.served.wait_for("Queuey serves at")
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL, the parent and its workers."""
+        self.served.kill()
+
+    def start(self) -> None:
+        """Starts it again and waits until it serves."""
+        self.earlier = self.output
+        self.served = self._serve(self.served.port)
+        self.wait()
+
+    def pause(self) -> None:
+        """Stops all its processes where they are."""
+        os.killpg(self.served.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets them go on."""
+        os.killpg(self.served.process.pid, signal.SIGCONT)
+
+
+class OneWorker:
+    """One of the worker processes of a service; the service replaces it when it is killed.
+
+    Args:
+        service: It has several.
+        number: Which, in the order of their process ids.
+    """
+
+    def __init__(self, service: WebProcess, number: int) -> None:
+        self._service = service
+        self._number = number
+        self._pids: list[int] = []
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL."""
+        self._signal(signal.SIGKILL)
+
+    def start(self) -> None:
+        """Waits until there is another one."""
+        while len(found := self._workers()) < len(self._pids) or found == self._pids:
+            threading.Event().wait(0.05)
+
+    def pause(self) -> None:
+        """Stops it where it is."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets it go on."""
+        os.kill(self._pids[self._number - 1], signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._pids = self._workers()
+        os.kill(self._pids[self._number - 1], number)
+
+    def _workers(self) -> list[int]:
+        pid = self._service.served.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return sorted(int(child) for child in children if b"spawn_main" in _command(child))
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+class Webs:
+    """The web processes ``web-1`` and so on.
+
+    Args:
+        directory: For their data and what they print.
+        store: What they run on.
+        count: How many services.
+        workers: How many processes each of them has.
+
+    Attributes:
+        account: For whom requests are made, while they serve.
+    """
+
+    def __init__(self, directory: Path, store: Store, count: int, workers: int = 1) -> None:
+        self.account = store.account or Account("", "")
+        self._directory = directory
+        self._store = store
+        self._names = [f"web-{number}" for number in range(1, count + 1)]
+        self._workers = workers
+        self._processes: dict[str, WebProcess] = {}
+
+    @property
+    def addresses(self) -> list[Web]:
+        """Where each listens."""
+        return [Web(name, process.served.port) for name, process in self._processes.items()]
+
+    @property
+    def output(self) -> str:
+        """Everything that they printed."""
+        return "".join(f"--- {name} ---\n{process.output}" for name, process in self._processes.items())
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """Starts all of them, and ends them when the block is over; writes what they printed into the directory."""
+        try:
+            for name in self._names:
+                self._processes[name] = WebProcess(partial(self._serve, name))
+                if not self._store.account:  # The first of them makes it, and its key.
+                    self._processes[name].wait()
+            for process in self._processes.values() if self._store.account else ():
+                process.wait()
+            if not self._store.account:
+                profile = self._processes["web-1"].served.profile
+                self.account = Account(profile.application, profile.key)
+            yield
+        finally:
+            for process in self._processes.values():
+                process.kill()
+            (self._directory / "output.txt").write_text(self.output)
+
+    def _serve(self, name: str, port: int | None) -> Served:
+        options = [*self._store.options, *self._store.centres.get(name, ()), "--workers", str(self._workers)]
+        return Served(self._directory, options, port=port)
+
+    def hit(self, step: Step) -> str:
+        """Does a fault to a web process, a worker of one (``web-1/2``), a node or a link, and undoes it."""
+        name, _, worker = step.target.partition("/")
+        victim: Any = self._processes.get(name) or self._store.nodes[name]
+        hit(step.kind, [OneWorker(victim, int(worker)) if worker else victim], step.seconds)
+        return step.target
+
+    def waves(self, plan: Plan, written: Mapping[str, Sequence[Wave]], rest: float) -> Sequence[Wave]:
+        """Returns the schedule of a plan: a written one, or one that is drawn."""
+        if plan.faults in written:
+            return written[plan.faults]
+        workers = [f"{name}/{number}" for name in self._names for number in range(1, self._workers + 1)]
+        links = [name for name, node in self._store.nodes.items() if isinstance(node, Proxy)]
+        nodes = [name for name in self._store.nodes if name not in links]
+        kinds = plan.kinds({"kill", "pause", "cut"} if links else {"kill", "pause"})
+        return draw(plan, kinds, workers if self._workers > 1 else self._names, nodes, links, self._store.span, rest)
+
+
+def draw(
+    plan: Plan,
+    kinds: Sequence[str],
+    webs: Sequence[str],
+    nodes: Sequence[str],
+    links: Sequence[str],
+    span: Span,
+    rest: float,
+) -> list[Wave]:
+    """Draws waves until their time is over: faults for times around W and D, mostly not of all at once."""
+    rng, planned, waves = random.Random(plan.seed), 0.0, list[Wave]()
+    times = [0.3 * span.deadline, 1.05 * span.deadline, 1.3 * span.deadline, 1.1 * span.delay, 2 * span.deadline]
+
+    def step(target: str, kills: float) -> Step:
+        kind = "kill" if rng.random() < kills else "pause"
+        kind = kind if kind in kinds else next(other for other in ("pause", "kill") if other in kinds)
+        return Step(kind, target, rng.choice(times) * rng.uniform(0.9, 1.1), rng.choice((0.0, 0.0, 0.5, 1.5)))
+
+    while planned < plan.seconds:
+        wave: list[Step] = []
+        if {"kill", "pause"}.intersection(kinds):
+            hurt = rng.sample(nodes, min(len(nodes), rng.choice((0, 0, 1, 1, 1, 1, 2, 2, 2, 3))))
+            wave = [step(node, kills=0.25) for node in hurt]
+            if not wave or rng.random() < 0.4:
+                wave += [step(web, kills=0.3) for web in rng.sample(webs, rng.choice((1, 1, 1, len(webs))))]
+        if "cut" in kinds and (not wave or rng.random() < 0.7):
+            wave += [Step("cut", link, rng.choice((0.3, 2 * span.deadline, 3 * span.delay))) for link in links]
+        waves.append(tuple(wave))
+        restarts = {"node": NODE_SECONDS, "web": WEB_SECONDS}
+        planned += rest + max(
+            each.at + each.seconds + (restarts[each.target.partition("-")[0]] if each.kind == "kill" else 0.0)
+            for each in wave
+        )
+    return waves

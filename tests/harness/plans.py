@@ -1,0 +1,128 @@
+"""Which runs there are, how each is repeated, and how a test carries one out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+from tests.harness import reports
+from tests.harness.history import now
+from tests.harness.results import Result, listed, too_few
+
+RUNS = {
+    "messages/sqlite": "tests/faults/test_messages.py::test_sqlite",
+    "messages/cassandra": "tests/faults/test_messages.py::test_cassandra",
+    "messages/cassandra-defaults": "tests/faults/test_messages.py::test_cassandra_with_defaults",
+    "messages/two-centres": "tests/faults/test_two_centres.py::test_writers_and_readers_on_both_sides",
+    "messages/two-nodes-each": "tests/faults/test_two_centres.py::test_two_nodes_each",
+    "claims/sqlite": "tests/faults/claiming/test_claims.py::test_sqlite",
+    "claims/workers": "tests/faults/claiming/test_claims.py::test_workers_of_one_service",
+    "claims/workers-cassandra": "tests/faults/claiming/test_claims.py::test_workers_on_cassandra",
+    "claims/cassandra": "tests/faults/claiming/test_claims.py::test_cassandra",
+    "claims/cassandra-defaults": "tests/faults/claiming/test_claims.py::test_cassandra_with_defaults",
+    "claims/two-centres": "tests/faults/claiming/test_two_centres.py::test_cut_off",
+    "groups/local": "tests/qdo/faults/test_groups.py::test_local",
+    "groups/zookeeper": "tests/qdo/faults/test_groups.py::test_zookeeper",
+    "groups/coming-and-leaving": "tests/qdo/faults/test_leaving.py::test_workers_come_and_leave",
+}
+"""The test of each run."""
+VARIABLE = "FAULT_PLAN"
+"""The environment variable with the plan of a run that is repeated."""
+PROPERTY = "fault run"
+"""Under which a test records what its run amounted to."""
+MINUTES = 4.0
+"""Of each long run, unless ``FAULT_MINUTES`` says otherwise."""
+
+Record = Callable[[str, object], None]
+
+
+class Plan(Struct, frozen=True):
+    """A run: what a seed makes of it, and for how long.
+
+    Attributes:
+        seed: Of the schedule of faults, and of what clients do.
+        faults: The kinds to draw from, with commas between; or the name of a schedule that is written down in the test.
+        seconds: How long faults go on; a written schedule has its own time.
+        least: What must have been counted, or the run shows nothing.
+        slow: It is left to ``make slow``.
+        run: One of ``RUNS``.
+    """
+
+    seed: int
+    faults: str
+    seconds: float = 0.0
+    least: dict[str, int] = {}
+    slow: bool = False
+    run: str = ""
+
+    @property
+    def line(self) -> str:
+        """The command that repeats it."""
+        seconds = f" --seconds {self.seconds:g}" if self.seconds else ""
+        return f"python -m tests.harness {self.run} --seed {self.seed} --faults {self.faults}{seconds}"
+
+    def kinds(self, possible: Collection[str]) -> list[str]:
+        """Returns the kinds of faults to draw from, in the order of the alphabet.
+
+        Raises:
+            ValueError: One of them cannot be done in this run, or it is not said for how long.
+        """
+        wanted = sorted(set(self.faults.split(",")))
+        if unknown := set(wanted).difference(possible):
+            raise ValueError(f"{self.run} has no faults {', '.join(sorted(unknown))}, only {', '.join(possible)}")
+        if self.seconds <= 0:
+            raise ValueError(f"faults {self.faults} are drawn for some time: give --seconds")
+        return wanted
+
+
+def plans(run: str, *usual: Plan) -> pytest.MarkDecorator:
+    """Parametrizes the test of a run with its plans; with one alone while ``python -m tests.harness`` repeats it."""
+    found = [msgspec.structs.replace(plan, run=run) for plan in usual]
+    if repeated := os.environ.get(VARIABLE):
+        plan = msgspec.json.decode(repeated, type=Plan)
+        found = [plan] if plan.run == run else []
+    marks = {True: [pytest.mark.slow], False: []}
+    return pytest.mark.parametrize(
+        "plan", [pytest.param(plan, id=f"{plan.faults}-{plan.seed}", marks=marks[plan.slow]) for plan in found]
+    )
+
+
+def verify(plan: Plan, run: Callable[[], Result], record: Record) -> Result:
+    """Carries a run out, writes its report, and fails if a rule is broken or too little happened."""
+    print(f"To repeat this run: {plan.line}")  # pytest shows it when the test fails, for whatever reason
+    start = now()
+    report = reports.Report(plan.run, plan.seed, plan.line)
+    try:
+        result = run()
+        report = reports.report_of(report, result)
+        record(PROPERTY, f"{plan.line}: {listed(result.counts)}; faults: {listed(result.fault_kinds)}")
+    except Exception as error:
+        report = msgspec.structs.replace(report, violations=[f"run: {error!r}"])
+        raise
+    finally:
+        reports.write(msgspec.structs.replace(report, seconds=round(now() - start, 1)))
+    assert not result.violations, f"{plan.line}\n{result.explain()}"
+    few = too_few({**result.counts, **result.fault_kinds}, plan.least)
+    assert not few, f"{plan.line}\n{few}\n{result.explain()}"
+    return result
+
+
+def fault_minutes() -> float:
+    """How long faults go on in each long run, of whatever kind."""
+    return float(os.environ.get("FAULT_MINUTES", MINUTES))
+
+
+def long(seed: int, faults: str, least: Mapping[str, int], minute: float = 60.0) -> Plan:
+    """A plan for minutes of so many seconds; what it must have seen is given for :data:`MINUTES`."""
+    minutes = fault_minutes()
+    return Plan(
+        seed,
+        faults,
+        minute * minutes,
+        {name: int(count * minutes / MINUTES) for name, count in least.items()},
+        slow=True,
+    )

@@ -1,0 +1,133 @@
+"""A TCP proxy between programs and servers that a test can cut, silence and heal.
+
+It runs in a thread of its own, so that it works on while a test's loop waits for another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from typing import Any, Self
+
+from tests.servers.served import free_port
+
+CHUNK = 1 << 16
+READY_SECONDS = 60.0
+
+Address = tuple[str, int]
+
+
+class Proxy:
+    """Forwards connections from addresses to addresses.
+
+    Args:
+        routes: Where to listen, and where each connection made there leads.
+
+    Attributes:
+        address: Where it listens first, as ``address:port``.
+    """
+
+    def __init__(self, routes: Mapping[Address, Address]) -> None:
+        self.address = "{}:{}".format(*next(iter(routes)))
+        self._routes = routes
+        self._servers: list[asyncio.Server] = []
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._sending, self._answering = asyncio.Event(), asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self.resume()
+        self.heal()
+
+    @classmethod
+    def to(cls, connect_string: str) -> Self:
+        """Makes a proxy, at a free port, before a server named ``address:port``; of several the first is taken."""
+        host, _, port = connect_string.partition(",")[0].rpartition(":")
+        return cls({("127.0.0.1", free_port()): (host, int(port))})
+
+    def cut(self) -> None:
+        """Resets all connections and refuses further ones."""
+        self._run(self._cut())
+
+    def drop(self) -> None:
+        """Resets all connections; new ones are let through."""
+        self._run(self._drop())
+
+    def heal(self) -> None:
+        """Lets connections through again after a cut."""
+        self._run(self._listen())
+
+    def silence(self) -> None:
+        """Keeps connections and accepts new ones, but passes nothing on."""
+        self._loop.call_soon_threadsafe(self._sending.clear)
+        self.mute()
+
+    def mute(self) -> None:
+        """Passes on what clients send, but not what the server answers."""
+        self._loop.call_soon_threadsafe(self._answering.clear)
+
+    def resume(self) -> None:
+        """Passes on what has come meanwhile, and what comes."""
+        self._loop.call_soon_threadsafe(self._sending.set)
+        self._loop.call_soon_threadsafe(self._answering.set)
+
+    @property
+    def connections(self) -> int:
+        """How many there are to servers."""
+        return len(self._writers) // 2
+
+    def close(self) -> None:
+        """Ends it."""
+        self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(READY_SECONDS)
+
+    async def _listen(self) -> None:
+        for near, far in self._routes.items() if not self._servers else ():
+            self._servers.append(await asyncio.start_server(partial(self._serve, far), *near))
+
+    async def _cut(self) -> None:
+        while self._servers:
+            self._servers.pop().close()
+        await self._drop()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _drop(self) -> None:
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, far: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened = [writer]
+        self._writers.add(writer)
+        try:
+            answers, onward = await asyncio.open_connection(*far)
+            opened.append(onward)
+            self._writers.add(onward)
+            directions = (reader, onward, self._sending), (answers, writer, self._answering)
+            passing = {asyncio.create_task(self._pass(*direction)) for direction in directions}
+            await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for one in opened:
+                one.transport.abort()
+                self._writers.discard(one)
+
+    @staticmethod
+    async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: asyncio.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK):
+                await allowed.wait()
+                writer.write(data)
+                await writer.drain()
+        await allowed.wait()  # silence hides an end as well

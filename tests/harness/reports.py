@@ -1,0 +1,104 @@
+"""Reports of fault runs, a JSON file each, and the table that docs/testing.md makes of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from tests.harness.results import Result, listed
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "testing.md"
+BEGIN, END = "<!-- fault runs: python -m tests.harness report -->", "<!-- end of the fault runs -->"
+HEAD = "| run | seconds | faults | calls | acknowledged | checked | violations |\n|---|---|---|---|---|---|---|"
+
+
+class Report(Struct, frozen=True):
+    """What a run amounted to.
+
+    Attributes:
+        repeat: The line that repeats it.
+        seconds: From its beginning to its verdict.
+        faults: How many of each kind were done.
+        calls: Requests of clients, or calls of sessions.
+        acknowledged: Messages.
+        checked: How many records each rule was applied to.
+        violations: What broke a rule.
+    """
+
+    run: str
+    seed: int
+    repeat: str
+    seconds: float = 0.0
+    faults: dict[str, int] = {}
+    calls: int = 0
+    acknowledged: int = 0
+    checked: dict[str, int] = {}
+    violations: list[str] = []
+
+
+def directory() -> Path:
+    """Where reports are: ``build/faults``, or what ``FAULT_REPORTS`` says."""
+    return Path(os.environ.get("FAULT_REPORTS", ROOT / "build" / "faults"))
+
+
+def report_of(begun: Report, result: Result) -> Report:
+    """Completes a report with what a run showed."""
+    return msgspec.structs.replace(
+        begun,
+        faults=result.fault_kinds,
+        calls=result.counts["calls"],
+        acknowledged=result.counts["acknowledged"],
+        checked=dict(result.checked),
+        violations=[f"{rule}: {text}" for rule, text in result.violations],
+    )
+
+
+def write(report: Report) -> None:
+    """Writes a report in the place of an earlier one of the same line."""
+    name = re.sub(r"[^\w,.]+", "-", report.repeat.partition("harness ")[2])
+    directory().mkdir(parents=True, exist_ok=True)
+    (directory() / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+
+
+def read() -> list[Report]:
+    """Reads all reports, by the names of their runs."""
+    found = (msgspec.json.decode(path.read_bytes(), type=Report) for path in directory().glob("*.json"))
+    return sorted(found, key=lambda report: (report.run, report.repeat))
+
+
+def table(reports: Iterable[Report]) -> str:
+    """Renders reports as a Markdown table."""
+    return "\n".join([HEAD, *map(_row, reports)])
+
+
+def _row(report: Report) -> str:
+    options = report.repeat.partition(f"{report.run} ")[2]
+    cells = (
+        f"{report.run} `{options}`",
+        f"{report.seconds:.0f}",
+        listed(report.faults),
+        f"{report.calls:,}",
+        f"{report.acknowledged:,}",
+        ", ".join(f"{rule} {count:,}" for rule, count in report.checked.items()),
+        f"**{len(report.violations)}**" if report.violations else "none",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def rewrite(page: str, reports: Iterable[Report]) -> str:
+    """Puts the table into a page, in the place of the one between the two marks.
+
+    Raises:
+        ValueError: The page lacks the marks.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks the marks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{table(reports)}\n\n{END}{after}"

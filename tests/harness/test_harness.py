@@ -1,0 +1,235 @@
+"""The nemesis, plans and reports of fault runs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.faults.webs import Span, draw
+from tests.harness import __main__ as command
+from tests.harness import plans, reports
+from tests.harness.history import Fault, Journal, Records, now, record_stalls, running
+from tests.harness.nemesis import Step, hit, perform
+from tests.harness.plans import RUNS, Plan, verify
+from tests.harness.reports import BEGIN, END, Report
+from tests.harness.results import Result, Violation, kinds_of, too_few
+
+PLAN = Plan(7, "kill,pause", 60.0, run="messages/cassandra")
+GOOD = Result([], {"calls": 3, "acknowledged": 2}, {"lost": 2}, [Fault(1, 2, "kill", "web-1"), Fault(1, 2, "stall")])
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where these tests write reports."""
+    monkeypatch.setenv("FAULT_REPORTS", str(tmp_path / "reports"))
+    return tmp_path / "reports"
+
+
+def schedule(seed: int, *kinds: str) -> list[tuple[Step, ...]]:
+    """Draws faults of two services, three nodes and a link."""
+    plan = Plan(seed, ",".join(kinds), 60.0)
+    return draw(plan, kinds, ["web-1", "web-2"], ["node-1", "node-2", "node-3"], ["link"], Span(1.0, 2.5), 0.5)
+
+
+@pytest.mark.parametrize("kinds", [("kill",), ("pause",), ("cut",), ("cut", "kill", "pause")])
+def test_a_seed_fixes_the_schedule(kinds: tuple[str, ...]) -> None:
+    """The same seed draws the same faults, all of the kinds that were asked for and no other; another seed others."""
+    waves = schedule(1, *kinds)
+    assert waves == schedule(1, *kinds)
+    assert waves != schedule(2, *kinds)
+    assert {step.kind for wave in waves for step in wave} == set(kinds)
+    assert all(waves)
+
+
+class Victim:
+    """Records what is done to it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        return lambda: self.done.append(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "done"),
+    [
+        ("kill", ["kill", "start"]),
+        ("pause", ["pause", "resume"]),
+        ("silence", ["silence", "resume"]),
+        ("cut", ["cut", "heal"]),
+    ],
+)
+def test_a_fault_is_undone(kind: str, done: list[str]) -> None:
+    """Each kind of fault is done to all victims, and then undone."""
+    victims = [Victim(), Victim()]
+    hit(kind, victims, 0.0)
+    assert [victim.done for victim in victims] == [done, done]
+
+
+def test_waves_follow_one_another() -> None:
+    """Faults of a wave begin in time and go on together; the next wave begins when all are undone, and a rest later."""
+    found: list[Fault] = []
+    together = threading.Barrier(2, timeout=60)
+
+    def do(step: Step) -> str:
+        if step.target != "c":
+            together.wait()
+        return step.target.upper()
+
+    begun = now()
+    perform([(Step("kill", "a", at=0.2), Step("pause", "b")), (Step("cut", "c"),)], do, found.append, rest=0.2)
+    assert [(fault.kind, fault.target) for fault in found[2:]] == [("cut", "C")]
+    assert {fault.target for fault in found[:2]} == {"A", "B"}
+    assert next(fault for fault in found if fault.target == "A").start >= begun + 0.2
+    assert found[2].start >= max(fault.end for fault in found[:2]) + 0.2
+    with pytest.raises(ZeroDivisionError):
+        perform([(Step("kill", "a"),)], lambda _: str(1 // 0), found.append)
+
+
+def test_records_are_read_while_they_are_written(tmp_path: Path) -> None:
+    """Records of several files are read as they come, a line that is not complete later."""
+    journals = [Journal(tmp_path / f"{number}.jsonl") for number in range(2)]
+    records = Records(tmp_path, Fault)
+    faults = [Fault(number, number + 1, "kill", f"web-{number}") for number in range(3)]
+    journals[0].add(faults[0])
+    assert records.of(Fault) == faults[:1]
+    line = msgspec.json.encode(faults[1]) + b"\n"
+    with (tmp_path / "1.jsonl").open("ab", buffering=0) as half:
+        half.write(line[:9])
+        assert records.of(Fault) == faults[:1]
+        half.write(line[9:])
+    journals[0].add(faults[2])
+    assert {fault.target for fault in records.of(Fault)} == {"web-0", "web-1", "web-2"}
+    assert records.of(Plan) == []
+    for journal in journals:
+        journal.close()
+
+
+def test_stalls_are_recorded() -> None:
+    """A time in which a process did not run is recorded as one, by the name that it is given."""
+    found: list[Fault] = []
+    arrived = threading.Event()
+
+    def add(fault: Fault) -> None:
+        found.append(fault)
+        arrived.set()
+
+    with running([lambda stop: record_stalls(stop, add, "w1", longest=0.0)]):
+        assert arrived.wait(60)
+    assert (found[0].kind, found[0].target) == ("stall", "w1")
+    assert found[0].end > found[0].start
+
+
+def test_errors_of_threads_are_raised() -> None:
+    """What runs beside a block and fails lets the block end, and the test fail."""
+
+    def fail(stop: threading.Event) -> None:
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"), running([fail, lambda stop: stop.wait(60)]):
+        pass
+
+
+def test_every_run_has_a_test() -> None:
+    """A line that repeats a run leads to the test that carries it out."""
+    for run, test in RUNS.items():
+        path, _, name = test.partition("::")
+        text = (reports.ROOT / path).read_text()
+        assert f'"{run}"' in text.partition(f"def {name}(")[0].rpartition("\n\n\n")[2]
+
+
+def test_a_plan_is_repeated_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line names run, seed, faults and seconds; the command hands them on to the run's test, and to no other."""
+    called: list[list[str]] = []
+
+    def main(arguments: list[str]) -> int:
+        called.append(arguments)
+        return 0
+
+    monkeypatch.setenv(plans.VARIABLE, "")
+    monkeypatch.setattr(pytest, "main", main)
+    assert PLAN.line == "python -m tests.harness messages/cassandra --seed 7 --faults kill,pause --seconds 60"
+    monkeypatch.chdir(reports.ROOT)
+    assert command.main(PLAN.line.split()[3:]) == 0
+    assert called == [["-n", "0", RUNS[PLAN.run]]]
+    (parameter,) = plans.plans(PLAN.run, Plan(1, "usual"), Plan(2, "usual")).args[1]
+    assert parameter.values == (PLAN,)
+    assert plans.plans("claims/sqlite", Plan(1, "usual")).args[1] == []
+    monkeypatch.delenv(plans.VARIABLE)
+    (parameter,) = plans.plans(PLAN.run, Plan(1, "usual", slow=True)).args[1]
+    assert parameter.values == (Plan(1, "usual", slow=True, run=PLAN.run),)
+    assert [mark.name for mark in parameter.marks] == ["slow"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "problem"),
+    [(Plan(1, "kill,flood", 9.0), "no faults flood, only kill, pause"), (Plan(1, "kill"), "give --seconds")],
+)
+def test_impossible_plans(plan: Plan, problem: str) -> None:
+    """A fault that a run cannot do, or none for any time, is named."""
+    with pytest.raises(ValueError, match=problem):
+        plan.kinds(["kill", "pause"])
+
+
+def test_a_run_is_reported(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run writes what it amounted to, prints the line that repeats it, and another run of that line replaces it."""
+    told: dict[str, object] = {}
+    for _ in range(2):
+        assert verify(PLAN, lambda: GOOD, told.__setitem__) == GOOD
+    assert PLAN.line in capsys.readouterr().out
+    assert PLAN.line in str(told)
+    assert len(list(directory.iterdir())) == 1
+    (report,) = reports.read()
+    assert msgspec.structs.replace(report, seconds=0.0) == Report(
+        PLAN.run, 7, PLAN.line, 0.0, {"kill": 1}, calls=3, acknowledged=2, checked={"lost": 2}
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "result", "problem"),
+    [
+        (PLAN, GOOD._replace(violations=[Violation("lost", "m1 is gone")]), "lost: m1 is gone"),
+        (msgspec.structs.replace(PLAN, least={"kill": 2}), GOOD, "kill: 1, not 2 or more"),
+    ],
+)
+def test_a_failure_names_the_line(plan: Plan, result: Result, problem: str) -> None:
+    """A broken rule, or too little that happened, fails with what is wrong and with the line that repeats the run."""
+    with pytest.raises(AssertionError) as caught:
+        verify(plan, lambda: result, lambda name, value: None)
+    assert problem in str(caught.value)
+    assert plan.line in str(caught.value)
+    assert [violation.split(":")[0] for violation in reports.read()[0].violations] == [
+        violation.rule for violation in result.violations
+    ]
+
+
+def test_a_run_that_breaks_off_is_reported() -> None:
+    """A run that ends by an error has a report that says so."""
+    with pytest.raises(ZeroDivisionError):
+        verify(PLAN, lambda: GOOD._replace(notes=str(1 // 0)), lambda name, value: None)
+    assert "ZeroDivisionError" in reports.read()[0].violations[0]
+
+
+def test_the_table_is_put_between_the_marks() -> None:
+    """The page keeps what is around the table; without marks it is refused."""
+    report = Report(PLAN.run, 7, PLAN.line, 61.2, {"kill": 2}, 1234, 99, {"G1": 99, "page": 3})
+    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    found = reports.rewrite(page, [report, msgspec.structs.replace(report, violations=["G1: x"])])
+    options = "`--seed 7 --faults kill,pause --seconds 60`"
+    row = f"| messages/cassandra {options} | 61 | 2 kill | 1,234 | 99 | G1 99, page 3 |"
+    assert found == f"before\n{BEGIN}\n\n{reports.HEAD}\n{row} none |\n{row} **1** |\n\n{END}\nafter\n"
+    assert reports.rewrite(found, []) == f"before\n{BEGIN}\n\n{reports.HEAD}\n\n{END}\nafter\n"
+    with pytest.raises(ValueError, match="lacks the marks"):
+        reports.rewrite("page", [])
+
+
+def test_numbers() -> None:
+    """Stalls are no faults that anybody did; what is too small for a run to mean anything is named."""
+    assert kinds_of(GOOD.faults) == {"kill": 1}
+    assert too_few({"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 1}) == ["b: 2, not 3 or more", "c: 0, not 1 or more"]
+    text = GOOD._replace(violations=[Violation("G1", "x"), Violation("G1", "y"), Violation("lost", "z")]).explain()
+    assert text.splitlines()[:4] == ["3 violations", "lost: z", "G1: x", "G1: y"]

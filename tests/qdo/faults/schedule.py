@@ -1,0 +1,135 @@
+"""The faults of workers and of their coordination, drawn beforehand from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+
+from tests.harness.nemesis import Step, Wave
+
+LEAST = 2
+"""Workers that are there and run, by the schedule, whatever else happens."""
+START_SECONDS = 2.5
+"""In which a worker that was started is left alone, mostly."""
+RECOVERY = 4.0
+"""Seconds after a fault of the coordination service before the next one of it."""
+
+WEIGHTS: Mapping[str, float] = {
+    "join": 6,
+    "leave": 3,
+    "kill": 4,
+    "pause": 4,
+    "expire": 3,
+    "silence": 3,
+    "cut": 1,
+    "leader": 1.5,
+    "hush": 1,
+    "grow": 0.3,
+    "mute": 0.6,
+}
+"""How often each kind of fault is drawn.
+
+Of one worker: ``join``, ``leave``, ``kill``, ``pause`` (its process is stopped and goes on), ``expire`` (its session is
+ended), ``silence`` (nothing passes between it and its coordination). Of the coordination service: ``cut`` (nobody can
+reach it), ``leader`` (its leader is killed), ``hush`` (its leader is stopped and goes on). Of the queues: ``grow`` (one
+gets more partitions), ``mute`` (their service is stopped and goes on).
+"""
+WORKERS = frozenset({"join", "leave", "kill", "pause", "expire"})
+OF_ALL = frozenset({"cut", "leader", "hush", "grow", "mute"})
+EVERYBODY = "all"
+
+
+class Schedule:
+    """Draws faults so that there is always somebody to work, as far as can be told beforehand.
+
+    Args:
+        rng: Decides.
+        slots: For workers; all but the first ``LEAST`` are empty in the beginning.
+        session: Seconds of a session.
+        kinds: What may happen.
+        apart: The slots that have a network of their own.
+    """
+
+    def __init__(
+        self, rng: random.Random, slots: Sequence[str], session: float, kinds: Collection[str], apart: Collection[str]
+    ) -> None:
+        self._rng = rng
+        self._slots = slots
+        self._session = session
+        self._kinds = sorted(kinds)
+        self._apart = apart
+        self._there = set(slots[:LEAST])
+        self._busy = dict.fromkeys(slots[:LEAST], START_SECONDS)
+
+    def draw(self, seconds: float) -> Wave:
+        """Draws faults that begin within so many seconds."""
+        steps: list[Step] = []
+        at = START_SECONDS
+        while True:
+            at += 0.0 if self._rng.random() < 0.25 else self._rng.uniform(0.1, 1.5)
+            if at > seconds:
+                return tuple(steps)
+            step = self._one(at)
+            if step is None:
+                at += 0.1
+            else:
+                steps.append(step)
+
+    def _one(self, at: float) -> Step | None:
+        kind = self._rng.choices(self._kinds, [WEIGHTS[kind] for kind in self._kinds])[0]
+        free = [slot for slot in [*self._slots, EVERYBODY] if self._busy.get(slot, 0.0) <= at]
+        if kind in OF_ALL:
+            return self._of_all(at, kind) if EVERYBODY in free else None
+        running = sorted(self._there.intersection(free))
+        if kind == "join":
+            empty = [slot for slot in self._slots if slot not in self._there and slot in free]
+            return self._of(at, kind, self._rng.choice(empty), START_SECONDS) if empty else None
+        if not running or (kind != "expire" and len(running) <= LEAST):
+            return None
+        if kind == "silence":
+            running = sorted(set(running).intersection(self._apart))
+            if not running:
+                return None
+        return self._of(at, kind, self._rng.choice(running), self._seconds(kind))
+
+    def _seconds(self, kind: str) -> float:
+        if kind in {"pause", "silence"}:
+            return self._session * self._rng.choice((0.2, 0.5, 0.9, 1.1, 1.5, 2.0)) * self._rng.uniform(0.9, 1.1)
+        return 0.0
+
+    def _of(self, at: float, kind: str, slot: str, seconds: float) -> Step:
+        """Does something to a worker; until when it is left alone depends on what it is."""
+        if kind == "join":
+            self._there.add(slot)
+        if kind in {"kill", "leave"}:
+            self._there.discard(slot)
+        alone = {"kill": 0.2, "leave": 2.0, "expire": self._session}.get(kind, seconds + 0.5)
+        self._busy[slot] = at + alone
+        return Step(kind, slot, 0.0 if kind == "join" else seconds, at)
+
+    def _of_all(self, at: float, kind: str) -> Step:
+        seconds = 0.0
+        if kind == "leader":
+            seconds = self._rng.uniform(1.0, 4.0)
+        elif kind == "mute":
+            seconds = self._rng.uniform(0.5, 3.0)
+        elif kind != "grow":
+            seconds = self._session * self._rng.choice((0.3, 0.8, 1.2, 1.6))
+        self._busy[EVERYBODY] = at + seconds + (0.0 if kind == "grow" else RECOVERY)
+        return Step(kind, EVERYBODY, seconds, at)
+
+
+def draw(
+    seed: int,
+    seconds: float,
+    slots: Sequence[str],
+    session: float,
+    kinds: Collection[str],
+    *,
+    apart: Collection[str] = (),
+) -> Wave:
+    """Draws faults for so many seconds, the same for a seed.
+
+    ``join`` is always among them: a worker is killed or leaves only if enough others are there.
+    """
+    return Schedule(random.Random(seed), slots, session, {*kinds, "join"}, apart).draw(seconds)

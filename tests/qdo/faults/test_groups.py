@@ -1,0 +1,54 @@
+"""A group's promises hold while its workers, their coordination and their queues have faults."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.harness.plans import Plan, Record, long, plans, verify
+from tests.qdo.faults.group_run import GroupRun
+from tests.qdo.faults.servers.services import LocalService
+
+if TYPE_CHECKING:
+    from tests.servers.plugin import ZooKeeperEnsemble
+
+SLOTS = ["w1", "w2", "w3", "w4", "w5"]
+LOCAL = "cut,expire,grow,join,kill,leave,mute,pause"
+ZOOKEEPER = f"{LOCAL},hush,leader,silence"
+SEED = 14870
+"""This seed has something of everything that is asked for below."""
+LEAST = {"events": 16, "join": 3, "leave": 1, "kill": 2, "pause": 1, "expire": 2, "cut": 1, "messages": 250}
+SERVERS = {"leader": 1, "hush": 1, "silence": 1}
+LONG_LEAST = {"join": 20, "leave": 5, "kill": 10, "pause": 10, "expire": 10, "cut": 3, "mute": 1}
+LONG_LEAST |= {"events": 200, "messages": 10_000, "twice": 50, "lost": 20}
+LONG_SERVERS = {"leader": 3, "hush": 3, "silence": 3}
+
+MINUTE = 70.0
+"""Seconds in which some 55 faults begin."""
+
+
+def settings(slot: str, worker: str) -> dict[str, object]:
+    """Workers differ in where handlers run; some have names that they keep, and are waited for when they are gone."""
+    runs = {"w2": "tasks", "w5": "processes"}.get(slot, "threads")
+    return {"runs": runs, "member": slot if slot in {"w1", "w4"} else None, "grace": 1.0}
+
+
+@plans("groups/local", Plan(SEED, LOCAL, 16.0, LEAST), *(long(seed, LOCAL, LONG_LEAST, MINUTE) for seed in (1, 2)))
+def test_local(tmp_path: Path, record_property: Record, plan: Plan) -> None:
+    """Workers of one machine that coordinate by a file."""
+    service = LocalService(tmp_path / "coordination.sqlite3")
+    verify(plan, lambda: GroupRun(tmp_path, service, settings=settings).run(plan, SLOTS), record_property)
+
+
+@plans(
+    "groups/zookeeper",
+    Plan(SEED, ZOOKEEPER, 18.0, LEAST | SERVERS, slow=True),
+    *(long(seed, ZOOKEEPER, LONG_LEAST | LONG_SERVERS, MINUTE) for seed in (1, 2)),
+)
+def test_zookeeper(tmp_path: Path, record_property: Record, zookeeper_nodes: ZooKeeperEnsemble, plan: Plan) -> None:
+    """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too."""
+    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+
+    with contextlib.closing(ZooKeeperService(zookeeper_nodes, apart=SLOTS[1:3])) as service:
+        verify(plan, lambda: GroupRun(tmp_path, service, settings=settings).run(plan, SLOTS), record_property)
