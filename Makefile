@@ -45,6 +45,7 @@ quick: $(DEV) ## Run what needs no servers: units, the contract on SQLite, the H
 	$(PYTEST) -m "not slow" --without-servers -r fE $(QUICK)
 
 slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and messages, property tests with new examples
+	rm -rf build/faults
 	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "slow or hypothesis"
 
 soak: $(DEV) ## Run both stores and all ways to consume at once for MINUTES, kill, watch every process, count every message

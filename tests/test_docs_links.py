@@ -29,6 +29,7 @@ from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
 from tests import pages
+from tests.harness import __main__ as fault_runs
 from tests.servers.plugin import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
 
 ROOT = Path(__file__).parent.parent
@@ -112,7 +113,8 @@ def options() -> frozenset[str]:
     """The options of all commands."""
     commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.commands]
     everything = (options_of(below) for command in commands for below in with_parts(command))
-    return frozenset({"--install-completion", "--version"}.union(*everything))
+    others = {"--install-completion", "--version", *fault_runs.parser()._option_string_actions}
+    return frozenset(others.union(*everything))
 
 
 @cache

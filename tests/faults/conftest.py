@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.faults.webs import MakeStore
+
 if TYPE_CHECKING:
+    from deploy.local import CassandraCluster
     from tests.faults.centres import Centres
     from tests.servers.plugin import Cassandra
 
@@ -44,3 +48,11 @@ def centres(package_centres: Centres) -> Iterator[Centres]:
     yield package_centres
     package_centres.link.heal()
     package_centres.cluster.restore()
+
+
+@pytest.fixture
+def three_nodes(cassandra_nodes: CassandraCluster, nodes_keyspace: str) -> MakeStore:
+    """Makes the store of a run on three nodes."""
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+
+    return partial(store_on, cassandra_nodes, nodes_keyspace)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.faults.checking.checker import Limits
 from tests.faults.message_run import MessageRun
-from tests.faults.webs import Span, Store
+from tests.faults.webs import MakeStore, Span, Store
 from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, long, plans, verify
-
-if TYPE_CHECKING:
-    from deploy.local import CassandraCluster
 
 LIMITS = Limits(bound=20.0, grace=2.0, calm=1.5)
 SQLITE: list[Wave] = [
@@ -59,13 +55,9 @@ MANY = {"acknowledged": 300, "refused": 3, "unknown": 3, "none_late": 1, "shown"
 
 
 @plans("messages/cassandra", Plan(1, "two-waves", least=FEW), Plan(1, "five-waves", least=MANY, slow=True))
-def test_cassandra(
-    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, plan: Plan
-) -> None:
+def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Two web processes on three nodes with small W, S, D and C: one or two nodes and a web process fail at a time."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
-
-    store = store_on(cassandra_nodes, nodes_keyspace, SPAN, difference=0.5, row_age=1.0)
+    store = three_nodes(SPAN, difference=0.5, row_age=1.0)
     waves = {"two-waves": [WRITES_LATE, DEATHS], "five-waves": [WRITES_LATE, *MORE, DEATHS, MORE[0]]}
     run = MessageRun(tmp_path, store, slowness=4.0, written=waves)
     verify(plan, lambda: run.run(plan, limits=LIMITS, rest=0.7), record_property)
@@ -75,12 +67,8 @@ LONG_LEAST = {"acknowledged": 4000, "refused": 3, "unknown": 8, "none_late": 2, 
 
 
 @plans("messages/cassandra-defaults", long(1, "kill,pause", LONG_LEAST))
-def test_cassandra_with_defaults(
-    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, plan: Plan
-) -> None:
+def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Two web processes on three nodes with the default W, S, D and C."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
-
-    store = store_on(cassandra_nodes, nodes_keyspace, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
+    store = three_nodes(Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
     run = MessageRun(tmp_path, store, slowness=2.0, written={})
     verify(plan, lambda: run.run(plan, limits=Limits(calm=3.0), rest=2.0), record_property)

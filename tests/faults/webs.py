@@ -68,6 +68,13 @@ class Store(NamedTuple):
     centres: Mapping[str, Sequence[str]] = {}
 
 
+class MakeStore(Protocol):
+    """Makes a store on servers that are there."""
+
+    def __call__(self, span: Span, *, difference: float, row_age: float) -> Store:
+        """Makes it with these W and D, and with S and C in seconds."""
+
+
 class WebProcess:
     """A service with all its processes, at the same port for as long as it lives on.
 

@@ -7,6 +7,7 @@ import json
 import random
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from queuey import ids
@@ -52,6 +53,7 @@ BATCHES = Style(sizes=(2, 5, 20), delayed=0.02, pace=0.06)
 CHAIN = Style(sizes=(1, 1, 1, 3), chained=True, hasty=0.02, pace=0.02)
 
 
+@dataclass(eq=False)
 class Writer:
     """Posts until told to stop; never repeats a post.
 
@@ -62,36 +64,31 @@ class Writer:
         style: How to write.
     """
 
-    def __init__(
-        self,
-        name: str,
-        webs: Sequence[Web],
-        account: Account,
-        queues: Sequence[str],
-        style: Style,
-        journal: Journal,
-        seed: int,
-    ) -> None:
-        self._name = name
-        self._lines = [Line(web, account) for web in webs]
-        self._queues = queues
-        self._style = style
-        self._journal = journal
-        self._rng = random.Random(f"{seed} {name}")
+    name: str
+    webs: Sequence[Web]
+    account: Account
+    queues: Sequence[str]
+    style: Style
+    journal: Journal
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._lines = [Line(web, self.account) for web in self.webs]
+        self._rng = random.Random(f"{self.seed} {self.name}")
         self._last: str | None = None
         self._number = 0
-        self._unused = list(reversed(style.partitions))
+        self._unused = list(reversed(self.style.partitions))
 
     def run(self, stop: threading.Event) -> None:
         """Is the thread."""
         lines = itertools.cycle(self._lines)
-        while self._unused and not stop.wait(self._rng.expovariate(1 / self._style.pace)):
+        while self._unused and not stop.wait(self._rng.expovariate(1 / self.style.pace)):
             try:
-                post = self._post(next(lines), self._rng.choice(self._queues), self._draw())
+                post = self._post(next(lines), self._rng.choice(self.queues), self._draw())
             except NotSent:
                 stop.wait(0.1)
                 continue
-            if self._style.chained and post.ids:
+            if self.style.chained and post.ids:
                 self._last = max(post.ids, key=ids.parse_position)
         self._close()
 
@@ -99,7 +96,7 @@ class Writer:
         """Posts to every partition of every queue until each has taken one; returns their ids."""
         marks: dict[str, dict[int, str]] = {}
         until = now() + CATCH_UP_SECONDS
-        for queue, partition in itertools.product(self._queues, self._style.partitions):
+        for queue, partition in itertools.product(self.queues, self.style.partitions):
             lines = itertools.cycle(self._lines)
             post = self._post(next(lines), queue, (Sent(self._body(0), partition),))
             while not post.ids and now() < until:
@@ -115,11 +112,11 @@ class Writer:
             line.close()
 
     def _body(self, n: int) -> str:
-        return f"{self._name}.{self._number}.{n}"
+        return f"{self.name}.{self._number}.{n}"
 
     def _draw(self) -> tuple[Sent, ...]:
         """Makes up the messages of a post."""
-        rng, style = self._rng, self._style
+        rng, style = self._rng, self.style
         return tuple(
             Sent(
                 self._body(n),
@@ -132,7 +129,7 @@ class Writer:
     def _post(self, line: Line, queue: str, sent: tuple[Sent, ...]) -> Post:
         self._number += 1
         body, headers = _request(sent, self._last)
-        timeout = self._rng.uniform(*HASTE) if self._rng.random() < self._style.hasty else PATIENCE
+        timeout = self._rng.uniform(*HASTE) if self._rng.random() < self.style.hasty else PATIENCE
         start = now()
         try:
             answer = line.ask("POST", f"/{queue}", body=body, headers=headers, timeout=timeout)
@@ -142,7 +139,7 @@ class Writer:
             start=start,
             end=now(),
             web=line.web.name,
-            writer=self._name,
+            writer=self.name,
             queue=queue,
             sent=sent,
             status=answer.status,
@@ -152,7 +149,7 @@ class Writer:
             retry_after=answer.retry_after,
             note="" if answer.status == 201 else answer.text,
         )
-        self._journal.add(post)
+        self.journal.add(post)
         return post
 
 
@@ -202,6 +199,7 @@ class Habit(NamedTuple):
     anew: bool = False
 
 
+@dataclass(eq=False)
 class Reader:
     """Follows a queue by the cursor of each answer, asking now this web process and now that.
 
@@ -211,28 +209,19 @@ class Reader:
         queue: What to follow.
         habit: How to read.
         final: As in :class:`tests.faults.checking.records.Read`.
-
-    Attributes:
-        queue: What it follows.
     """
 
-    def __init__(
-        self,
-        name: str,
-        webs: Sequence[Web],
-        account: Account,
-        queue: str,
-        habit: Habit,
-        journal: Journal,
-        final: int = 0,
-    ) -> None:
-        self._name = name
-        self._lines = [Line(web, account) for web in webs]
-        self.queue = queue
-        self._habit = habit
-        self._journal = journal
-        self._final = final
-        self._rng = random.Random(name)
+    name: str
+    webs: Sequence[Web]
+    account: Account
+    queue: str
+    habit: Habit
+    journal: Journal
+    final: int = 0
+
+    def __post_init__(self) -> None:
+        self._lines = [Line(web, self.account) for web in self.webs]
+        self._rng = random.Random(self.name)
         self._cursor = ""
         self._line = self._lines[0]
         self._staying = 0
@@ -241,8 +230,8 @@ class Reader:
     def run(self, stop: threading.Event) -> None:
         """Is the thread: follows the queue until told to stop."""
         while not stop.is_set():
-            if not self._step(self._habit.wait):
-                stop.wait(self._rng.expovariate(1 / self._habit.pause))
+            if not self._step(self.habit.wait):
+                stop.wait(self._rng.expovariate(1 / self.habit.pause))
         self._close()
 
     def read_beyond(self, marks: dict[int, str]) -> None:
@@ -265,20 +254,20 @@ class Reader:
 
     def _step(self, wait: int) -> bool:
         """Reads a page and tells whether there is more at once."""
-        if self._habit.anew:
+        if self.habit.anew:
             self._cursor = ""
             self._pages += 1
         line = self._choose()
         start = now()
         try:
-            answer = line.ask("GET", self._path(wait), timeout=wait + self._habit.patience)
+            answer = line.ask("GET", self._path(wait), timeout=wait + self.habit.patience)
         except NotSent:
             self._avoid(line)
             return False
         except Unanswered as error:
             self._avoid(line)
             answer = Answer(ONLY_SENT, retry_after=False, content={}, text=str(error))
-        self._journal.add(self._record(line.web, start, answer))
+        self.journal.add(self._record(line.web, start, answer))
         if answer.status != 200:
             return False
         self._cursor = answer.content["cursor"]
@@ -296,7 +285,7 @@ class Reader:
         self._staying = STAY
 
     def _path(self, wait: int) -> str:
-        habit = self._habit
+        habit = self.habit
         path = f"/{self.queue}?partitions={','.join(map(str, habit.partitions))}&limit={habit.limit}"
         path += f"&since={self._cursor}" if self._cursor else ""
         return path + ("&merge=true" if habit.merge else "") + (f"&wait={wait}" if wait else "")
@@ -308,19 +297,19 @@ class Reader:
             start=start,
             end=now(),
             web=web.name,
-            reader=f"{self._name}-{self._pages}" if self._habit.anew else self._name,
+            reader=f"{self.name}-{self._pages}" if self.habit.anew else self.name,
             queue=self.queue,
-            partitions=self._habit.partitions,
+            partitions=self.habit.partitions,
             status=answer.status,
             since=_cursors(self._cursor),
-            merge=self._habit.merge,
+            merge=self.habit.merge,
             horizon=content["horizon"] if good else "",
             shown=tuple(Shown(one["partition"], one["message_id"], one["body"]) for one in content["messages"])
             if good
             else (),
             next={int(number): name for number, name in content["next"].items()} if good else {},
             retry_after=answer.retry_after,
-            final=self._final,
+            final=self.final,
             note="" if good else answer.text,
         )
 

@@ -14,14 +14,19 @@ from tests.harness import reports
 from tests.harness.plans import RUNS, VARIABLE, Plan
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Carries out the command; returns the exit code."""
+def parser() -> argparse.ArgumentParser:
+    """Returns what reads the command."""
     parser = argparse.ArgumentParser(prog="python -m tests.harness", description="Repeats a fault run.")
     parser.add_argument("run", choices=[*RUNS, "report"], help="report: write all reports into docs/testing.md")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", default="kill,pause", help="kinds of faults, or the name of a written schedule")
     parser.add_argument("--seconds", type=float, default=0.0, help="how long faults are drawn for")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carries out the command; returns the exit code."""
+    given = parser().parse_args(arguments)
     if given.run == "report":
         reports.PAGE.write_text(reports.rewrite(reports.PAGE.read_text(), reports.read()))
         print(reports.table(reports.read()))

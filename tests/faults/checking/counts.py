@@ -9,6 +9,18 @@ from tests.faults.checking.records import ONLY_SENT, History, Outcome, Post
 from tests.harness.history import Fault
 
 UNAVAILABLE = 503
+SUBJECTS = {
+    "answers": "calls",
+    "G1": "acknowledged",
+    "lost": "acknowledged",
+    "G2": "none",
+    "settled": "full",
+    "truth": "shown",
+    "G3": "acknowledged",
+    "page": "pages",
+    "available": "calls",
+}
+"""What each rule is applied to, by its name among the counts."""
 
 
 def count(history: History, deadline: float) -> dict[str, int]:
@@ -50,18 +62,7 @@ def count(history: History, deadline: float) -> dict[str, int]:
 
 def checked(counts: Mapping[str, int]) -> dict[str, int]:
     """Returns to how many records each rule was applied: calls, messages shown, or messages by their outcome."""
-    subjects = {
-        "answers": ("calls",),
-        "G1": ("acknowledged",),
-        "lost": ("acknowledged",),
-        "G2": ("none",),
-        "settled": ("full",),
-        "truth": ("shown", "full"),
-        "G3": ("acknowledged",),
-        "page": ("pages",),
-        "available": ("calls",),
-    }
-    return {rule: sum(counts[name] for name in names) for rule, names in subjects.items()}
+    return {rule: counts[subject] for rule, subject in SUBJECTS.items()}
 
 
 def _none_late(post: Post, deadline: float) -> bool:

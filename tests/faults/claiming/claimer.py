@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, cast
 
 from queuey import ids
@@ -28,6 +28,7 @@ Job = tuple[Delivery, str]
 """A message and the receipt for it."""
 
 
+@dataclass(eq=False)
 class Claimer:
     """One client with a connection to each web process; claims from one at a time.
 
@@ -41,22 +42,16 @@ class Claimer:
         rng: Decides what it does.
     """
 
-    def __init__(
-        self,
-        webs: Sequence[Web],
-        account: Account,
-        queue: str,
-        history: History,
-        lock: threading.Lock,
-        calm: Callable[[], bool],
-        rng: random.Random,
-    ) -> None:
-        self._lines = [Line(web, account) for web in webs]
-        self._path = f"/{queue}/claims"
-        self._history = history
-        self._lock = lock
-        self._calm = calm
-        self._rng = rng
+    webs: Sequence[Web]
+    account: Account
+    queue: str
+    history: History
+    lock: threading.Lock
+    calm: Callable[[], bool]
+    rng: random.Random
+
+    def __post_init__(self) -> None:
+        self._lines = [Line(web, self.account) for web in self.webs]
         self.empty_for = -1.0
         """Seconds between the first and the last of the latest claims that were answered by nothing; below 0: none."""
         self._empty_since: float | None = None
@@ -67,14 +62,14 @@ class Claimer:
             jobs = self._claim()
             if jobs:
                 self._handle(jobs, stop)
-            stop.wait(self._rng.uniform(0.0, REST))
+            stop.wait(self.rng.uniform(0.0, REST))
         for line in self._lines:
             line.close()
 
     def _claim(self) -> list[Job]:
-        ttl, limit = self._rng.choice(TTLS), self._rng.choice((1, 5, 20))
+        ttl, limit = self.rng.choice(TTLS), self.rng.choice((1, 5, 20))
         asked = now()
-        answer = self._ask("", query=f"?limit={limit}&ttl={ttl}&wait={self._rng.choice((0, 0, 1))}")
+        answer = self._ask("", query=f"?limit={limit}&ttl={ttl}&wait={self.rng.choice((0, 0, 1))}")
         answered = now()
         messages = answer.content["messages"] if answer is not None and answer.status == 200 else None
         if messages == []:
@@ -91,53 +86,53 @@ class Claimer:
         number = int(receipt.split("-")[2])
         lives = _lives(message["expires"], ttl, asked, answered)
         delivery = Delivery(ids.parse_position(message["message_id"]), number, asked, answered, lives)
-        with self._lock:
-            self._history.deliveries.append(delivery)
+        with self.lock:
+            self.history.deliveries.append(delivery)
         return delivery, receipt
 
     def _handle(self, jobs: list[Job], stop: threading.Event) -> None:
         """Does with messages what the moment's mood is."""
-        mood = 0.0 if self._calm() else self._rng.random()
+        mood = 0.0 if self.calm() else self.rng.random()
         if mood < 0.6:
-            stop.wait(0.0 if self._calm() else self._rng.uniform(0.0, 0.3))
+            stop.wait(0.0 if self.calm() else self.rng.uniform(0.0, 0.3))
             self._acknowledge(jobs)
         elif mood < 0.75:
-            stop.wait(self._rng.uniform(0.0, 1.5))
+            stop.wait(self.rng.uniform(0.0, 1.5))
             self._renew(jobs)
-            stop.wait(self._rng.uniform(0.0, 1.5))
+            stop.wait(self.rng.uniform(0.0, 1.5))
             self._acknowledge(jobs)
         elif mood < 0.85:
             self._release(jobs)
         elif mood < 0.93:
             # Too late as a rule: others may have them by then.
-            stop.wait(self._rng.uniform(1.5, 6.0))
+            stop.wait(self.rng.uniform(1.5, 6.0))
             self._acknowledge(jobs)
 
     def _acknowledge(self, jobs: list[Job]) -> None:
         asked = now()
         sent = [Acknowledging(delivery.position, asked) for delivery, _ in jobs]
-        with self._lock:
-            self._history.acknowledgings += sent
+        with self.lock:
+            self.history.acknowledgings += sent
             for delivery, _ in jobs:
                 delivery.dropped = min(asked, delivery.dropped or asked)
         outcomes = self._settle("/ack", jobs)
-        with self._lock:
+        with self.lock:
             for one, outcome in zip(sent, outcomes, strict=True):
                 one.answered, one.outcome = now(), outcome
 
     def _release(self, jobs: list[Job]) -> None:
-        with self._lock:
+        with self.lock:
             for delivery, _ in jobs:
                 delivery.dropped = now()
-        self._settle("/release", jobs, delay=self._rng.choice((0.0, 1.0)))
+        self._settle("/release", jobs, delay=self.rng.choice((0.0, 1.0)))
 
     def _renew(self, jobs: list[Job]) -> None:
-        ttl, asked = self._rng.choice(TTLS), now()
+        ttl, asked = self.rng.choice(TTLS), now()
         answer = self._ask("/renew", self._receipts(jobs) | {"ttl": ttl})
         answered = now()
         if answer is None or answer.status not in {200, LOST}:
             return
-        with self._lock:
+        with self.lock:
             for (delivery, _), result in zip(jobs, answer.content["results"], strict=True):
                 if result["status"] == "ok" and "expires" in result:
                     delivery.lives += _lives(result["expires"], ttl, asked, answered)
@@ -157,12 +152,11 @@ class Claimer:
 
     def _ask(self, what: str, body: Mapping[str, Any] | None = None, query: str = "") -> Answer | None:
         """Asks any web process that listens; None: no answer came."""
-        timeout = self._rng.uniform(*HASTE) if self._rng.random() < HASTY and not self._calm() else PATIENCE
-        lines = self._rng.sample(self._lines, len(self._lines))
-        for line in lines:
-            ask = partial(line.ask, "POST", f"{self._path}{what}{query}", headers={"Content-Type": "application/json"})
+        timeout = self.rng.uniform(*HASTE) if self.rng.random() < HASTY and not self.calm() else PATIENCE
+        path, data = f"/{self.queue}/claims{what}{query}", None if body is None else json.dumps(body).encode()
+        for line in self.rng.sample(self._lines, len(self._lines)):
             try:
-                return ask(body=None if body is None else json.dumps(body).encode(), timeout=timeout)
+                return line.ask("POST", path, body=data, headers={"Content-Type": "application/json"}, timeout=timeout)
             except NotSent:
                 continue
             except Unanswered:

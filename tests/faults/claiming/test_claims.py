@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.faults.claiming.run import ClaimRun
-from tests.faults.webs import Span, Store
+from tests.faults.webs import MakeStore, Span, Store
 from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, long, plans, verify
-
-if TYPE_CHECKING:
-    from deploy.local import CassandraCluster
 
 SQLITE: list[Wave] = [
     (Step("pause", "web-1", 3.0), Step("kill", "web-2", 0.2, at=0.5)),
@@ -65,13 +61,9 @@ DEATH: Wave = (Step("kill", "node-3", 1.0), Step("pause", "web-3", 3.0, at=0.5))
     "claims/cassandra",
     Plan(1, "two-waves", least={"acknowledged": 25, "again": 2, "acknowledgements done": 25, "faults": 5}, slow=True),
 )
-def test_cassandra(
-    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, plan: Plan
-) -> None:
+def test_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Three web processes on three nodes; web processes and nodes are paused and killed."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
-
-    store = store_on(cassandra_nodes, nodes_keyspace, Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
+    store = three_nodes(Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
     run = ClaimRun(tmp_path, store, webs=3, written={"two-waves": [PAUSES, DEATH]})
     verify(plan, lambda: run.run(plan, rest=0.5), record_property)
 
@@ -85,13 +77,9 @@ def test_cassandra(
         slow=True,
     ),
 )
-def test_workers_on_cassandra(
-    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, plan: Plan
-) -> None:
+def test_workers_on_cassandra(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """Four workers of one service on three nodes; workers and a node are paused and killed."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
-
-    store = store_on(cassandra_nodes, nodes_keyspace, Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
+    store = three_nodes(Span(deadline=1.0, delay=2.5), difference=0.5, row_age=1.0)
     waves = [*AMONG_WORKERS, (Step("pause", "node-2", 2.0), Step("pause", "web-1/2", 4.0, at=0.5))]
     run = ClaimRun(tmp_path, store, webs=1, workers=4, written={"three-waves": waves})
     verify(plan, lambda: run.run(plan, rest=0.5), record_property)
@@ -101,11 +89,7 @@ LONG_LEAST = {"acknowledged": 1200, "again": 40, "acknowledgements done": 1200, 
 
 
 @plans("claims/cassandra-defaults", *(long(seed, "kill,pause", LONG_LEAST) for seed in (1, 2)))
-def test_cassandra_with_defaults(
-    tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, nodes_keyspace: str, plan: Plan
-) -> None:
+def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
     """The same for minutes of random faults, with the default W, S, D and C."""
-    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
-
-    store = store_on(cassandra_nodes, nodes_keyspace, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
+    store = three_nodes(Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
     verify(plan, lambda: ClaimRun(tmp_path, store, written={}).run(plan, rest=2.0), record_property)

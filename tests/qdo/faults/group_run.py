@@ -119,6 +119,14 @@ class GroupRun:
             self.finish(crew)
         return self.judge()
 
+    @contextlib.contextmanager
+    def story(self) -> Iterator[tuple[Crew, Queues]]:
+        """Serves while the block is played; then everything is handled, and all workers leave."""
+        with self.running() as (crew, queues):
+            yield crew, queues
+            self.settle(queues)
+            self.finish(crew)
+
     def _hit(self, crew: Crew, step: Step) -> str:
         """Does a fault and undoes it; returns the worker that it was done to."""
         slot = step.target
@@ -214,7 +222,7 @@ class GroupRun:
         history = History(self._records.all())
         counts = count(history, limits)
         notes = "\n".join(_left(history))
-        return Result(check(history, limits), counts, checked(history, counts), history.faults, notes, history)
+        return Result(check(history, limits), counts, checked(counts), history.faults, notes, history)
 
     def until(self, reached: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Waits until something is so, or no message has been handled for long enough; returns whether it is so."""

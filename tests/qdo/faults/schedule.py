@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from tests.harness.nemesis import Step, Wave
 
@@ -39,6 +40,7 @@ OF_ALL = frozenset({"cut", "leader", "hush", "grow", "mute"})
 EVERYBODY = "all"
 
 
+@dataclass
 class Schedule:
     """Draws faults so that there is always somebody to work, as far as can be told beforehand.
 
@@ -46,27 +48,26 @@ class Schedule:
         rng: Decides.
         slots: For workers; all but the first ``LEAST`` are empty in the beginning.
         session: Seconds of a session.
-        kinds: What may happen.
+        kinds: What may happen, in the order of the alphabet.
         apart: The slots that have a network of their own.
     """
 
-    def __init__(
-        self, rng: random.Random, slots: Sequence[str], session: float, kinds: Collection[str], apart: Collection[str]
-    ) -> None:
-        self._rng = rng
-        self._slots = slots
-        self._session = session
-        self._kinds = sorted(kinds)
-        self._apart = apart
-        self._there = set(slots[:LEAST])
-        self._busy = dict.fromkeys(slots[:LEAST], START_SECONDS)
+    rng: random.Random
+    slots: Sequence[str]
+    session: float
+    kinds: Sequence[str]
+    apart: Collection[str]
+
+    def __post_init__(self) -> None:
+        self._there = set(self.slots[:LEAST])
+        self._busy = dict.fromkeys(self.slots[:LEAST], START_SECONDS)
 
     def draw(self, seconds: float) -> Wave:
         """Draws faults that begin within so many seconds."""
         steps: list[Step] = []
         at = START_SECONDS
         while True:
-            at += 0.0 if self._rng.random() < 0.25 else self._rng.uniform(0.1, 1.5)
+            at += 0.0 if self.rng.random() < 0.25 else self.rng.uniform(0.1, 1.5)
             if at > seconds:
                 return tuple(steps)
             step = self._one(at)
@@ -76,25 +77,25 @@ class Schedule:
                 steps.append(step)
 
     def _one(self, at: float) -> Step | None:
-        kind = self._rng.choices(self._kinds, [WEIGHTS[kind] for kind in self._kinds])[0]
-        free = [slot for slot in [*self._slots, EVERYBODY] if self._busy.get(slot, 0.0) <= at]
+        kind = self.rng.choices(self.kinds, [WEIGHTS[kind] for kind in self.kinds])[0]
+        free = [slot for slot in [*self.slots, EVERYBODY] if self._busy.get(slot, 0.0) <= at]
         if kind in OF_ALL:
             return self._of_all(at, kind) if EVERYBODY in free else None
         running = sorted(self._there.intersection(free))
         if kind == "join":
-            empty = [slot for slot in self._slots if slot not in self._there and slot in free]
-            return self._of(at, kind, self._rng.choice(empty), START_SECONDS) if empty else None
+            empty = [slot for slot in self.slots if slot not in self._there and slot in free]
+            return self._of(at, kind, self.rng.choice(empty), START_SECONDS) if empty else None
         if not running or (kind != "expire" and len(running) <= LEAST):
             return None
         if kind == "silence":
-            running = sorted(set(running).intersection(self._apart))
+            running = sorted(set(running).intersection(self.apart))
             if not running:
                 return None
-        return self._of(at, kind, self._rng.choice(running), self._seconds(kind))
+        return self._of(at, kind, self.rng.choice(running), self._seconds(kind))
 
     def _seconds(self, kind: str) -> float:
         if kind in {"pause", "silence"}:
-            return self._session * self._rng.choice((0.2, 0.5, 0.9, 1.1, 1.5, 2.0)) * self._rng.uniform(0.9, 1.1)
+            return self.session * self.rng.choice((0.2, 0.5, 0.9, 1.1, 1.5, 2.0)) * self.rng.uniform(0.9, 1.1)
         return 0.0
 
     def _of(self, at: float, kind: str, slot: str, seconds: float) -> Step:
@@ -103,18 +104,18 @@ class Schedule:
             self._there.add(slot)
         if kind in {"kill", "leave"}:
             self._there.discard(slot)
-        alone = {"kill": 0.2, "leave": 2.0, "expire": self._session}.get(kind, seconds + 0.5)
+        alone = {"kill": 0.2, "leave": 2.0, "expire": self.session}.get(kind, seconds + 0.5)
         self._busy[slot] = at + alone
         return Step(kind, slot, 0.0 if kind == "join" else seconds, at)
 
     def _of_all(self, at: float, kind: str) -> Step:
         seconds = 0.0
         if kind == "leader":
-            seconds = self._rng.uniform(1.0, 4.0)
+            seconds = self.rng.uniform(1.0, 4.0)
         elif kind == "mute":
-            seconds = self._rng.uniform(0.5, 3.0)
+            seconds = self.rng.uniform(0.5, 3.0)
         elif kind != "grow":
-            seconds = self._session * self._rng.choice((0.3, 0.8, 1.2, 1.6))
+            seconds = self.session * self.rng.choice((0.3, 0.8, 1.2, 1.6))
         self._busy[EVERYBODY] = at + seconds + (0.0 if kind == "grow" else RECOVERY)
         return Step(kind, EVERYBODY, seconds, at)
 
@@ -132,4 +133,4 @@ def draw(
 
     ``join`` is always among them: a worker is killed or leaves only if enough others are there.
     """
-    return Schedule(random.Random(seed), slots, session, {*kinds, "join"}, apart).draw(seconds)
+    return Schedule(random.Random(seed), slots, session, sorted({*kinds, "join"}), apart).draw(seconds)

@@ -33,14 +33,12 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
     """The others' partitions go on meanwhile, each in one stay; those that move are handed over without a duplicate."""
     service.session_timeout = SESSION
     run = GroupRun(tmp_path, service, queues=QUEUES, settings=settings)
-    with run.running() as (crew, queues):
+    with run.story() as (crew, queues):
         run.staff(crew, queues, ["w1", "w2", "w3", "w4"])
         run.load(queues, 400)
         assert run.until(lambda: len({each.place for each in run.seen(Handled)}) == 12)
         with run.posting(queues), run.doing("leave", LEAVER):
             crew.leave("w4")
-        run.settle(queues)
-        run.finish(crew)
     result = run.judge()
     assert result.violations == [], result.explain()
     assert (result.counts["twice"], result.counts["lost"]) == (0, 0)

@@ -48,42 +48,36 @@ def stopped_at_a_commit(run: GroupRun, service: Service) -> Result:
 
 def expired_in_the_middle(run: GroupRun, service: Service) -> Result:
     """A worker's session is ended behind its back while it has seconds of work in hand."""
-    with run.running() as (crew, queues):
+    with run.story() as (crew, queues):
         run.load(queues, 100)
         crew.start("w1")
         assert run.until(lambda: len(run.seen(Handled)) > 30)
         with run.doing("expire", "w1.1"):
             run.expire("w1.1")
-        run.settle(queues)
-        run.finish(crew)
     return run.judge()
 
 
 def a_short_cut(run: GroupRun, service: Service) -> Result:
     """The coordination service does not answer for a while, but for less than a session."""
     service.session_timeout = MIDDLING
-    with run.running() as (crew, queues):
+    with run.story() as (crew, queues):
         run.staff(crew, queues, ["w1", "w2"])
         run.load(queues, 600)
         with run.doing("cut"):
             service.deeds["cut"]("", 0.87 * service.session_timeout)
-        run.settle(queues)
-        run.finish(crew)
     return run.judge()
 
 
 def one_comes_and_goes(run: GroupRun, service: Service) -> Result:
     """Three have shared the partitions out when a fourth joins them, and leaves again; no session ends meanwhile."""
     service.session_timeout = LONG
-    with run.running() as (crew, queues):
+    with run.story() as (crew, queues):
         for slots in (["w1", "w2", "w3"], ["w4"]):
             run.staff(crew, queues, slots)
             run.load(queues, 100)
             threading.Event().wait(Limits().settling)  # beyond that no coming explains a move
         with run.doing("leave", "w4.1"):
             crew.leave("w4")
-        run.settle(queues)
-        run.finish(crew)
     return run.judge()
 
 

@@ -7,6 +7,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationError
@@ -50,6 +51,7 @@ class Queues:
                 yield Content(f"{name}/{number}", messages)
 
 
+@dataclass
 class Producer:
     """Posts messages with bodies that nobody else posts.
 
@@ -61,34 +63,37 @@ class Producer:
         pause: Seconds between two posts, on average.
     """
 
-    def __init__(self, name: str, queues: Queues, journal: Journal, seed: int, pause: float) -> None:
-        self._name = name
-        self._queues = queues
-        self._journal = journal
-        self._rng = random.Random(f"{seed} {name}")
-        self._pause = pause
+    name: str
+    queues: Queues
+    journal: Journal
+    seed: int
+    pause: float
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(f"{self.seed} {self.name}")
         self._count = 0
 
     def run(self, stop: threading.Event) -> None:
         """Posts until it is told to stop."""
-        while not stop.wait(self._rng.uniform(0.5, 1.5) * self._pause):
+        while not stop.wait(self._rng.uniform(0.5, 1.5) * self.pause):
             self.post(self._rng.choice((1, 1, 2, 5, 20)))
 
     def post(self, count: int, place: str | None = None) -> None:
         """Posts messages to one partition."""
-        queue = self._rng.choice(sorted(self._queues.counts))
-        place = place or f"{queue}/{self._rng.randint(1, self._queues.counts[queue])}"
+        queue = self._rng.choice(sorted(self.queues.counts))
+        place = place or f"{queue}/{self._rng.randint(1, self.queues.counts[queue])}"
         name, _, number = place.rpartition("/")
-        bodies = [f"{self._name}-{self._count + each}" for each in range(count)]
+        bodies = [f"{self.name}-{self._count + each}" for each in range(count)]
         self._count += count
         at = now()
         ids: list[str] = []
         with contextlib.suppress(TransportError):
-            receipts = self._queues.client.send_many(name, [Outgoing(body, partition=int(number)) for body in bodies])
+            receipts = self.queues.client.send_many(name, [Outgoing(body, partition=int(number)) for body in bodies])
             ids = [receipt.id for receipt in receipts]
-        self._journal.add(Posted(at, place, bodies, ids))
+        self.journal.add(Posted(at, place, bodies, ids))
 
 
+@dataclass
 class Observer:
     """Looks at a group's offsets from outside.
 
@@ -98,10 +103,9 @@ class Observer:
         journal: Where it is written down.
     """
 
-    def __init__(self, url: str, group: str, journal: Journal) -> None:
-        self._url = url
-        self._group = group
-        self._journal = journal
+    url: str
+    group: str
+    journal: Journal
 
     def watch(self, stop: threading.Event) -> None:
         """Looks again and again until it is told to stop."""
@@ -112,7 +116,7 @@ class Observer:
         asyncio.run(self._watch(None))
 
     async def _watch(self, stop: threading.Event | None) -> None:
-        coordinator = open_coordinator(self._url, self._group)
+        coordinator = open_coordinator(self.url, self.group)
         try:
             await coordinator.open()
             while stop is None or not stop.is_set():
@@ -124,7 +128,7 @@ class Observer:
                         raise
                 else:
                     ids = {place_of(each): offset.id for each, offset in found.items() if offset.id is not None}
-                    self._journal.add(Observed(start, now(), ids))
+                    self.journal.add(Observed(start, now(), ids))
                 if stop is None:
                     return
                 await asyncio.sleep(LOOK_SECONDS)

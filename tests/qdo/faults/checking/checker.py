@@ -379,22 +379,23 @@ def _call(call: Call, place: str) -> str:
     return f"{asked.worker}/{asked.life} {what} of {place} at {asked.at:.3f}, version {call.version(place)}"
 
 
-RULES: Mapping[str, Callable[[History, Limits], Iterator[str]]] = {
-    "lost": _lost,
-    "order": _order,
-    "stay": _stay,
-    "alone": _alone,
-    "halted": _halted,
-    "fenced": _fenced,
-    "back": _back,
-    "ahead": _ahead,
-    "twice": _twice,
-    "shaken": _shaken,
-    "moved": _moved,
-    "end": _end,
+RULES: Mapping[str, tuple[Callable[[History, Limits], Iterator[str]], str]] = {
+    "lost": (_lost, "messages"),
+    "order": (_order, "handled"),
+    "stay": (_stay, "handled"),
+    "alone": (_alone, "handled"),
+    "halted": (_halted, "handled"),
+    "fenced": (_fenced, "calls"),
+    "back": (_back, "calls"),
+    "ahead": (_ahead, "commits"),
+    "twice": (_twice, "twice"),
+    "shaken": (_shaken, "shaken"),
+    "moved": (_moved, "stays"),
+    "end": (_end, "ended"),
 }
+"""What each rule is applied to, besides, by its name among the counts."""
 
 
 def check(history: History, limits: Limits = Limits()) -> list[Violation]:  # noqa: B008 - immutable
     """Applies all rules."""
-    return [Violation(rule, text) for rule, broken in RULES.items() for text in broken(history, limits)]
+    return [Violation(rule, text) for rule, (broken, _) in RULES.items() for text in broken(history, limits)]

@@ -18,7 +18,8 @@ def count(history: History, limits: Limits = Limits()) -> dict[str, int]:  # noq
 
     * ``calls``: of sessions; ``acknowledged``: messages; ``unknown``: posts that may be stored or not.
     * ``messages``: that are there in the end; ``handled``: how often one was; ``twice``: how often one was again.
-    * ``workers``: processes; ``lives``: their sessions; ``events``: faults, with those that only come and leave.
+    * ``workers``: processes, of which some ``ended`` by themselves or when told; ``lives``: their sessions; ``shaken``:
+      how often one was suspended or lost; ``events``: faults, with those that only come and leave.
     * ``stays``: how often a partition came to a worker; ``lost``: how often it was lost, instead of handed back.
     * ``commits``, ``refused``, ``doubtful``: of a partition: recorded, refused, or of unknown end.
     * ``stalls``: times when a process was kept from running by something else.
@@ -39,6 +40,8 @@ def count(history: History, limits: Limits = Limits()) -> dict[str, int]:  # noq
         **Counter(AGAIN + (cause.kind if cause else "nothing") for cause in causes),
         "workers": len({joined.worker for joined in history.joined}),
         "lives": len(history.joined),
+        "ended": len(history.ended),
+        "shaken": sum(heard.event != "connected" for heard in history.heard),
         "events": len(history.faults) - stalls,
         "stays": len(stays),
         "lost": sum(stay.how == "lost" for stay in stays),
@@ -50,24 +53,9 @@ def count(history: History, limits: Limits = Limits()) -> dict[str, int]:  # noq
     }
 
 
-def checked(history: History, counts: Mapping[str, int]) -> dict[str, int]:
+def checked(counts: Mapping[str, int]) -> dict[str, int]:
     """Returns to how many records each rule was applied."""
-    subjects = {
-        "lost": counts["messages"],
-        "order": counts["handled"],
-        "stay": counts["handled"],
-        "alone": counts["handled"],
-        "halted": counts["handled"],
-        "fenced": counts["calls"],
-        "back": counts["calls"] + len(history.observed),
-        "ahead": counts["commits"],
-        "twice": counts["twice"],
-        "shaken": sum(heard.event != "connected" for heard in history.heard),
-        "moved": counts["stays"],
-        "end": len(history.ended),
-    }
-    assert subjects.keys() == RULES.keys()
-    return subjects
+    return {rule: counts[subject] for rule, (_, subject) in RULES.items()}
 
 
 def _pauses(history: History) -> list[float]:
