@@ -122,17 +122,18 @@ class MessageRun:
     def _read_all(self, marks: Mapping[str, dict[int, str]]) -> None:
         """Reads everything again and again, in each data centre if there are several."""
         webs = self._processes.addresses
-        sites = [[web] for web in webs] if self._store.centres else [webs]
+        asked = [[web] for web in webs] if self._store.centres else [webs]
         if self._store.centres:
             self._store.converged()
-        for final in range(1, FULL_READS * len(sites) + 1):
+        for final in range(1, FULL_READS * len(asked) + 1):
             for queue, style in self._styles().items():
                 habit = Habit(tuple(style.partitions), limit=500, patience=PATIENCE)
-                asked = sites[final % len(sites)]
-                self._reader(f"full-{final}.{queue}", queue, habit, asked, final).read_beyond(marks[queue])
+                self._reader(f"full-{final}.{queue}", queue, habit, asked[final % len(asked)], final).read_beyond(
+                    marks[queue]
+                )
             if final == 1 and not self._store.centres:
                 self._store.converged()
-            elif final % len(sites) == 0 and final < FULL_READS * len(sites):
+            elif final % len(asked) == 0 and final < FULL_READS * len(asked):
                 threading.Event().wait(APART)
 
     def _await_undo_writes(self) -> None:

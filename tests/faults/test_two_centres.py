@@ -71,7 +71,7 @@ def options_of(centre: str) -> CassandraOptions:
 
 
 @dataclass
-class Sites:
+class CentreStores:
     """Stores on one keyspace."""
 
     url: str
@@ -93,20 +93,20 @@ class Sites:
 
 
 @contextlib.contextmanager
-def sites_on(url: str) -> Iterator[Sites]:
+def stores_on(url: str) -> Iterator[CentreStores]:
     """Makes sure of an application."""
     with contextlib.ExitStack() as opened:
-        sites = Sites(url, opened)
-        store = sites.open(CassandraStore, EAST)
+        centre_stores = CentreStores(url, opened)
+        store = centre_stores.open(CassandraStore, EAST)
         if not store.has_application(APPLICATION):
             store.create_application(APPLICATION)
-        yield sites
+        yield centre_stores
 
 
 @pytest.fixture
-def sites(centres_keyspace: str) -> Iterator[Sites]:
+def centre_stores(centres_keyspace: str) -> Iterator[CentreStores]:
     """Stores on the keyspace that the tests of two data centres share."""
-    with sites_on(centres_keyspace) as found:
+    with stores_on(centres_keyspace) as found:
         yield found
 
 
@@ -118,9 +118,9 @@ def until(happened: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def make_queue(store: CassandraStore) -> Queue:
+def make_queue(store: CassandraStore, consistency: str = "strong") -> Queue:
     """Makes a queue of one partition."""
-    queue, _ = store.create_queue(APPLICATION, unique_name("queue"), QueueSpec())
+    queue, _ = store.create_queue(APPLICATION, unique_name("queue"), QueueSpec(consistency=consistency))
     return queue
 
 
@@ -158,7 +158,7 @@ class Party:
         return bool(self.near.fetch(self.queue, [(1, self.position)]))
 
 
-def play(centres: Centres, sites: Sites) -> dict[type[CassandraStore], list[bool]]:
+def play(centres: Centres, centre_stores: CentreStores) -> dict[type[CassandraStore], list[bool]]:
     """Plays what made messages vanish: one data centre acknowledges, the other looks, and only then they agree.
 
     Returns:
@@ -167,7 +167,7 @@ def play(centres: Centres, sites: Sites) -> dict[type[CassandraStore], list[bool
     """
     parties = []
     for kind in (CassandraStore, Hasty):
-        near, far = sites.open(kind, EAST), sites.open(kind, WEST)
+        near, far = centre_stores.open(kind, EAST), centre_stores.open(kind, WEST)
         parties.append(Party(kind, near, far, make_queue(near)))
     centres.link.cut()
     for party in parties:
@@ -178,14 +178,14 @@ def play(centres: Centres, sites: Sites) -> dict[type[CassandraStore], list[bool
     until(lambda: all(party.has_come_over() for party in parties))
     found = {}
     for party in parties:
-        readers = party.near, sites.open(party.kind, EAST), party.far
+        readers = party.near, centre_stores.open(party.kind, EAST), party.far
         found[party.kind] = [party.position in shown(reader, party.queue) for reader in readers]
     return found
 
 
-def test_what_came_late_is_shown(centres: Centres, sites: Sites) -> None:
+def test_what_came_late_is_shown(centres: Centres, centre_stores: CentreStores) -> None:
     """A reader that found nothing hides nothing that another data centre had acknowledged; without the rule it does."""
-    found = play(centres, sites)
+    found = play(centres, centre_stores)
     assert found[CassandraStore] == [True, True, True]
     assert found[Hasty][:2] == [False, False]
 
@@ -216,19 +216,19 @@ def test_two_nodes_each(tmp_path: Path, record_property: Record, servers: contex
     """All the same holds where each data centre has two nodes and two copies."""
     with start_centres(2) as centres:
         url = keyspace_on(centres)
-        with sites_on(url) as sites:
-            found = play(centres, sites)
+        with stores_on(url) as centre_stores:
+            found = play(centres, centre_stores)
         assert found[CassandraStore] == [True, True, True]
         assert found[Hasty][:2] == [False, False]
         cut(plan, tmp_path, centres, url, record_property)
 
 
-def test_a_data_centre_is_added(sites: Sites, centres: Centres) -> None:
+def test_a_data_centre_is_added(centre_stores: CentreStores, centres: Centres) -> None:
     """A running process learns of a second data centre by the schema, and from then on concludes nothing."""
-    driver = sites.connect()
+    driver = centre_stores.connect()
     replicate(driver, f"'{EAST}': 1")
     try:
-        store = sites.open(CassandraStore, EAST)
+        store = centre_stores.open(CassandraStore, EAST)
         queue = make_queue(store)
         assert store._levels.concludes(queue)
         replicate(driver, f"'{EAST}': 1, '{WEST}': 3")

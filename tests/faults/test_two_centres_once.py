@@ -13,13 +13,12 @@ from typing import TypeVar
 import pytest
 
 from queuey.errors import ClaimsRefused, KeyInUse, StoreUnavailable
-from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec, Slice
+from queuey.messages import NewMessage, PostKey, PostResult, Queue, Slice
 from queuey.service import Draft, QueueAccess, Service
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraStore
 from tests.faults.centres import NAMES, Centres
-from tests.faults.test_two_centres import APPLICATION, PATIENCE, D, Sites, W, sites_on, until
-from tests.servers.plugin import unique_name
+from tests.faults.test_two_centres import PATIENCE, CentreStores, D, W, make_queue, stores_on, until
 
 pytestmark = pytest.mark.slow
 
@@ -30,13 +29,13 @@ KEYS = 24
 @pytest.fixture
 def stores(centres_keyspace: str, centres: Centres) -> Iterator[list[CassandraStore]]:
     """A store in each data centre."""
-    with sites_on(centres_keyspace) as sites:
-        yield opened(sites)
+    with stores_on(centres_keyspace) as centre_stores:
+        yield opened(centre_stores)
 
 
-def opened(sites: Sites) -> list[CassandraStore]:
+def opened(centre_stores: CentreStores) -> list[CassandraStore]:
     """Opens them."""
-    return [sites.open(CassandraStore, name) for name in NAMES]
+    return [centre_stores.open(CassandraStore, name) for name in NAMES]
 
 
 def patiently(call: Callable[[], T]) -> T:
@@ -48,12 +47,6 @@ def patiently(call: Callable[[], T]) -> T:
         except (StoreUnavailable, KeyInUse):
             assert time.monotonic() < limit, "the data centres do not find each other"
             time.sleep(0.2)
-
-
-def make_queue(store: Store, consistency: str) -> Queue:
-    """Makes a queue of one partition."""
-    queue, _ = store.create_queue(APPLICATION, unique_name("queue"), QueueSpec(consistency=consistency))
-    return queue
 
 
 def shown(store: Store, queue: Queue) -> list[str]:
@@ -106,8 +99,10 @@ def test_keys_while_cut_off(centres: Centres, centres_keyspace: str, serial: str
 
     So it is also if other changes are agreed on within a data centre.
     """
-    with sites_on(centres_keyspace) as sites:
-        check_keys_while_cut_off(centres, [sites.open(CassandraStore, name, catalogue_serial=serial) for name in NAMES])
+    with stores_on(centres_keyspace) as centre_stores:
+        check_keys_while_cut_off(
+            centres, [centre_stores.open(CassandraStore, name, catalogue_serial=serial) for name in NAMES]
+        )
 
 
 def check_keys_while_cut_off(centres: Centres, stores: list[CassandraStore]) -> None:

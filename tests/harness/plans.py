@@ -27,7 +27,10 @@ RUNS = {
     "claims/two-centres": "tests/faults/claiming/test_two_centres.py::test_cut_off",
     "groups/local": "tests/qdo/faults/test_groups.py::test_local",
     "groups/zookeeper": "tests/qdo/faults/test_groups.py::test_zookeeper",
-    "groups/coming-and-leaving": "tests/qdo/faults/test_leaving.py::test_workers_come_and_leave",
+    "groups/coming-and-leaving-local": "tests/qdo/faults/test_leaving.py::test_workers_come_and_leave",
+    "groups/coming-and-leaving-zookeeper": (
+        "tests/qdo/faults/test_leaving.py::test_workers_come_and_leave_by_zookeeper"
+    ),
 }
 """The test of each run."""
 VARIABLE = "FAULT_PLAN"
@@ -73,7 +76,7 @@ class Plan(Struct, frozen=True):
         """
         wanted = sorted(set(self.faults.split(",")))
         if unknown := set(wanted).difference(possible):
-            raise ValueError(f"{self.run} has no faults {', '.join(sorted(unknown))}, only {', '.join(possible)}")
+            raise ValueError(f"{self.run} has no faults {', '.join(sorted(unknown))}, only {', '.join(sorted(possible))}")
         if self.seconds <= 0:
             raise ValueError(f"faults {self.faults} are drawn for some time: give --seconds")
         return wanted

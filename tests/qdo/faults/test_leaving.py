@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from tests.harness.plans import PROPERTY, Plan, Record, plans, verify
 from tests.qdo.faults.checking.history import History, Stay
 from tests.qdo.faults.checking.records import Handled
 from tests.qdo.faults.group_run import GroupRun
-from tests.qdo.faults.servers.services import Service
+from tests.qdo.faults.servers.services import LocalService, Service
+
+if TYPE_CHECKING:
+    from tests.servers.plugin import ZooKeeperEnsemble
 
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
@@ -63,16 +69,31 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Reco
     )
 
 
-@plans(
-    "groups/coming-and-leaving",
-    Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, "stays": 30, "messages": 500}),
-)
-def test_workers_come_and_leave(tmp_path: Path, service: Service, record_property: Record, plan: Plan) -> None:
-    """However they do, and while queues get more partitions, nothing is handled twice and nothing is lost."""
+COMING = Plan(1, "grow,join,leave", 17.5, {"events": 12, "join": 3, "leave": 2, "stays": 30, "messages": 500})
+
+
+def come_and_leave(plan: Plan, directory: Path, service: Service, record: Record) -> None:
+    """However workers come and leave, and while queues get more partitions, nothing is handled twice or lost."""
     service.session_timeout = SESSION
-    run = GroupRun(tmp_path, service)
-    result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record_property)
+    run = GroupRun(directory, service)
+    result = verify(plan, lambda: run.run(plan, ["w1", "w2", "w3", "w4", "w5"]), record)
     assert (result.counts["twice"], result.counts["lost"]) == (0, 0)
+
+
+@plans("groups/coming-and-leaving-local", COMING)
+def test_workers_come_and_leave(tmp_path: Path, record_property: Record, plan: Plan) -> None:
+    """Workers of one machine lose and repeat nothing while they come and leave."""
+    come_and_leave(plan, tmp_path, LocalService(tmp_path / "coordination.sqlite3"), record_property)
+
+
+@plans("groups/coming-and-leaving-zookeeper", msgspec.structs.replace(COMING, slow=True))
+def test_workers_come_and_leave_by_zookeeper(
+    tmp_path: Path, record_property: Record, zookeeper_nodes: ZooKeeperEnsemble, plan: Plan
+) -> None:
+    """Workers that coordinate by ZooKeeper lose and repeat nothing while they come and leave."""
+    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+
+    come_and_leave(plan, tmp_path, ZooKeeperService(zookeeper_nodes), record_property)
 
 
 def _present(history: History, at: float) -> list[Stay]:
