@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reports.PAGE.write_text(reports.rewrite(reports.PAGE.read_text(), reports.read()))
         print(reports.table(reports.read()))
         return 0
-    plan = Plan(given.seed, given.faults, given.seconds, run=given.run)
+    plan = Plan(given.seed, given.faults, given.seconds, slow=True, run=given.run)
     os.environ[VARIABLE] = msgspec.json.encode(plan).decode()
     os.chdir(reports.ROOT)
     return pytest.main(["-n", "0", RUNS[plan.run]])

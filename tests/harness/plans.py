@@ -76,7 +76,8 @@ class Plan(Struct, frozen=True):
         """
         wanted = sorted(set(self.faults.split(",")))
         if unknown := set(wanted).difference(possible):
-            raise ValueError(f"{self.run} has no faults {', '.join(sorted(unknown))}, only {', '.join(sorted(possible))}")
+            names = ", ".join(sorted(possible))
+            raise ValueError(f"{self.run} has no faults {', '.join(sorted(unknown))}, only {names}")
         if self.seconds <= 0:
             raise ValueError(f"faults {self.faults} are drawn for some time: give --seconds")
         return wanted
@@ -88,9 +89,9 @@ def plans(run: str, *usual: Plan) -> pytest.MarkDecorator:
     if repeated := os.environ.get(VARIABLE):
         plan = msgspec.json.decode(repeated, type=Plan)
         found = [plan] if plan.run == run else []
-    marks = {True: [pytest.mark.slow], False: []}
+    slow = [pytest.mark.slow]
     return pytest.mark.parametrize(
-        "plan", [pytest.param(plan, id=f"{plan.faults}-{plan.seed}", marks=marks[plan.slow]) for plan in found]
+        "plan", [pytest.param(plan, id=f"{plan.faults}-{plan.seed}", marks=slow * plan.slow) for plan in found]
     )
 
 

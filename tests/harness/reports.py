@@ -85,7 +85,7 @@ def _row(report: Report) -> str:
         listed(report.faults),
         f"{report.calls:,}",
         f"{report.acknowledged:,}",
-        ", ".join(f"{rule} {count:,}" for rule, count in report.checked.items()),
+        "; ".join(f"{rule} {count:,}" for rule, count in report.checked.items()),
         f"**{len(report.violations)}**" if report.violations else "none",
     )
     return f"| {' | '.join(cells)} |"

@@ -55,7 +55,7 @@ class Result(NamedTuple):
 
 def kinds_of(faults: Sequence[Fault]) -> dict[str, int]:
     """Counts faults by kind, without what nobody did."""
-    return dict(Counter(fault.kind for fault in faults if fault.kind != "stall"))
+    return dict(sorted(Counter(fault.kind for fault in faults if fault.kind != "stall").items()))
 
 
 def listed(numbers: Mapping[str, int]) -> str:

@@ -17,7 +17,7 @@ from tests.harness.plans import RUNS, Plan, verify
 from tests.harness.reports import BEGIN, END, Report
 from tests.harness.results import Result, Violation, kinds_of, too_few
 
-PLAN = Plan(7, "kill,pause", 60.0, run="messages/cassandra")
+PLAN = Plan(7, "kill,pause", 60.0, slow=True, run="messages/cassandra")
 GOOD = Result([], {"calls": 3, "acknowledged": 2}, {"lost": 2}, [Fault(1, 2, "kill", "web-1"), Fault(1, 2, "stall")])
 
 
@@ -220,7 +220,7 @@ def test_the_table_is_put_between_the_marks() -> None:
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     found = reports.rewrite(page, [report, msgspec.structs.replace(report, violations=["G1: x"])])
     options = "`--seed 7 --faults kill,pause --seconds 60`"
-    row = f"| messages/cassandra {options} | 61 | 2 kill | 1,234 | 99 | G1 99, page 3 |"
+    row = f"| messages/cassandra {options} | 61 | 2 kill | 1,234 | 99 | G1 99; page 3 |"
     assert found == f"before\n{BEGIN}\n\n{reports.HEAD}\n{row} none |\n{row} **1** |\n\n{END}\nafter\n"
     assert reports.rewrite(found, []) == f"before\n{BEGIN}\n\n{reports.HEAD}\n\n{END}\nafter\n"
     with pytest.raises(ValueError, match="lacks the marks"):
