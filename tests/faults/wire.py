@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import time
+import urllib.request
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -118,12 +119,8 @@ def metric(web: Web, name: str) -> float:
     Raises:
         OSError: It does not answer.
     """
-    connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=20)
-    try:
-        connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
-    finally:
-        connection.close()
+    with urllib.request.urlopen(f"http://127.0.0.1:{web.port}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
     return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}[ {{]", line))
 
 
