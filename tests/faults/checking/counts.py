@@ -15,7 +15,7 @@ SUBJECTS = {
     "lost": "acknowledged",
     "G2": "none",
     "settled": "full",
-    "truth": "shown",
+    "truth": "seen",
     "G3": "acknowledged",
     "page": "pages",
     "available": "calls",
@@ -31,7 +31,7 @@ def count(history: History, deadline: float) -> dict[str, int]:
     * ``none_late``: of those with outcome ``none``, how many had waited longer than a write may take.
     * ``unknown_shown``: of those with outcome ``unknown``, how many the last full read shows.
     * ``pages``, ``shown``: read by readers that follow; ``failed_pages``: reads that gave none.
-    * ``full``: on full reads.
+    * ``full``: shown on full reads; ``seen``: on all pages.
 
     Args:
         history: What happened.
@@ -57,6 +57,7 @@ def count(history: History, deadline: float) -> dict[str, int]:
         "shown": sum(len(read.shown) for read in following),
         "failed_pages": sum(not read.next for read in following),
         "full": sum(len(read.shown) for read in full),
+        "seen": sum(len(read.shown) for read in history.reads),
     }
 
 

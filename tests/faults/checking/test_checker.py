@@ -253,7 +253,7 @@ def test_counts() -> None:
     counts = count(history_of(events), deadline=1.0)
     expected = {"acknowledged": 1, "none": 2, "none_late": 1, "unknown": 1, "unknown_shown": 1}
     expected |= {"refused": 3, "unanswered": 0, "pages": 1, "shown": 1, "failed_pages": 0, "during_faults": 1}
-    assert counts == expected | {"calls": 8, "full": 6}
+    assert counts == expected | {"calls": 8, "full": 6, "seen": 7}
 
 
 def test_empty_history() -> None:
