@@ -245,6 +245,16 @@ def test_water_stands_level(floors: list[int], amount: int) -> None:
     assert 0 <= rest <= sum(lowest_commit <= height for lowest_commit in floors)
 
 
+def test_a_detour_is_undone() -> None:
+    """One move is enough here, although evening out queue by queue would make two."""
+    first, second = QUEUES[:2]
+    members = {"a": {first: 2}, "b": {first: 2, second: 2}, "c": {second: 2}}
+    before = {Partition(first, 1): "b", Partition(second, 1): "b", Partition(second, 2): "b"}
+    owners = assign(members, before)
+    assert loads(members, owners) == {"a": 1, "b": 2, "c": 1}
+    assert moved(members, before, owners) == 1
+
+
 def test_partitions_of_one_queue_are_spread() -> None:
     """Neighbours go to different members, and who gives up some keeps a part of every queue."""
     seen = dict.fromkeys(QUEUES[:3], 4)
