@@ -23,16 +23,16 @@ async def test_every_message_is_handled_once_and_in_order(workers: Workers, kind
     """All messages of all partitions arrive, those of one in order; a successor begins where the worker ended."""
     queue = await workers.system.queue(partitions=3)
     for number in (1, 2, 3):
-        await workers.system.send(queue, 400, number)
+        await workers.system.send(queue, 100, number)
     handler = workers.note if kind == "plain" else workers.note_async
-    code = await workers.serve_until(await workers.make(handler, queue), 1200)
+    code = await workers.serve_until(await workers.make(handler, queue), 300)
     assert code == exit_codes.ENDED
     for number in (1, 2, 3):
         mine = [body for body in workers.seen if body.startswith(f"{number}:")]
-        assert mine == [f"{number}:{at}" for at in range(1, 401)]
-    last = await workers.system.send(queue, 1, 2, first=401)
-    await workers.serve_until(await workers.make(handler, queue), 1201)
-    assert workers.seen[1200:] == ["2:401"]
+        assert mine == [f"{number}:{at}" for at in range(1, 101)]
+    last = await workers.system.send(queue, 1, 2, first=101)
+    await workers.serve_until(await workers.make(handler, queue), 301)
+    assert workers.seen[300:] == ["2:101"]
     assert (await workers.offsets())[2] == last[0]
 
 

@@ -105,20 +105,19 @@ def _ended_or_done(program: Program, text: str) -> None:
 
 
 async def test_being_handed_over_costs_no_attempt(workers: Workers, start: Start, tmp_path: Path) -> None:
-    """A message that was in hand at losses is handed over again and again, unfinished, and is handled in the end."""
+    """A message that was in hand at a loss is handed over again and again, unfinished, and is handled in the end."""
     queue = await workers.system.queue()
     go_on = tmp_path / "go_on"
     await workers.system.client.send(queue.name, f"wait {go_on}")
-    for _ in range(2):
-        killed = start(queue, attempts=4)
-        await asyncio.to_thread(killed.wait_for, "begun wait")
-        killed.kill()
-    for _ in range(4):
-        drained = start(queue, attempts=4, drain=0.05)
+    killed = start(queue, attempts=3)
+    await asyncio.to_thread(killed.wait_for, "begun wait")
+    killed.kill()
+    for _ in range(3):
+        drained = start(queue, attempts=3, drain=0.05)
         await asyncio.to_thread(drained.wait_for, "begun wait")
         drained.process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(drained.end) == exit_codes.UNFINISHED
-    last = start(queue, attempts=4)
+    last = start(queue, attempts=3)
     await asyncio.to_thread(last.wait_for, "begun wait")
     go_on.touch()
     await asyncio.to_thread(last.wait_for, "done wait")
