@@ -58,23 +58,30 @@ class Mortal:
         at: The number of the step, from 0; None: never.
         when: ``before``, ``after``, or ``half``: half of the messages were written.
         between: Called before each step: what others do meanwhile.
+        steps: The methods that count as steps.
     """
 
     WRITES = frozenset({Store.load_unread.__name__, Store.delete.__name__})
     STEPS = WRITES | {Store.enter.__name__, Store.fetch.__name__}
 
     def __init__(
-        self, store: Store, at: int | None, when: str = "before", between: Callable[[], object] = lambda: None
+        self,
+        store: Store,
+        at: int | None,
+        when: str = "before",
+        between: Callable[[], object] = lambda: None,
+        steps: frozenset[str] = STEPS,
     ) -> None:
         self._store = store
         self._at = at
         self._when = when
         self._between = between
+        self._counted = steps
         self.steps: list[str] = []
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method of a store
         method = getattr(self._store, name)
-        return self._stepping(name, method) if name in self.STEPS else method
+        return self._stepping(name, method) if name in self._counted else method
 
     def _stepping(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         def step(*arguments: Any, **named: object) -> object:  # noqa: ANN401 - likewise

@@ -85,3 +85,7 @@ def opened(options: Mapping[str, str]) -> Store:
     store = opening.open_store(settings.load(dict(options), {}).settings, jobs=False)
     opening.patiently(store.applications, 60)
     return store
+
+
+def quiet(text: str) -> None:
+    """Takes no notice of what a job says."""

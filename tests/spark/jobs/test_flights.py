@@ -15,7 +15,7 @@ from queuey.spark.jobs.archive.verify import CheckOptions, check
 from queuey.spark.options import Subscribe
 from tests.backends import APP
 from tests.spark.jobs.archive.archives import options, until
-from tests.spark.kept import Kept
+from tests.spark.kept import Kept, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,10 +24,6 @@ SLICE = Path(__file__).parents[1] / "data/flights-20k.parquet"
 VARIABLE = "QUEUEY_FLIGHTS"
 ALL = os.environ.get(VARIABLE)
 """Looked up when tests are collected: the fixtures take such variables away."""
-
-
-def quiet(text: str) -> None:
-    """Takes no notice of what a job says."""
 
 
 def flights(spark: SparkSession, path: Path) -> DataFrame:

@@ -27,17 +27,13 @@ from queuey.web import make_app
 from tests.backends import APP
 from tests.pages import ROOT, to_run
 from tests.spark.jobs.deadletter.stored_dead_letters import arrived
-from tests.spark.kept import TTL, Kept
+from tests.spark.kept import TTL, Kept, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEAD = 0.5
 ALL = "SELECT * FROM messages"
-
-
-def silent(_: str) -> None:
-    """Says nothing."""
 
 
 def post(kept: Kept, queue: Queue, count: int, *, first: int = 0) -> list[Message]:
@@ -66,7 +62,7 @@ def test_messages_travel_whole_and_once(spark: SparkSession, embedded: Kept, tmp
     queue = embedded.queue(partitions=2)
     sent = embedded.fill(queue, 40)
     pipe = plan(embedded, tmp_path, create=True, group="copying")
-    done = job.run(spark, pipe, silent, Event())
+    done = job.run(spark, pipe, quiet, Event())
     assert (done.messages, done.batches, done.rows) == (40, 1, 40)
     copies = embedded.store.queue(queue.application, "copies", fresh=True)
     assert copies.partitions == 2
@@ -76,7 +72,7 @@ def test_messages_travel_whole_and_once(spark: SparkSession, embedded: Kept, tmp
 
     assert told(arrived(embedded, copies)) == told(sorted(sent, key=lambda one: (one.partition, one.position)))
     more = embedded.fill(queue, 10)
-    again = job.run(spark, pipe, silent, Event())
+    again = job.run(spark, pipe, quiet, Event())
     assert (again.query, again.messages) == (done.query, 10)
     assert bodies(arrived(embedded, copies)) == bodies(sent + more)
 
@@ -95,7 +91,7 @@ def test_the_pages_first_pipe_moves_json(spark: SparkSession, embedded: Kept, tm
         client.send("orders", json={"n": 1}, partition=1)
         client.send_many("orders", [Outgoing(json=[2], partition=2), Outgoing(b"\xff", partition=2)])
     embedded.settle(queue)
-    job.run(spark, plan(embedded, tmp_path, sql=sql), silent, Event())
+    job.run(spark, plan(embedded, tmp_path, sql=sql), quiet, Event())
     assert bodies(arrived(embedded, embedded.queue("copies"))) == Counter({(1, '{"n":1}'): 1, (2, "[2]"): 1})
 
 
@@ -109,7 +105,7 @@ def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, e
         "FROM (SELECT get_json_object(CAST(value AS STRING), '$.kind') AS kind FROM messages) GROUP BY kind"
     )
     pipe = plan(embedded, tmp_path, sql=grouped, mode="update", watermark="600.0 seconds")
-    assert job.run(spark, pipe, silent, Event()).rows == 3
+    assert job.run(spark, pipe, quiet, Event()).rows == 3
     found = arrived(embedded, embedded.queue("copies"))
     counted = sorted(str(one.body) for one in found)
     assert counted == [f'{{"kind":"k{number}","messages":10}}' for number in range(3)]
@@ -118,7 +114,7 @@ def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, e
         name.unlink()
     for name in (tmp_path / "checkpoint" / "commits").glob(".*.crc"):
         name.unlink()
-    job.run(spark, pipe, silent, Event())
+    job.run(spark, pipe, quiet, Event())
     assert [one.id for one in arrived(embedded, embedded.queue("copies"))] == [one.id for one in found]
 
 
@@ -147,11 +143,11 @@ def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path
     queue = embedded.queue(partitions=2)
     embedded.queue("copies")
     sent = post(embedded, queue, 6)
-    job.run(spark, plan(embedded, tmp_path, function="users_own:louder"), silent, Event())
+    job.run(spark, plan(embedded, tmp_path, function="users_own:louder"), quiet, Event())
     expected = [str(one.body).upper() for one in sent if one.partition == 1]
     assert [one.body for one in arrived(embedded, embedded.queue("copies"))] == expected
     with pytest.raises(Exception, match=r".") as failed:
-        job.run(spark, plan(embedded, tmp_path / "other", function="users_own:fail"), silent, Event())
+        job.run(spark, plan(embedded, tmp_path / "other", function="users_own:fail"), quiet, Event())
     failure = explain(failed.value)
     assert failure is not None
     assert failure.text.startswith("ValueError: no such order: {")
@@ -192,7 +188,7 @@ def test_it_stops_after_the_micro_batch_under_way(spark: SparkSession, embedded:
     assert 0 < first.messages < 200
     assert len(said) > 1
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("stream")]
-    job.run(spark, msgspec.structs.replace(pipe, once=True), silent, Event())
+    job.run(spark, msgspec.structs.replace(pipe, once=True), quiet, Event())
     assert bodies(arrived(embedded, copies)) == bodies(sent)
 
 
@@ -227,7 +223,7 @@ def test_what_cannot_be_done_is_said_before(
     embedded.queue()
     embedded.queue("copies")
     with pytest.raises((OptionError, QueueNotFound), match=says):
-        job.run(spark, plan(embedded, tmp_path, **fields), silent, Event())
+        job.run(spark, plan(embedded, tmp_path, **fields), quiet, Event())
     assert not (tmp_path / "checkpoint").exists()
 
 

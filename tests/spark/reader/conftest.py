@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from queuey.storage import Store
 from tests.backends import APP, CassandraSite, Clock, Site, SqliteSite
 from tests.spark.reader.micro_batches import opened
+from tests.spark.reader.queues import Options
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def options(tmp_path: Path, store: Store) -> Callable[..., dict[str, str]]:
+def options(tmp_path: Path, store: Store) -> Options:
     """Makes options of a read of queue ``a`` from its beginning, or of what is given."""
 
     def make(**more: str) -> dict[str, str]:

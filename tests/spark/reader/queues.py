@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store
@@ -10,6 +10,8 @@ from tests.backends import APP
 from tests.spark.reader.micro_batches import Row
 
 DAY = 86_400
+Options = Callable[..., dict[str, str]]
+"""Makes options of a read."""
 
 
 def create(store: Store, name: str = "a", *, partitions: int = 1, ttl: int | None = None) -> Queue:

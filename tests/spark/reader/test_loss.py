@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -17,12 +16,10 @@ from queuey.storage import Store
 from tests.backends import Clock
 from tests.replacing import replace
 from tests.spark.reader.micro_batches import Query
-from tests.spark.reader.queues import create, numbered, send, values
+from tests.spark.reader.queues import Options, create, numbered, send, values
 
 
-def test_a_start_that_has_expired_is_an_error(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
-) -> None:
+def test_a_start_that_has_expired_is_an_error(store: Store, clock: Clock, options: Options) -> None:
     """A stream that was away for longer than the TTL says so, and what to do, unless loss is accepted."""
     create(store, ttl=60)
     send(store, "a", ["1"], ttl=60)
@@ -40,9 +37,7 @@ def test_a_start_that_has_expired_is_an_error(
     assert query.batch() is None
 
 
-def test_an_id_to_start_at_that_has_expired_is_an_error(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
-) -> None:
+def test_an_id_to_start_at_that_has_expired_is_an_error(store: Store, clock: Clock, options: Options) -> None:
     """Whoever names a message wants it, and what came after it."""
     queue = create(store, ttl=60)
     send(store, "a", ["1"], ttl=60)
@@ -55,9 +50,7 @@ def test_an_id_to_start_at_that_has_expired_is_an_error(
     assert values(Query(options(startingOffsets=starts, failOnDataLoss="false")).batch()) == ["2"]
 
 
-def test_a_batch_that_expired_before_it_was_run_again_is_an_error(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
-) -> None:
+def test_a_batch_that_expired_before_it_was_run_again_is_an_error(store: Store, clock: Clock, options: Options) -> None:
     """A batch in the checkpoint that was not finished is checked before its tasks are planned again."""
     create(store, ttl=60)
     send(store, "a", ["0"], ttl=60)
@@ -73,9 +66,7 @@ def test_a_batch_that_expired_before_it_was_run_again_is_an_error(
     assert values(query.run()) == []
 
 
-def test_a_queue_that_is_deleted_is_an_error(
-    store: Store, options: Callable[..., dict[str, str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_queue_that_is_deleted_is_an_error(store: Store, options: Options, caplog: pytest.LogCaptureFixture) -> None:
     """Unless loss is accepted: then the others go on, with a warning, and a new queue of the name is read anew."""
     queue = create(store, "log-1")
     create(store, "log-2")
@@ -97,7 +88,7 @@ def test_a_queue_that_is_deleted_is_an_error(
     assert query.batch() is None
 
 
-def test_a_named_queue_that_is_deleted_is_an_error(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_named_queue_that_is_deleted_is_an_error(store: Store, options: Options) -> None:
     """The same holds for queues that are named one by one."""
     queue = create(store)
     create(store, "b")
@@ -113,9 +104,7 @@ def test_a_named_queue_that_is_deleted_is_an_error(store: Store, options: Callab
 
 
 @pytest.mark.parametrize("fail", [True, False])
-def test_a_queue_deleted_between_plan_and_task(
-    store: Store, options: Callable[..., dict[str, str]], *, fail: bool
-) -> None:
+def test_a_queue_deleted_between_plan_and_task(store: Store, options: Options, *, fail: bool) -> None:
     """The task fails with a sentence, or has no rows of it."""
     queue = create(store, "log-1")
     create(store, "log-2")
@@ -131,7 +120,7 @@ def test_a_queue_deleted_between_plan_and_task(
         assert values(query.run()) == ["2"]
 
 
-def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Options) -> None:
     """A queue that gets another partition while a task reads it is looked up again; no row is lost or given twice."""
     queue = create(store)
     send(store, "a", numbered(30))
@@ -145,7 +134,7 @@ def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Callabl
     assert values(rows) == numbered(30)
 
 
-def test_progress_is_recorded_for_the_group(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_progress_is_recorded_for_the_group(store: Store, options: Options) -> None:
     """What batches have processed shows as the group's offsets: of all batches before the present one."""
     queue = create(store, partitions=2)
     send(store, "a", numbered(10))
@@ -159,7 +148,7 @@ def test_progress_is_recorded_for_the_group(store: Store, options: Callable[...,
     assert store.lag(queue, [(1, offset.position)])[0].count == 0
 
 
-def test_progress_never_goes_backwards(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_progress_never_goes_backwards(store: Store, options: Options) -> None:
     """A stream that starts over, and one that is behind another, leave what is recorded."""
     queue = create(store)
     send(store, "a", numbered(10))
@@ -173,7 +162,7 @@ def test_progress_never_goes_backwards(store: Store, options: Callable[..., dict
         assert store.offsets(queue, "spark")[0].position >= last
 
 
-def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: Options) -> None:
     """Whoever purges a queue wants its messages gone, for streams as well."""
     queue = create(store)
     query = Query(options())
@@ -184,7 +173,7 @@ def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: 
     assert values(query.rest()) == ["1"]
 
 
-def test_a_task_waits_for_a_horizon_that_is_behind(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_task_waits_for_a_horizon_that_is_behind(store: Store, options: Options) -> None:
     """On a machine whose clock is behind the driver's nothing is left out: the task waits."""
     create(store)
     send(store, "a", ["1"])
@@ -196,7 +185,7 @@ def test_a_task_waits_for_a_horizon_that_is_behind(store: Store, options: Callab
     assert next(looks, None) is None
 
 
-def test_a_short_outage_does_not_end_a_stream(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_short_outage_does_not_end_a_stream(store: Store, options: Options) -> None:
     """Where the next batch ends is asked for again until the store answers."""
     create(store)
     send(store, "a", ["1"])

@@ -6,7 +6,6 @@ import contextlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import cast
@@ -20,7 +19,7 @@ from queuey.spark.source import stream_offsets
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, CassandraSite, Clock, Site, SqliteSite
 from tests.spark.reader.micro_batches import Query, Row, opened
-from tests.spark.reader.queues import DAY, create, numbered, send, values
+from tests.spark.reader.queues import DAY, Options, create, numbered, send, values
 
 
 @pytest.mark.parametrize("site", ["sqlite", "cassandra"], indirect=True)
@@ -67,9 +66,7 @@ def write_at_random(store: Store, queue: Queue, number: int) -> list[str]:
     return sent
 
 
-def test_a_delayed_message_comes_when_it_is_due(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
-) -> None:
+def test_a_delayed_message_comes_when_it_is_due(store: Store, clock: Clock, options: Options) -> None:
     """Also if nothing else is written meanwhile, and in the order of due times."""
     create(store)
     query = Query(options())
@@ -82,7 +79,7 @@ def test_a_delayed_message_comes_when_it_is_due(
     assert values(query.batch()) == ["later"]
 
 
-def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Callable[..., dict[str, str]]) -> None:
+def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Options) -> None:
     """Batches end so far behind the clock as the queue says; what comes late within that is not missed."""
     queue = store.create_queue(APP, "a", QueueSpec(read_delay=5.0))[0]
     query = Query(options())
@@ -98,7 +95,7 @@ def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Callable[...,
     assert values(query.batch()) == ["3"]
 
 
-def test_the_newest_offset_is_reported(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_the_newest_offset_is_reported(store: Store, options: Options) -> None:
     """How far a batch could have gone is known after it was planned, not before."""
     create(store, partitions=2)
     send(store, "a", numbered(9))

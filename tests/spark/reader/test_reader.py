@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -18,10 +17,10 @@ from queuey.storage import Store
 from tests.backends import Clock
 from tests.replacing import replace
 from tests.spark.reader.micro_batches import ALL, Query, reader
-from tests.spark.reader.queues import DAY, create, numbered, send, values
+from tests.spark.reader.queues import DAY, Options, create, numbered, send, values
 
 
-def test_a_stream_gives_what_was_there_and_what_comes(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_stream_gives_what_was_there_and_what_comes(store: Store, options: Options) -> None:
     """From the beginning, then each batch what is new, in the order of each partition; without news no batch."""
     create(store, partitions=2)
     send(store, "a", ["1", "2"])
@@ -34,7 +33,7 @@ def test_a_stream_gives_what_was_there_and_what_comes(store: Store, options: Cal
     assert query.batch() is None
 
 
-def test_rows_have_the_columns_that_were_asked_for(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_rows_have_the_columns_that_were_asked_for(store: Store, options: Options) -> None:
     """All columns, or some of them in an order of one's own, without bodies where none are needed."""
     queue = create(store, partitions=3)
     send(store, "a", ["1"], 3)
@@ -46,7 +45,7 @@ def test_rows_have_the_columns_that_were_asked_for(store: Store, options: Callab
     assert list(row) == ["partition", "id"]
 
 
-def test_a_stream_starts_at_the_latest_by_default(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_stream_starts_at_the_latest_by_default(store: Store, options: Options) -> None:
     """What was there before its first batch is left out, what comes from then on is not."""
     create(store)
     send(store, "a", ["before"])
@@ -59,9 +58,7 @@ def test_a_stream_starts_at_the_latest_by_default(store: Store, options: Callabl
     assert values(query.batch()) == ["after"]
 
 
-def test_the_start_is_the_same_however_often_it_is_asked_for(
-    store: Store, options: Callable[..., dict[str, str]]
-) -> None:
+def test_the_start_is_the_same_however_often_it_is_asked_for(store: Store, options: Options) -> None:
     """Spark asks for it several times within a run, and messages come in between."""
     create(store)
     one = reader(options(startingOffsets="latest"))
@@ -70,9 +67,7 @@ def test_the_start_is_the_same_however_often_it_is_asked_for(
     assert one.initialOffset() == first
 
 
-def test_a_first_batch_at_the_latest_that_is_run_again_loses_nothing(
-    store: Store, options: Callable[..., dict[str, str]]
-) -> None:
+def test_a_first_batch_at_the_latest_that_is_run_again_loses_nothing(store: Store, options: Options) -> None:
     """After a crash in the first batch the start is sampled anew; the one in the checkpoint counts nevertheless."""
     create(store, partitions=2)
     query = Query(options(startingOffsets="latest"))
@@ -84,7 +79,7 @@ def test_a_first_batch_at_the_latest_that_is_run_again_loses_nothing(
     assert sorted(values(query.rest())) == ["1", "2"]
 
 
-def test_a_start_can_be_an_id(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_start_can_be_an_id(store: Store, options: Options) -> None:
     """The message with that id is the first; each partition has its own, or a word, or Kafka's number for it."""
     queue = create(store, partitions=4)
     for number in (1, 2, 3, 4):
@@ -97,7 +92,7 @@ def test_a_start_can_be_an_id(store: Store, options: Callable[..., dict[str, str
     assert values(rows)[0] == "1-2"
 
 
-def test_a_start_can_be_an_instant(store: Store, clock: Clock, options: Callable[..., dict[str, str]]) -> None:
+def test_a_start_can_be_an_instant(store: Store, clock: Clock, options: Options) -> None:
     """Messages from that millisecond on; for all partitions, or for each its own; it goes before startingOffsets."""
     create(store, partitions=2)
     send(store, "a", ["old"])
@@ -111,9 +106,7 @@ def test_a_start_can_be_an_instant(store: Store, clock: Clock, options: Callable
     assert values(Query(options(startingOffsetsByTimestamp=each)).batch()) == ["new", "old", "new"]
 
 
-def test_an_instant_may_be_earlier_than_anything_or_still_to_come(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
-) -> None:
+def test_an_instant_may_be_earlier_than_anything_or_still_to_come(store: Store, clock: Clock, options: Options) -> None:
     """The one is no loss of data, whatever the TTL; the other waits for its time."""
     create(store, ttl=60)
     send(store, "a", ["1"])
@@ -140,7 +133,7 @@ def test_an_instant_may_be_earlier_than_anything_or_still_to_come(
     ],
 )
 def test_starts_that_do_not_fit_are_refused_at_the_start(
-    store: Store, options: Callable[..., dict[str, str]], more: dict[str, str], says: str
+    store: Store, options: Options, more: dict[str, str], says: str
 ) -> None:
     """One sentence on what is wrong, before anything runs."""
     create(store, partitions=2)
@@ -148,16 +141,14 @@ def test_starts_that_do_not_fit_are_refused_at_the_start(
         Query(options(**more)).batch()
 
 
-def test_a_queue_that_is_not_there_is_refused_at_the_start(
-    store: Store, options: Callable[..., dict[str, str]]
-) -> None:
+def test_a_queue_that_is_not_there_is_refused_at_the_start(store: Store, options: Options) -> None:
     """The name is in the message."""
     create(store)
     with pytest.raises(QueueNotFound, match="'b'"):
         Query(options(subscribe="a,b")).batch()
 
 
-def test_assigned_partitions_are_all_that_is_read(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_assigned_partitions_are_all_that_is_read(store: Store, options: Options) -> None:
     """Others are left alone, those that come later as well."""
     queue = create(store, partitions=3)
     query = Query(options(assign='{"a":[1,3]}'))
@@ -168,7 +159,7 @@ def test_assigned_partitions_are_all_that_is_read(store: Store, options: Callabl
     assert values(query.rest()) == ["1", "3"]
 
 
-def test_new_partitions_appear(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_new_partitions_appear(store: Store, options: Options) -> None:
     """They are read from their beginning, also if the stream was started at the latest."""
     queue = create(store)
     query = Query(options(startingOffsets="latest"))
@@ -181,7 +172,7 @@ def test_new_partitions_appear(store: Store, options: Callable[..., dict[str, st
     assert values(query.rest()) == ["newer"]
 
 
-def test_new_queues_of_a_pattern_appear(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_new_queues_of_a_pattern_appear(store: Store, options: Options) -> None:
     """A queue that comes later is read from its beginning, if its whole name matches."""
     create(store, "log-1")
     query = Query(options(subscribePattern="log-.", startingOffsets="latest"))
@@ -194,7 +185,7 @@ def test_new_queues_of_a_pattern_appear(store: Store, options: Callable[..., dic
     assert query.batch() is None
 
 
-def test_a_pattern_may_match_nothing_yet(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_pattern_may_match_nothing_yet(store: Store, options: Options) -> None:
     """Such a stream waits for its first queue."""
     query = Query(options(subscribePattern="log-."))
     assert values(query.batch()) == []
@@ -204,9 +195,7 @@ def test_a_pattern_may_match_nothing_yet(store: Store, options: Callable[..., di
     assert values(query.rest()) == ["1"]
 
 
-def test_a_batch_that_is_run_again_has_the_same_tasks_and_rows(
-    store: Store, options: Callable[..., dict[str, str]]
-) -> None:
+def test_a_batch_that_is_run_again_has_the_same_tasks_and_rows(store: Store, options: Options) -> None:
     """Whatever has come since: messages, partitions, queues."""
     queue = create(store, "log-1", partitions=2)
     for number in (1, 2):
@@ -230,7 +219,7 @@ def test_a_batch_that_is_run_again_has_the_same_tasks_and_rows(
     assert values(query.rest()) == ["late"] * 3
 
 
-def test_a_limit_is_kept_and_shared_equally(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_limit_is_kept_and_shared_equally(store: Store, options: Options) -> None:
     """Each batch has as many messages as it may; nobody waits for another's backlog; all of it comes, in order."""
     create(store, "log-1", partitions=2)
     create(store, "log-2")
@@ -254,7 +243,7 @@ def test_a_limit_is_kept_and_shared_equally(store: Store, options: Callable[...,
     assert len(rows) == 1010
 
 
-def test_a_trigger_that_wants_all_gets_all(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_a_trigger_that_wants_all_gets_all(store: Store, options: Options) -> None:
     """The limit is the default of a trigger that says nothing; ReadAllAvailable goes before it."""
     create(store)
     send(store, "a", numbered(50))
@@ -264,7 +253,7 @@ def test_a_trigger_that_wants_all_gets_all(store: Store, options: Callable[..., 
     assert Query(options()).reader.getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_available_now_ends_where_it_began(store: Store, options: Callable[..., dict[str, str]]) -> None:
+def test_available_now_ends_where_it_began(store: Store, options: Options) -> None:
     """What is stored after the start of such a run is for the next one: messages, partitions, queues."""
     queue = create(store, "log-1", partitions=2)
     send(store, "log-1", numbered(25))
@@ -283,9 +272,7 @@ def test_available_now_ends_where_it_began(store: Store, options: Callable[..., 
     assert query.batch() is None
 
 
-def test_available_now_ends_although_its_positions_get_old(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
-) -> None:
+def test_available_now_ends_although_its_positions_get_old(store: Store, clock: Clock, options: Options) -> None:
     """A run that takes long is not kept going by positions that are moved along."""
     create(store, ttl=40)
     send(store, "a", ["1"], ttl=DAY)
@@ -295,9 +282,7 @@ def test_available_now_ends_although_its_positions_get_old(
     assert query.batch() is None
 
 
-def test_an_idle_stream_moves_along_before_it_is_stale(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
-) -> None:
+def test_an_idle_stream_moves_along_before_it_is_stale(store: Store, clock: Clock, options: Options) -> None:
     """No batches but one in a quarter of the TTL, which is empty; so a long silence is no loss of data in the end."""
     create(store, ttl=4000)
     send(store, "a", ["1"])
@@ -314,9 +299,7 @@ def test_an_idle_stream_moves_along_before_it_is_stale(
     assert values(query.batch()) == ["2"]
 
 
-def test_a_queue_that_was_always_empty_moves_along(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
-) -> None:
+def test_a_queue_that_was_always_empty_moves_along(store: Store, clock: Clock, options: Options) -> None:
     """What expires while a stream is away is noticed also where it had never had a message to remember."""
     create(store, ttl=60)
     query = Query(options())
@@ -331,7 +314,7 @@ def test_a_queue_that_was_always_empty_moves_along(
         query.batch()
 
 
-def test_an_idle_stream_does_not_look_twice(store: Store, clock: Clock, options: Callable[..., dict[str, str]]) -> None:
+def test_an_idle_stream_does_not_look_twice(store: Store, clock: Clock, options: Options) -> None:
     """Spark asks for news all the time: what was seen to be empty is not looked at again, only what is above it."""
     create(store, partitions=5)
     create(store, "b")

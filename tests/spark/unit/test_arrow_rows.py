@@ -109,7 +109,7 @@ def _batch(texts: list[str]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(texts, pa.string())], names=["value"])
 
 
-class Desk:
+class WriteSetup:
     """An embedded store with a queue of four partitions, and tasks that write to it."""
 
     def __init__(self, path: Path) -> None:
@@ -164,14 +164,14 @@ def _arrow(schema: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A fresh desk."""
-    made = Desk(tmp_path / "data")
+def setup(tmp_path: Path) -> Iterator[WriteSetup]:
+    """A fresh store and queue."""
+    made = WriteSetup(tmp_path / "data")
     yield made
     made.store.close()
 
 
-def test_rows_become_messages_with_all_that_they_say(desk: Desk) -> None:
+def test_rows_become_messages_with_all_that_they_say(setup: WriteSetup) -> None:
     """Bodies keep their kind, headers, content type and end; what a row leaves out has its default."""
     headers = "array<struct<key:string,value:binary>>"
     schema = f"value binary, partition int, ttl int, valueType string, contentType string, headers {headers}"
@@ -181,9 +181,9 @@ def test_rows_become_messages_with_all_that_they_say(desk: Desk) -> None:
         (b'{"a":1}', 3, 9, "json", None, [{"key": "Who", "value": b"me"}]),
         (b"\xff", 4, 20, "bytes", None, None),
     ]
-    assert desk.write(schema, rows) == WriteCounts(rows=4, written=4)
-    desk.store.read(desk.queue, [Slice(1)])
-    places = desk.store.fetch(desk.queue, _places(desk))
+    assert setup.write(schema, rows) == WriteCounts(rows=4, written=4)
+    setup.store.read(setup.queue, [Slice(1)])
+    places = setup.store.fetch(setup.queue, _places(setup))
     found = [(one.partition, one.body, one.meta or Meta(), one.expires - one.ticks) for one in places]
     assert [(partition, body, meta, span // ids.TICKS_PER_SECOND) for partition, body, meta, span in found] == [
         (1, b"plain", Meta(), 5000),
@@ -193,42 +193,42 @@ def test_rows_become_messages_with_all_that_they_say(desk: Desk) -> None:
     ]
 
 
-def _places(desk: Desk) -> list[tuple[int, ids.Position]]:
+def _places(setup: WriteSetup) -> list[tuple[int, ids.Position]]:
     """Where the messages are, delayed ones included."""
-    infos = desk.store.inspect(desk.queue)[1]
+    infos = setup.store.inspect(setup.queue)[1]
     return [(info.partition, info.newest) for info in infos if info.newest is not None]
 
 
-def test_a_column_expires_is_an_instant(desk: Desk) -> None:
+def test_a_column_expires_is_an_instant(setup: WriteSetup) -> None:
     """The end that a row gives is kept to the microsecond."""
     end = NOW + dt.timedelta(seconds=300, microseconds=17)
-    desk.write("value string, partition int, expires timestamp", [("a", 1, end)])
-    [message] = desk.all()
+    setup.write("value string, partition int, expires timestamp", [("a", 1, end)])
+    [message] = setup.all()
     assert message.expires == TICKS + 300 * ids.TICKS_PER_SECOND + 170
 
 
-def test_partitions_come_from_the_row_its_key_or_its_place(desk: Desk) -> None:
+def test_partitions_come_from_the_row_its_key_or_its_place(setup: WriteSetup) -> None:
     """A partition wins, then a key, then rows are divided evenly; another attempt divides them the same way."""
     rows = [("a", 3, "k"), ("b", None, "k"), *((str(number), None, None) for number in range(40))]
-    desk.write("value string, partition int, key string", rows)
-    where = {str(one.body): one.partition for one in desk.all()}
+    setup.write("value string, partition int, key string", rows)
+    where = {str(one.body): one.partition for one in setup.all()}
     assert where["a"] == 3
     assert where["b"] == by_key("k", 4)
     counts = [sum(where[str(number)] == partition for number in range(40)) for partition in range(1, 5)]
     assert min(counts) >= 9
 
 
-def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_were(desk: Desk) -> None:
+def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_were(setup: WriteSetup) -> None:
     """Otherwise a retry would write rows a second time, to another partition."""
     rows = [(str(number), f"k{number}") for number in range(50)]
-    assert desk.write("value string, key string", rows).written == 50
-    desk.queue = desk.store.update_queue(desk.queue, QueueSpec(partitions=9))
-    assert desk.write("value string, key string", rows[::-1]).skipped == 50
+    assert setup.write("value string, key string", rows).written == 50
+    setup.queue = setup.store.update_queue(setup.queue, QueueSpec(partitions=9))
+    assert setup.write("value string, key string", rows[::-1]).skipped == 50
     # As if nothing had been noted of the rows: only where they go is known.
-    work = TaskIdentity.of("run", APP, "y").own(f"{desk.queue.uid:x}/partitions")
-    desk.store.enter(work, 0, b"0 4", expected=None)
-    desk.write("value string, key string", rows, name="y")
-    assert {one.partition for one in desk.all()} <= {1, 2, 3, 4}
+    work = TaskIdentity.of("run", APP, "y").own(f"{setup.queue.uid:x}/partitions")
+    setup.store.enter(work, 0, b"0 4", expected=None)
+    setup.write("value string, key string", rows, name="y")
+    assert {one.partition for one in setup.all()} <= {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_wer
     ],
 )
 def test_a_bad_row_ends_the_task_and_its_chunk_is_not_written(
-    desk: Desk, schema: str, bad: tuple[Any, ...], text: str
+    setup: WriteSetup, schema: str, bad: tuple[Any, ...], text: str
 ) -> None:
     """The error names the row and its column, and no row of the chunk is there afterwards."""
     fine = {"value string": ("fine",), "value binary": (b"fine",)}[schema.split(", ", maxsplit=1)[0]]
@@ -267,10 +267,10 @@ def test_a_bad_row_ends_the_task_and_its_chunk_is_not_written(
     }
     good = (*fine, *(others[field] for field in schema.split(", ")[1:]))
     with pytest.raises(OptionError) as caught:
-        desk.write(schema, [good, bad])
+        setup.write(schema, [good, bad])
     assert "Row 2 of this task" in str(caught.value)
     assert text in str(caught.value)
-    assert desk.all() == []
+    assert setup.all() == []
 
 
 def test_deep_json_is_refused() -> None:
@@ -284,60 +284,60 @@ def test_deep_json_is_refused() -> None:
     _check_json("[" + ",".join(["[]"] * 1000) + "]")
 
 
-def test_rows_go_to_the_queues_that_they_name(desk: Desk) -> None:
+def test_rows_go_to_the_queues_that_they_name(setup: WriteSetup) -> None:
     """Rows of one task may go to many queues; if one of them does not exist nothing of the chunk is written."""
-    other, _ = desk.store.create_queue(APP, "other", QueueSpec())
+    other, _ = setup.store.create_queue(APP, "other", QueueSpec())
     schema = "value string, queue string"
     rows = [("a", "other"), ("b", "q"), ("c", "other"), ("d", "q")]
-    assert desk.write(schema, rows, queue=None) == WriteCounts(rows=4, written=4)
-    assert desk.write(schema, rows, queue=None) == WriteCounts(rows=4, skipped=4)
-    assert sorted(str(one.body) for one in desk.all()) == ["b", "d"]
-    assert [str(one.body) for one in desk.all(other)] == ["a", "c"]
+    assert setup.write(schema, rows, queue=None) == WriteCounts(rows=4, written=4)
+    assert setup.write(schema, rows, queue=None) == WriteCounts(rows=4, skipped=4)
+    assert sorted(str(one.body) for one in setup.all()) == ["b", "d"]
+    assert [str(one.body) for one in setup.all(other)] == ["a", "c"]
     with pytest.raises(QueueNotFound):
-        desk.write(schema, [("e", "q"), ("f", "nowhere")], name="y", queue=None)
+        setup.write(schema, [("e", "q"), ("f", "nowhere")], name="y", queue=None)
     with pytest.raises(OptionError, match="no queue is named"):
-        desk.write(schema, [("e", "q"), ("f", None)], name="y", queue=None)
-    assert len(desk.all()) == 2
+        setup.write(schema, [("e", "q"), ("f", None)], name="y", queue=None)
+    assert len(setup.all()) == 2
 
 
-def test_a_task_may_write_to_hundreds_of_queues(desk: Desk) -> None:
+def test_a_task_may_write_to_hundreds_of_queues(setup: WriteSetup) -> None:
     """Rows find their queues and are done once each, however many queues share a chunk."""
-    queues = [desk.store.create_queue(APP, f"q{number}", QueueSpec())[0] for number in range(200)]
+    queues = [setup.store.create_queue(APP, f"q{number}", QueueSpec())[0] for number in range(200)]
     rows = [(f"m{number}", f"q{number % 200}") for number in range(600)]
-    assert desk.write("value string, queue string", rows, queue=None) == WriteCounts(rows=600, written=600)
-    assert desk.write("value string, queue string", rows, queue=None) == WriteCounts(rows=600, skipped=600)
+    assert setup.write("value string, queue string", rows, queue=None) == WriteCounts(rows=600, written=600)
+    assert setup.write("value string, queue string", rows, queue=None) == WriteCounts(rows=600, skipped=600)
     for number in (0, 77, 199):
-        found = [str(one.body) for one in desk.all(queues[number])]
+        found = [str(one.body) for one in setup.all(queues[number])]
         assert found == [f"m{number}", f"m{number + 200}", f"m{number + 400}"]
 
 
-def test_the_option_goes_before_the_column(desk: Desk) -> None:
+def test_the_option_goes_before_the_column(setup: WriteSetup) -> None:
     """What was read from one queue is copied to the other one that is named, and not back to where it came from."""
-    other, _ = desk.store.create_queue(APP, "other", QueueSpec())
-    assert desk.write("value string, queue string", [("a", "q"), ("b", None)], queue="other").written == 2
-    assert [str(one.body) for one in desk.all(other)] == ["a", "b"]
-    assert desk.all() == []
+    other, _ = setup.store.create_queue(APP, "other", QueueSpec())
+    assert setup.write("value string, queue string", [("a", "q"), ("b", None)], queue="other").written == 2
+    assert [str(one.body) for one in setup.all(other)] == ["a", "b"]
+    assert setup.all() == []
 
 
-def test_rows_with_ids_are_written_there_again_and_again(desk: Desk) -> None:
+def test_rows_with_ids_are_written_there_again_and_again(setup: WriteSetup) -> None:
     """An archive comes back at its own ids, however often; a TTL counts from now."""
     rows = [(f"m{number}", ids.to_hex((TICKS - 1000 + number, LOW)), 2) for number in range(5)]
     for _ in range(2):
-        assert desk.write("value string, id string, partition int", rows) == WriteCounts(rows=5, written=5)
-    found = desk.all()
+        assert setup.write("value string, id string, partition int", rows) == WriteCounts(rows=5, written=5)
+    found = setup.all()
     assert [(one.id, str(one.body)) for one in found] == [(id_, body) for body, id_, _ in rows]
     assert found[0].expires == TICKS + 5000 * ids.TICKS_PER_SECOND
 
 
-def test_sequences_decide_about_ids_whatever_task_writes_them(desk: Desk) -> None:
+def test_sequences_decide_about_ids_whatever_task_writes_them(setup: WriteSetup) -> None:
     """Rows with a number have the same id from whatever task, so another layout of the tasks changes nothing."""
     rows = [(f"m{number}", number) for number in range(3, 20_003, 500)]
     schema = "value string, sequence long"
     for task in range(3):
-        desk.write(schema, rows[task::3], task=task)
-    counts = [desk.write(schema, rows[task::2], task=task) for task in (1, 0)]
+        setup.write(schema, rows[task::3], task=task)
+    counts = [setup.write(schema, rows[task::2], task=task) for task in (1, 0)]
     assert sum(count.skipped for count in counts) == len(rows) == 40
-    found = desk.all()
+    found = setup.all()
     assert len(found) == 40
     for partition in range(1, 5):
         assert [str(one.body) for one in found if one.partition == partition] == [
@@ -345,48 +345,48 @@ def test_sequences_decide_about_ids_whatever_task_writes_them(desk: Desk) -> Non
         ]
 
 
-def test_a_run_is_one_queues(desk: Desk) -> None:
+def test_a_run_is_one_queues(setup: WriteSetup) -> None:
     """The same name used for another queue, or for one made again under the old name, writes there from the start."""
     rows = [("a",), ("b",)]
-    assert desk.write("value string", rows).written == 2
-    desk.store.create_queue(APP, "other", QueueSpec())
-    assert desk.write("value string", rows, queue="other").written == 2
-    desk.store.delete_queue(desk.store.queue(APP, "q", fresh=True))
-    desk.queue, _ = desk.store.create_queue(APP, "q", QueueSpec())
-    assert desk.write("value string", rows).written == 2
-    assert len(desk.all()) == 2
+    assert setup.write("value string", rows).written == 2
+    setup.store.create_queue(APP, "other", QueueSpec())
+    assert setup.write("value string", rows, queue="other").written == 2
+    setup.store.delete_queue(setup.store.queue(APP, "q", fresh=True))
+    setup.queue, _ = setup.store.create_queue(APP, "q", QueueSpec())
+    assert setup.write("value string", rows).written == 2
+    assert len(setup.all()) == 2
 
 
-def test_each_micro_batch_divides_rows_anew(desk: Desk) -> None:
+def test_each_micro_batch_divides_rows_anew(setup: WriteSetup) -> None:
     """A queue that got more partitions is used as a whole by the next micro-batch; an older one is refused."""
     rows = [(str(number),) for number in range(40)]
     for batch, partitions in enumerate((4, 9)):
-        desk.queue = desk.store.update_queue(desk.queue, QueueSpec(partitions=partitions))
-        assert desk.write("value string", rows, batch=batch).written == 40
-    assert max(one.partition for one in desk.all()) > 4
+        setup.queue = setup.store.update_queue(setup.queue, QueueSpec(partitions=partitions))
+        assert setup.write("value string", rows, batch=batch).written == 40
+    assert max(one.partition for one in setup.all()) > 4
     with pytest.raises(NotRepeatable, match="micro-batch 1 has begun"):
-        desk.write("value string", rows, batch=0)
+        setup.write("value string", rows, batch=0)
 
 
-def test_a_rate_is_kept_over_all_tasks(desk: Desk) -> None:
+def test_a_rate_is_kept_over_all_tasks(setup: WriteSetup) -> None:
     """Tasks take turns from one budget; what was written before costs none of it."""
     rows = [(str(number),) for number in range(100)]
-    start = desk.clock.ticks
+    start = setup.clock.ticks
     for task in range(3):
-        desk.write("value string", rows, task=task, rate=20.0)
-    seconds = (desk.clock.ticks - start) / ids.TICKS_PER_SECOND
+        setup.write("value string", rows, task=task, rate=20.0)
+    seconds = (setup.clock.ticks - start) / ids.TICKS_PER_SECOND
     assert 14.0 - 0.01 <= seconds < 15.1
-    start = desk.clock.ticks
+    start = setup.clock.ticks
     for task in range(3):
-        assert desk.write("value string", rows, task=task, rate=7.0).skipped == 100
-    assert desk.clock.ticks == start
+        assert setup.write("value string", rows, task=task, rate=7.0).skipped == 100
+    assert setup.clock.ticks == start
 
 
-def test_two_tasks_never_get_the_same_turn(desk: Desk) -> None:
+def test_two_tasks_never_get_the_same_turn(setup: WriteSetup) -> None:
     """A turn that another task has taken meanwhile is not taken again."""
-    one, other = (RateLimit(desk.store, "pace", 1.0, sleep=desk.clock.advance) for _ in range(2))
-    start = desk.clock.ticks
+    one, other = (RateLimit(setup.store, "pace", 1.0, sleep=setup.clock.advance) for _ in range(2))
+    start = setup.clock.ticks
     for _ in range(3):
         one.wait(1)
         other.wait(1)
-    assert (desk.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(5.0)
+    assert (setup.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(5.0)

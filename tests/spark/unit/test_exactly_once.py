@@ -29,7 +29,7 @@ from tests.spark.attempts import Killed, Mortal, Reader, Texts
 LEAD = 10.0
 
 
-class Scene:
+class TaskSetup:
     """An embedded store with a clock moved by hand, a queue, and a reader of it."""
 
     def __init__(self, path: Path) -> None:
@@ -68,9 +68,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    """A fresh scene."""
-    made = Scene(tmp_path / "data")
+def setup(tmp_path: Path) -> Iterator[TaskSetup]:
+    """A fresh store, queue and reader."""
+    made = TaskSetup(tmp_path / "data")
     yield made
     made.store.close()
 
@@ -84,11 +84,11 @@ def run(attempt: Reserver, chunks: Sequence[Texts] = CHUNKS) -> WriteCounts:
     return sum((attempt.write(piece, chunk) for piece, chunk in enumerate(chunks)), WriteCounts())
 
 
-def exact(scene: Scene, expected: Iterable[str] = EVERYTHING) -> None:
+def exact(setup: TaskSetup, expected: Iterable[str] = EVERYTHING) -> None:
     """Demands that each row is there once and that the reader got each once."""
     expected = sorted(expected)
-    assert sorted(scene.stored()) == expected
-    assert sorted(scene.reader.seen) == expected
+    assert sorted(setup.stored()) == expected
+    assert sorted(setup.reader.seen) == expected
 
 
 STEPS = 9
@@ -96,61 +96,61 @@ STEPS = 9
 WAYS = ("before", "half", "after")
 
 
-def test_a_task_takes_the_steps_that_are_broken_below(scene: Scene) -> None:
+def test_a_task_takes_the_steps_that_are_broken_below(setup: TaskSetup) -> None:
     """A task that nobody disturbs enters each chunk, writes it and enters that it is done."""
-    mortal = Mortal(scene.store, None)
-    assert run(scene.attempt(mortal)) == WriteCounts(rows=8, written=8)
+    mortal = Mortal(setup.store, None)
+    assert run(setup.attempt(mortal)) == WriteCounts(rows=8, written=8)
     assert mortal.steps == ["enter", "load_unread", "enter"] * 3
-    exact(scene)
+    exact(setup)
 
 
 @pytest.mark.parametrize("when", WAYS)
 @pytest.mark.parametrize("late", [0.0, LEAD / 2, 2 * LEAD, 3600.0])
-def test_an_attempt_that_is_killed_at_any_step_is_done_again(scene: Scene, when: str, late: float) -> None:
+def test_an_attempt_that_is_killed_at_any_step_is_done_again(setup: TaskSetup, when: str, late: float) -> None:
     """Wherever an attempt ends, in time and too late, the next one leaves every row there and read exactly once."""
     for at in range(STEPS):
-        scene.fresh()
+        setup.fresh()
         with pytest.raises(Killed):
-            run(scene.attempt(Mortal(scene.store, at, when)))
-        scene.later(late)
-        counts = run(scene.attempt())
+            run(setup.attempt(Mortal(setup.store, at, when)))
+        setup.later(late)
+        counts = run(setup.attempt())
         assert counts.rows == 8
         assert counts.written + counts.skipped + counts.kept == 8
         assert counts.moved == 0 or late > LEAD
-        exact(scene)
+        exact(setup)
 
 
 @pytest.mark.parametrize("when", WAYS)
-def test_retries_that_are_killed_while_rows_move_are_done_again(scene: Scene, when: str) -> None:
+def test_retries_that_are_killed_while_rows_move_are_done_again(setup: TaskSetup, when: str) -> None:
     """A retry that came too late may itself end at any step, and so may the one after it, which comes later still."""
     for first, second, third in itertools.product((0, 1, 4), range(7), (0, 2, 3, 5)):
-        scene.fresh()
+        setup.fresh()
         for at in (first, second, third):
             try:
-                run(scene.attempt(Mortal(scene.store, at, when)))
+                run(setup.attempt(Mortal(setup.store, at, when)))
             except Killed:
-                scene.later(3 * LEAD * 4)
-        run(scene.attempt())
-        exact(scene)
+                setup.later(3 * LEAD * 4)
+        run(setup.attempt())
+        exact(setup)
 
 
-def test_what_moved_is_said_by_whoever_comes_last(scene: Scene) -> None:
+def test_what_moved_is_said_by_whoever_comes_last(setup: TaskSetup) -> None:
     """Moves are counted from the ledger, so an attempt that only finds the rows done tells of them as well."""
     with pytest.raises(Killed):
-        run(scene.attempt(Mortal(scene.store, 1)))
-    scene.later(2 * LEAD)
-    assert run(scene.attempt()) == WriteCounts(rows=8, written=8, moved=3)
-    assert run(scene.attempt()) == WriteCounts(rows=8, skipped=8, moved=3)
+        run(setup.attempt(Mortal(setup.store, 1)))
+    setup.later(2 * LEAD)
+    assert run(setup.attempt()) == WriteCounts(rows=8, written=8, moved=3)
+    assert run(setup.attempt()) == WriteCounts(rows=8, skipped=8, moved=3)
 
 
-def test_rows_that_a_killed_attempt_wrote_in_time_stay(scene: Scene) -> None:
+def test_rows_that_a_killed_attempt_wrote_in_time_stay(setup: TaskSetup) -> None:
     """A reader has them already: writing them again elsewhere would show them twice."""
     with pytest.raises(Killed):
-        run(scene.attempt(Mortal(scene.store, 1, "half")))
-    scene.later(2 * LEAD)
-    assert scene.reader.seen == ["a"]
-    assert run(scene.attempt()) == WriteCounts(rows=8, written=7, moved=2, kept=1)
-    exact(scene)
+        run(setup.attempt(Mortal(setup.store, 1, "half")))
+    setup.later(2 * LEAD)
+    assert setup.reader.seen == ["a"]
+    assert run(setup.attempt()) == WriteCounts(rows=8, written=7, moved=2, kept=1)
+    exact(setup)
 
 
 @given(data=st.data())
@@ -158,29 +158,29 @@ def test_two_attempts_at_the_same_time_do_not_harm_each_other(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     """An attempt that is taken for dead may go on between any steps of its retry, in time or too late."""
-    scene = Scene(tmp_path_factory.mktemp("two") / "data")
+    setup = TaskSetup(tmp_path_factory.mktemp("two") / "data")
     steps = data.draw(st.lists(st.sampled_from(["a", "b", "later", "read"]), max_size=40))
     lateness = data.draw(st.sampled_from([0.1, LEAD, 3 * LEAD]))
     dies = data.draw(st.none() | st.integers(0, 12))
     how = data.draw(st.sampled_from(WAYS))
     try:
-        turns = {name: _stepwise(scene, Mortal(scene.store, dies if name == "a" else None, how)) for name in "ab"}
+        turns = {name: _stepwise(setup, Mortal(setup.store, dies if name == "a" else None, how)) for name in "ab"}
         for step in steps:
             if step in turns:
                 next(turns[step], None)
             elif step == "later":
-                scene.later(lateness)
+                setup.later(lateness)
             else:
-                scene.reader.read()
+                setup.reader.read()
         for turn in reversed(turns.values()):
             for _ in turn:
                 pass
-        exact(scene)
+        exact(setup)
     finally:
-        scene.store.close()
+        setup.store.close()
 
 
-def _stepwise(scene: Scene, mortal: Mortal) -> Iterator[None]:
+def _stepwise(setup: TaskSetup, mortal: Mortal) -> Iterator[None]:
     """Runs an attempt in a thread that stops before each step until it is asked to go on."""
     go, stopped = threading.Semaphore(0), threading.Semaphore(0)
     ended = threading.Event()
@@ -191,7 +191,7 @@ def _stepwise(scene: Scene, mortal: Mortal) -> Iterator[None]:
 
     def work() -> None:
         try:
-            run(scene.attempt(mortal))
+            run(setup.attempt(mortal))
         except Killed:
             pass
         finally:
@@ -211,23 +211,23 @@ def _stepwise(scene: Scene, mortal: Mortal) -> Iterator[None]:
     thread.join()
 
 
-def test_rows_in_another_order_are_refused_unless_all_are_done(scene: Scene) -> None:
+def test_rows_in_another_order_are_refused_unless_all_are_done(setup: TaskSetup) -> None:
     """What was written half cannot be repeated in another order; what is done is done in any order."""
     with pytest.raises(Killed):
-        scene.attempt(Mortal(scene.store, 1, "half")).write(0, Texts.chunk("a", "b", "c"))
+        setup.attempt(Mortal(setup.store, 1, "half")).write(0, Texts.chunk("a", "b", "c"))
     with pytest.raises(NotRepeatable, match="rows in another order, in chunk 0"):
-        scene.attempt().write(0, Texts.chunk("b", "a", "c"))
-    scene.attempt().write(0, Texts.chunk("a", "b", "c"))
-    assert scene.attempt().write(0, Texts.chunk("c", "b", "a")) == WriteCounts(rows=3, skipped=3)
+        setup.attempt().write(0, Texts.chunk("b", "a", "c"))
+    setup.attempt().write(0, Texts.chunk("a", "b", "c"))
+    assert setup.attempt().write(0, Texts.chunk("c", "b", "a")) == WriteCounts(rows=3, skipped=3)
     for other in (Texts.chunk("a", "b"), Texts.chunk("a", "b", "x"), Texts.chunk("a", "b", "c", "d")):
         with pytest.raises(NotRepeatable):
-            scene.attempt().write(0, other)
-    exact(scene, "abc")
+            setup.attempt().write(0, other)
+    exact(setup, "abc")
 
 
-def test_a_write_acknowledged_too_late_moves_all_its_rows(scene: Scene) -> None:
+def test_a_write_acknowledged_too_late_moves_all_its_rows(setup: TaskSetup) -> None:
     """Nobody knows who has passed the ids by then: their rows are taken away there and written at later ids."""
-    real = scene.store.load_unread
+    real = setup.store.load_unread
     calls: list[int] = []
 
     class Late(Mortal):
@@ -238,28 +238,28 @@ def test_a_write_acknowledged_too_late_moves_all_its_rows(scene: Scene) -> None:
                 raise TooLate(written=True)
             return written
 
-    assert scene.attempt(Late(scene.store, None)).write(0, Texts.chunk("a", "b", "c")) == WriteCounts(3, 3, moved=3)
-    exact(scene, "abc")
+    assert setup.attempt(Late(setup.store, None)).write(0, Texts.chunk("a", "b", "c")) == WriteCounts(3, 3, moved=3)
+    exact(setup, "abc")
 
 
-def test_the_ids_of_chunks_ascend(scene: Scene) -> None:
+def test_the_ids_of_chunks_ascend(setup: TaskSetup) -> None:
     """Chunks of one task lie above each other, however fast they follow."""
-    run(scene.attempt())
-    scene.stored()
-    pages = scene.store.read(scene.queue, [Slice(1), Slice(2)])
+    run(setup.attempt())
+    setup.stored()
+    pages = setup.store.read(setup.queue, [Slice(1), Slice(2)])
     assert [[str(one.body) for one in page.messages] for page in pages] == [list("acdfh"), list("beg")]
 
 
-def test_parts_of_a_chunk_are_done_by_different_tasks(scene: Scene) -> None:
+def test_parts_of_a_chunk_are_done_by_different_tasks(setup: TaskSetup) -> None:
     """Rows that say themselves which they are may come from any task; the chunk's ids are the same for all."""
     one, other = Texts(["a", "c"], [0, 2], 10), Texts(["d", "b"], [3, 1], 10)
-    assert scene.attempt().write(5, one) == WriteCounts(2, 2)
+    assert setup.attempt().write(5, one) == WriteCounts(2, 2)
     with pytest.raises(Killed):
-        scene.attempt(Mortal(scene.store, 1, "half")).write(5, other)
-    scene.later(3 * LEAD)
-    assert scene.attempt().write(5, other) == WriteCounts(2, 1, moved=1, kept=1)
-    assert scene.attempt().write(5, one) == WriteCounts(2, skipped=2)
-    exact(scene, "abcd")
+        setup.attempt(Mortal(setup.store, 1, "half")).write(5, other)
+    setup.later(3 * LEAD)
+    assert setup.attempt().write(5, other) == WriteCounts(2, 1, moved=1, kept=1)
+    assert setup.attempt().write(5, one) == WriteCounts(2, skipped=2)
+    exact(setup, "abcd")
 
 
 NUMBERED = [Texts(["a", "b", "c"], [0, 1, 2], 10), Texts(["d", "e", "f", "g"], [3, 1, 2, 0], 10), Texts(["h"], [5], 10)]
@@ -267,64 +267,64 @@ NUMBERED = [Texts(["a", "b", "c"], [0, 1, 2], 10), Texts(["d", "e", "f", "g"], [
 
 @pytest.mark.parametrize("when", WAYS)
 @pytest.mark.parametrize("late", [0.0, 2 * LEAD])
-def test_numbered_rows_are_written_once_wherever_an_attempt_ends(scene: Scene, when: str, late: float) -> None:
+def test_numbered_rows_are_written_once_wherever_an_attempt_ends(setup: TaskSetup, when: str, late: float) -> None:
     """Also between the steps by which pieces get their place in the order."""
-    steps = Mortal(scene.store, None)
-    run(scene.attempt(steps, numbered=True), NUMBERED)
+    steps = Mortal(setup.store, None)
+    run(setup.attempt(steps, numbered=True), NUMBERED)
     assert steps.steps == ["enter", "enter", "load_unread", "enter"] * 3
     for at in range(len(steps.steps)):
-        scene.fresh()
+        setup.fresh()
         with pytest.raises(Killed):
-            run(scene.attempt(Mortal(scene.store, at, when), numbered=True), NUMBERED)
-        scene.later(late)
-        again = scene.attempt(numbered=True)
+            run(setup.attempt(Mortal(setup.store, at, when), numbered=True), NUMBERED)
+        setup.later(late)
+        again = setup.attempt(numbered=True)
         for piece, rows in reversed(list(enumerate(NUMBERED))):
             again.write(piece, rows)
-        exact(scene)
+        exact(setup)
 
 
-def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(scene: Scene) -> None:
+def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(setup: TaskSetup) -> None:
     """The chunk before is found in the ledger, so the order holds over tasks that follow each other."""
-    scene.attempt().write(0, Texts(["a"], [9_999], 10_000))
-    scene.attempt().write(1, Texts(["b"], [0], 10_000))
-    entries = [decode(scene.store.entry(scene.work, piece) or b"") for piece in (0, 1)]
+    setup.attempt().write(0, Texts(["a"], [9_999], 10_000))
+    setup.attempt().write(1, Texts(["b"], [0], 10_000))
+    entries = [decode(setup.store.entry(setup.work, piece) or b"") for piece in (0, 1)]
     assert entries[1].generations[0].base >= entries[0].end
 
 
-def test_a_later_micro_batch_takes_the_entries_over(scene: Scene) -> None:
+def test_a_later_micro_batch_takes_the_entries_over(setup: TaskSetup) -> None:
     """A stream needs no more of the ledger the longer it runs; attempts of a micro-batch that is done write nothing."""
-    old = scene.attempt(batch=3)
+    old = setup.attempt(batch=3)
     assert old.write(0, Texts.chunk("a", "b")).written == 2
-    assert scene.attempt(batch=4).write(0, Texts.chunk("c")).written == 1
-    scene.later(3 * LEAD)
-    assert scene.attempt(batch=4).write(0, Texts.chunk("c")).skipped == 1
-    for stale in (old, scene.attempt(batch=3)):
+    assert setup.attempt(batch=4).write(0, Texts.chunk("c")).written == 1
+    setup.later(3 * LEAD)
+    assert setup.attempt(batch=4).write(0, Texts.chunk("c")).skipped == 1
+    for stale in (old, setup.attempt(batch=3)):
         assert stale.begun(0)
         with pytest.raises(NotRepeatable, match="micro-batch 4 of the same query has begun"):
             stale.write(0, Texts.chunk("a", "b"))
-    assert not scene.attempt(batch=5).begun(0)
-    exact(scene, "abc")
+    assert not setup.attempt(batch=5).begun(0)
+    exact(setup, "abc")
 
 
-def test_an_attempt_of_a_micro_batch_that_is_done_stops_at_any_step(scene: Scene) -> None:
+def test_an_attempt_of_a_micro_batch_that_is_done_stops_at_any_step(setup: TaskSetup) -> None:
     """An attempt that goes on while the next micro-batch is written neither harms that one nor writes rows twice."""
     for at in range(3):
-        scene.fresh()
+        setup.fresh()
 
-        mortal = Mortal(scene.store, None)
+        mortal = Mortal(setup.store, None)
 
         def overtake(mortal: Mortal = mortal, at: int = at) -> None:
             if len(mortal.steps) == at:
-                assert scene.attempt(batch=1).write(0, Texts.chunk("a")).rows == 1
-                assert scene.attempt(batch=2).write(0, Texts.chunk("b")).written == 1
+                assert setup.attempt(batch=1).write(0, Texts.chunk("a")).rows == 1
+                assert setup.attempt(batch=2).write(0, Texts.chunk("b")).written == 1
 
         mortal._between = overtake
         with pytest.raises(NotRepeatable):
-            scene.attempt(mortal, batch=1).write(0, Texts.chunk("a"))
-        exact(scene, "ab")
+            setup.attempt(mortal, batch=1).write(0, Texts.chunk("a"))
+        exact(setup, "ab")
 
 
-def test_failures_that_pass_are_waited_for(scene: Scene) -> None:
+def test_failures_that_pass_are_waited_for(setup: TaskSetup) -> None:
     """A store that does not serve for a moment costs time, not the task; one that stays away ends it."""
     failures = iter([True, True, False] * 3)
 
@@ -332,60 +332,60 @@ def test_failures_that_pass_are_waited_for(scene: Scene) -> None:
         def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
             if next(failures):
                 raise StoreUnavailable("not now")
-            return scene.store.load_unread(queue, messages)
+            return setup.store.load_unread(queue, messages)
 
-    run(scene.attempt(Shaky(scene.store, None)))
+    run(setup.attempt(Shaky(setup.store, None)))
 
     class Gone(Mortal):
         def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
             raise StoreUnavailable("not now")
 
     with pytest.raises(StoreUnavailable, match="not now"):
-        scene.attempt(Gone(scene.store, None)).write(3, Texts.chunk("x"))
-    scene.attempt().write(3, Texts.chunk("x"))
-    exact(scene, [*EVERYTHING, "x"])
+        setup.attempt(Gone(setup.store, None)).write(3, Texts.chunk("x"))
+    setup.attempt().write(3, Texts.chunk("x"))
+    exact(setup, [*EVERYTHING, "x"])
 
 
-def test_a_queue_that_changes_is_written_on_and_another_one_is_not(scene: Scene) -> None:
+def test_a_queue_that_changes_is_written_on_and_another_one_is_not(setup: TaskSetup) -> None:
     """An update of the queue is no obstacle; a queue that took the name of one that was deleted is another one."""
-    attempt = scene.attempt()
+    attempt = setup.attempt()
     attempt.write(0, CHUNKS[0])
-    scene.store.update_queue(scene.queue, QueueSpec(ttl=100))
+    setup.store.update_queue(setup.queue, QueueSpec(ttl=100))
     attempt.write(1, CHUNKS[1])
-    changed = scene.store.queue(APP, scene.queue.name, fresh=True)
-    scene.store.delete_queue(changed)
-    scene.store.create_queue(APP, changed.name, QueueSpec(partitions=2))
+    changed = setup.store.queue(APP, setup.queue.name, fresh=True)
+    setup.store.delete_queue(changed)
+    setup.store.create_queue(APP, changed.name, QueueSpec(partitions=2))
     with pytest.raises(QueueChanged, match="made again"):
         attempt.write(2, CHUNKS[2])
 
 
-def test_a_store_that_is_always_too_slow_is_given_up_loudly(scene: Scene) -> None:
+def test_a_store_that_is_always_too_slow_is_given_up_loudly(setup: TaskSetup) -> None:
     """Ids that are passed at every try, each twice as far ahead, are no loop without end."""
 
     class Slow(Mortal):
         def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-            scene.clock.advance(3600.0)
+            setup.clock.advance(3600.0)
             raise TooLate(written=False)
 
     with pytest.raises(StoreUnavailable, match="however far ahead"):
-        scene.attempt(Slow(scene.store, None)).write(0, CHUNKS[0])
+        setup.attempt(Slow(setup.store, None)).write(0, CHUNKS[0])
 
 
-def test_each_move_goes_twice_as_far_ahead(scene: Scene) -> None:
+def test_each_move_goes_twice_as_far_ahead(setup: TaskSetup) -> None:
     """A store that needs longer than ``lead`` for a chunk gets the time it needs, instead of moving rows for ever."""
 
     class Slow(Mortal):
         def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-            scene.later(3 * LEAD)
-            return scene.store.load_unread(queue, messages)
+            setup.later(3 * LEAD)
+            return setup.store.load_unread(queue, messages)
 
-    assert scene.attempt(Slow(scene.store, None)).write(0, Texts.chunk("a", "b")) == WriteCounts(2, 2, moved=2)
-    entry = decode(scene.store.entry(scene.work, 0) or b"")
+    assert setup.attempt(Slow(setup.store, None)).write(0, Texts.chunk("a", "b")) == WriteCounts(2, 2, moved=2)
+    entry = decode(setup.store.entry(setup.work, 0) or b"")
     assert len(entry.generations) == 3
-    exact(scene, "ab")
+    exact(setup, "ab")
 
 
-def test_messages_without_a_future_are_counted(scene: Scene) -> None:
+def test_messages_without_a_future_are_counted(setup: TaskSetup) -> None:
     """Rows whose end has passed are written by nobody, and are no reason to do anything again."""
 
     class Ended(Texts):
@@ -393,8 +393,8 @@ def test_messages_without_a_future_are_counted(scene: Scene) -> None:
             first, *others = super().messages(base, low)
             return columns_of([msgspec.structs.replace(first, expires=1), *others])
 
-    assert scene.attempt().write(0, Ended(["a", "b"], [0, 1], 2)) == WriteCounts(2, 1, expired=1)
-    assert sorted(scene.stored()) == ["b"]
+    assert setup.attempt().write(0, Ended(["a", "b"], [0, 1], 2)) == WriteCounts(2, 1, expired=1)
+    assert sorted(setup.stored()) == ["b"]
 
 
 @given(st.sets(st.integers(0, 3000)), st.sets(st.integers(0, 3000)), st.integers(1, 3))

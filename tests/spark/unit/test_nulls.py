@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queuey import ids
 from queuey.spark.errors import OptionError
-from tests.spark.unit.test_arrow_rows import LOW, TICKS, Desk
+from tests.spark.unit.test_arrow_rows import LOW, TICKS, WriteSetup, setup
+
+__all__ = ["setup"]
 
 HEADERS = "array<struct<key:string,value:binary>>"
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A fresh desk."""
-    made = Desk(tmp_path / "data")
-    yield made
-    made.store.close()
 
 
 @pytest.mark.parametrize(
@@ -33,10 +25,10 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     ],
     ids=["value of a header", "name of a header", "header", "id"],
 )
-def test_nulls_that_are_refused(desk: Desk, schema: str, good: object, bad: object, text: str) -> None:
+def test_nulls_that_are_refused(setup: WriteSetup, schema: str, good: object, bad: object, text: str) -> None:
     """A null where there has to be something is told by its row and column, and nothing of the chunk is written."""
     rows: list[tuple[Any, ...]] = [("a", good), ("b", bad)]
     with pytest.raises(OptionError) as caught:
-        desk.write(f"value string, {schema}", rows)
+        setup.write(f"value string, {schema}", rows)
     assert f"Row 2 of this task, {text}" in str(caught.value)
-    assert desk.all() == []
+    assert setup.all() == []

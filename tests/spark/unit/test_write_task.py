@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -26,181 +24,175 @@ from queuey.storage.sqlite import SqliteStore
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.kept import Kept
-from tests.spark.unit.test_arrow_rows import NOW, Desk
+from tests.spark.unit.test_arrow_rows import NOW, WriteSetup, setup
+
+__all__ = ["setup"]
 
 ROWS = [(str(number),) for number in range(8)]
 NUMBERED = [(str(number), number) for number in range(8)]
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A fresh desk."""
-    made = Desk(tmp_path / "data")
-    yield made
-    made.store.close()
-
-
-def finish(desk: Desk, name: str) -> None:
+def finish(setup: WriteSetup, name: str) -> None:
     """Notes that a run is finished, as its commit does."""
-    desk.store.enter(TaskIdentity.of("run", APP, name).finished(desk.queue.uid), 0, b"finished", expected=None)
+    setup.store.enter(TaskIdentity.of("run", APP, name).finished(setup.queue.uid), 0, b"finished", expected=None)
 
 
-def texts(desk: Desk) -> list[str]:
+def texts(setup: WriteSetup) -> list[str]:
     """What is in the queue, sorted."""
-    return sorted(str(message.body) for message in desk.all())
+    return sorted(str(message.body) for message in setup.all())
 
 
-def test_a_finished_run_in_other_tasks_writes_nothing(desk: Desk) -> None:
+def test_a_finished_run_in_other_tasks_writes_nothing(setup: WriteSetup) -> None:
     """A run that is done again on more cores is divided into more tasks; none of them writes its rows once more."""
-    desk.write("value string", ROWS, name="june", run="june")
-    finish(desk, "june")
+    setup.write("value string", ROWS, name="june", run="june")
+    finish(setup, "june")
     for task in range(4):
         with pytest.raises(NotRepeatable):
-            desk.write("value string", ROWS[2 * task : 2 * task + 2], name="june", task=task, run="june")
-    assert desk.write("value string", ROWS, name="june", run="june").skipped == 8
-    assert texts(desk) == sorted(text for (text,) in ROWS)
+            setup.write("value string", ROWS[2 * task : 2 * task + 2], name="june", task=task, run="june")
+    assert setup.write("value string", ROWS, name="june", run="june").skipped == 8
+    assert texts(setup) == sorted(text for (text,) in ROWS)
 
 
-def test_a_finished_run_says_why_more_rows_are_refused(desk: Desk) -> None:
+def test_a_finished_run_says_why_more_rows_are_refused(setup: WriteSetup) -> None:
     """The error names the run, and what else can be done."""
-    desk.write("value string", ROWS, name="june", run="june")
-    finish(desk, "june")
+    setup.write("value string", ROWS, name="june", run="june")
+    finish(setup, "june")
     with pytest.raises(NotRepeatable, match="Run 'june' is finished, and task 1 of it had no chunk 0"):
-        desk.write("value string", ROWS, name="june", task=1, run="june")
+        setup.write("value string", ROWS, name="june", task=1, run="june")
 
 
-def test_a_finished_run_goes_on_where_rows_are_numbered(desk: Desk) -> None:
+def test_a_finished_run_goes_on_where_rows_are_numbered(setup: WriteSetup) -> None:
     """Rows with a sequence say themselves which they are: any task may bring them, and more of them."""
-    desk.write("value string, sequence long", NUMBERED[:4], name="june", run="june", ttl=99)
-    finish(desk, "june")
+    setup.write("value string, sequence long", NUMBERED[:4], name="june", run="june", ttl=99)
+    finish(setup, "june")
     for task in range(2):
-        desk.write("value string, sequence long", NUMBERED[4 * task :], name="june", task=task, run="june", ttl=99)
-    assert texts(desk) == sorted(text for text, _ in NUMBERED)
+        setup.write("value string, sequence long", NUMBERED[4 * task :], name="june", task=task, run="june", ttl=99)
+    assert texts(setup) == sorted(text for text, _ in NUMBERED)
 
 
-def test_names_of_runs_may_have_slashes(desk: Desk) -> None:
+def test_names_of_runs_may_have_slashes(setup: WriteSetup) -> None:
     """A run ``nightly/1`` with numbered rows has entries of its own, beside those of task 1 of the run ``nightly``."""
     for name in ("nightly", "nightly/1"):
-        assert desk.write("value string", ROWS, name=name, task=1).written == 8
-    assert desk.write("value string, sequence long", NUMBERED, name="nightly/1").written == 8
+        assert setup.write("value string", ROWS, name=name, task=1).written == 8
+    assert setup.write("value string, sequence long", NUMBERED, name="nightly/1").written == 8
     for name in ("nightly", "nightly/1"):
-        assert desk.write("value string", ROWS, name=name, task=1).skipped == 8
-    assert len(texts(desk)) == 24
+        assert setup.write("value string", ROWS, name=name, task=1).skipped == 8
+    assert len(texts(setup)) == 24
 
 
 @pytest.mark.parametrize(
     ("schema", "rows"), [("value string", ROWS), ("value string, sequence long", NUMBERED)], ids=["plain", "numbered"]
 )
 def test_a_run_that_an_earlier_version_began_is_not_written_twice(
-    schema: str, rows: list[tuple[object, ...]], desk: Desk
+    schema: str, rows: list[tuple[object, ...]], setup: WriteSetup
 ) -> None:
     """Entries of the ledger that an earlier version made under another name of the run count as before."""
     old = TaskIdentity("run/acme/a/1", 0, 0, "run/acme/a/1")
     with replace(TaskIdentity.of, lambda *_, **__: old):
-        assert desk.write(schema, rows, run="a/1").written == 8
-    desk.queue = desk.store.update_queue(desk.queue, QueueSpec(partitions=9))
-    assert desk.write(schema, rows, name="a/1", run="a/1").skipped == 8
-    assert len(texts(desk)) == 8
+        assert setup.write(schema, rows, run="a/1").written == 8
+    setup.queue = setup.store.update_queue(setup.queue, QueueSpec(partitions=9))
+    assert setup.write(schema, rows, name="a/1", run="a/1").skipped == 8
+    assert len(texts(setup)) == 8
 
 
-def test_a_run_that_an_earlier_version_finished_stays_finished(desk: Desk) -> None:
+def test_a_run_that_an_earlier_version_finished_stays_finished(setup: WriteSetup) -> None:
     """More rows are refused, in tasks that are new too, and what the run did can be read."""
     old = TaskIdentity("run/acme/june", 0, 0, "run/acme/june")
-    desk.store.enter(old.finished(desk.queue.uid), 0, b"finished", expected=None)
+    setup.store.enter(old.finished(setup.queue.uid), 0, b"finished", expected=None)
     with pytest.raises(NotRepeatable, match="Run 'june' is finished"):
-        desk.write("value string", ROWS, name="june", run="june", task=3)
-    desk.store.enter(old.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
-    assert write_reports.report(desk.store, APP, "june") == WriteCounts(rows=8)
-    write_reports.note(desk.store, APP, "june", WriteCounts(rows=8, skipped=8))
-    assert write_reports.report(desk.store, APP, "june") == WriteCounts(rows=8, skipped=8)
+        setup.write("value string", ROWS, name="june", run="june", task=3)
+    setup.store.enter(old.work("report"), 0, msgspec.msgpack.encode(WriteCounts(rows=8)), expected=None)
+    assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8)
+    write_reports.note(setup.store, APP, "june", WriteCounts(rows=8, skipped=8))
+    assert write_reports.report(setup.store, APP, "june") == WriteCounts(rows=8, skipped=8)
 
 
-def test_a_task_makes_the_queue_that_is_to_be_created(desk: Desk) -> None:
+def test_a_task_makes_the_queue_that_is_to_be_created(setup: WriteSetup) -> None:
     """A stream is never planned where a queue could be made, so its tasks make it, with its partitions, once."""
     for task in range(2):
-        desk.write("value string", ROWS, task=task, queue="new", create=True, partitions=3)
-    made, created = desk.store.create_queue(APP, "new", QueueSpec())
+        setup.write("value string", ROWS, task=task, queue="new", create=True, partitions=3)
+    made, created = setup.store.create_queue(APP, "new", QueueSpec())
     assert (made.partitions, created) == (3, False)
-    assert len(desk.all(made)) == 16
+    assert len(setup.all(made)) == 16
 
 
-def test_a_task_makes_no_other_queue(desk: Desk) -> None:
+def test_a_task_makes_no_other_queue(setup: WriteSetup) -> None:
     """A queue that only a row names has to be there; the error says which one is not, and whose."""
     with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'other'"):
-        desk.write("value string, queue string", [("a", "other")], queue=None, create=True)
+        setup.write("value string, queue string", [("a", "other")], queue=None, create=True)
 
 
-def test_a_task_without_rows_leaves_the_ledger_alone(desk: Desk) -> None:
+def test_a_task_without_rows_leaves_the_ledger_alone(setup: WriteSetup) -> None:
     """Spark has many empty tasks; of these nothing has to be remembered."""
-    assert desk.write("value string", []) == WriteCounts()
-    with cast("SqliteStore", desk.store)._db.readers.reading() as connection:
+    assert setup.write("value string", []) == WriteCounts()
+    with cast("SqliteStore", setup.store)._db.readers.reading() as connection:
         assert connection.execute("SELECT work FROM ledger").fetchall() == []
 
 
-def test_a_row_that_ends_before_its_id_is_counted_as_expired(desk: Desk) -> None:
+def test_a_row_that_ends_before_its_id_is_counted_as_expired(setup: WriteSetup) -> None:
     """An end before readers can have the message, which ``lead`` decides, is not reported as written."""
     rows = [("early", NOW + dt.timedelta(seconds=5)), ("late", NOW + dt.timedelta(seconds=99))]
-    counts = desk.write("value string, expires timestamp", rows, lead=10.0)
+    counts = setup.write("value string, expires timestamp", rows, lead=10.0)
     assert (counts.rows, counts.written, counts.expired) == (2, 1, 1)
-    assert texts(desk) == ["late"]
+    assert texts(setup) == ["late"]
 
 
-def test_a_rate_is_kept_by_rows_that_are_numbered(desk: Desk) -> None:
+def test_a_rate_is_kept_by_rows_that_are_numbered(setup: WriteSetup) -> None:
     """Rows with a sequence share entries of the ledger; each takes its turn, and comes in time for ids of its own."""
-    start = desk.clock.ticks
+    start = setup.clock.ticks
     rows = [(str(number), number, 1) for number in range(100)]
     for task in range(2):
         wanted = rows[50 * task : 50 * task + 60]
-        assert desk.write("value string, sequence long, partition int", wanted, task=task, rate=2.0).moved == 0
-    assert (desk.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(49.0)
-    assert [int(message.body) for message in desk.all()] == list(range(100))
+        assert setup.write("value string, sequence long, partition int", wanted, task=task, rate=2.0).moved == 0
+    assert (setup.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(49.0)
+    assert [int(message.body) for message in setup.all()] == list(range(100))
 
 
-def test_numbered_rows_may_come_in_any_number_of_tasks_and_as_late_as_they_like(desk: Desk) -> None:
+def test_numbered_rows_may_come_in_any_number_of_tasks_and_as_late_as_they_like(setup: WriteSetup) -> None:
     """Tasks that bring rows of one piece after its ids have passed move these, and none further than the one before."""
     for task in range(30):
         rows = [(str(number), number, 1) for number in range(task, 90, 30)]
-        assert desk.write("value string, sequence long, partition int", rows, task=task).written == 3
-        desk.clock.advance(15)
-    assert sorted(int(message.body) for message in desk.all()) == list(range(90))
+        assert setup.write("value string, sequence long, partition int", rows, task=task).written == 3
+        setup.clock.advance(15)
+    assert sorted(int(message.body) for message in setup.all()) == list(range(90))
 
 
-def test_numbered_rows_keep_their_order_over_tasks(desk: Desk) -> None:
+def test_numbered_rows_keep_their_order_over_tasks(setup: WriteSetup) -> None:
     """Tasks that go on side by side, each with numbers of its own, write in the order of numbers, and nothing moves."""
     schema = "value string, sequence long"
     rows = [(str(number), number) for number in range(600)]
     for first in range(0, 200, 25):
         for task in range(3):
             some = rows[200 * task + first :][:25]
-            assert desk.write(schema, some, task=task, rate=50.0, lead=60.0).moved == 0
-    desk.clock.advance(300)
-    found = desk.all()
+            assert setup.write(schema, some, task=task, rate=50.0, lead=60.0).moved == 0
+    setup.clock.advance(300)
+    found = setup.all()
     for partition in range(1, 5):
         numbers = [int(message.body) for message in found if message.partition == partition]
         assert numbers == list(range(partition - 1, 600, 4))
 
 
-def test_rows_with_one_number_are_refused(desk: Desk) -> None:
+def test_rows_with_one_number_are_refused(setup: WriteSetup) -> None:
     """Two rows of one partition with one number would be one message, so one of them would be lost."""
     schema = "value string, sequence long, partition int"
     with pytest.raises(OptionError, match="Several rows for partition 2 have the sequence 7"):
-        desk.write(schema, [("a", 7, 1), ("b", 7, 2), ("c", 8, 2), ("d", 7, 2)])
-    assert desk.write(schema, [("a", 7, 1), ("b", 7, 2)], name="y").written == 2
+        setup.write(schema, [("a", 7, 1), ("b", 7, 2), ("c", 8, 2), ("d", 7, 2)])
+    assert setup.write(schema, [("a", 7, 1), ("b", 7, 2)], name="y").written == 2
 
 
-def test_pieces_of_numbered_rows_stay_as_they_were(desk: Desk) -> None:
+def test_pieces_of_numbered_rows_stay_as_they_were(setup: WriteSetup) -> None:
     """A run that is done again at another rate finds its rows done, although it is cut differently now."""
     for rate in (3.0, 0.0, 5.0):
-        desk.write("value string, sequence long", NUMBERED, rate=rate)
-    assert texts(desk) == sorted(text for text, _ in NUMBERED)
+        setup.write("value string, sequence long", NUMBERED, rate=rate)
+    assert texts(setup) == sorted(text for text, _ in NUMBERED)
 
 
-def test_a_rate_is_kept_over_micro_batches(desk: Desk) -> None:
+def test_a_rate_is_kept_over_micro_batches(setup: WriteSetup) -> None:
     """A stream of small micro-batches keeps to the rate, too: each waits for the turn after the one before."""
-    start = desk.clock.ticks
+    start = setup.clock.ticks
     for batch in range(10):
-        desk.write("value string", ROWS, batch=batch, rate=8.0)
-    assert (desk.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(9.0)
+        setup.write("value string", ROWS, batch=batch, rate=8.0)
+    assert (setup.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(9.0)
 
 
 def test_a_queue_that_cannot_be_written_to_is_named_at_planning(embedded: Kept) -> None:

@@ -13,8 +13,9 @@ import msgspec
 from queuey import ids
 from queuey.messages import Message, Meta, Queue
 from queuey.spark.jobs.archive.archive_job import ArchiveOptions
+from queuey.spark.jobs.archive.verify import CheckOptions, CheckReport, check
 from queuey.spark.options import Pattern
-from tests.spark.kept import Kept
+from tests.spark.kept import Kept, quiet
 
 HOUR = 3600
 METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", ""))), Meta(json=True))
@@ -78,3 +79,14 @@ def _stored(one: Message) -> tuple[Any, ...]:
     body = one.body.encode() if isinstance(one.body, str) else one.body
     expires = (one.expires - ids.EPOCH_TICKS) // 10
     return one.partition, one.id, body, (meta.content_type, meta.headers, kind), expires
+
+
+def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
+    """Deletes every ``share``-th message, as TTL would."""
+    found = kept.all(queue)[::share]
+    kept.store.delete(queue, [(one.partition, one.position) for one in found])
+
+
+def checked(spark: Any, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options
+    """Checks an archive."""
+    return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to), **more), quiet)

@@ -11,7 +11,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import QueueNotFound
-from queuey.messages import NewMessage, Queue
+from queuey.messages import NewMessage
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs.archive import archive_stream, directory, storage
 from queuey.spark.jobs.archive.archive_job import ArchiveReport, archive
@@ -19,11 +19,21 @@ from queuey.spark.jobs.archive.buckets import ArchiveBucket
 from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
 from queuey.spark.jobs.archive.lease import ArchiveBusy, ArchiveLease
 from queuey.spark.jobs.archive.manifest import ArchiveDamaged
-from queuey.spark.jobs.archive.verify import CheckOptions, CheckReport, check
-from queuey.spark.options import Pattern, Subscribe
+from queuey.spark.options import Subscribe
 from tests.replacing import replace
-from tests.spark.jobs.archive.archives import HOUR, archived, last_hour, message, options, past, stored, until
-from tests.spark.kept import Kept
+from tests.spark.jobs.archive.archives import (
+    HOUR,
+    archived,
+    checked,
+    delete_all,
+    last_hour,
+    message,
+    options,
+    past,
+    stored,
+    until,
+)
+from tests.spark.kept import Kept, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,24 +48,9 @@ def to(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-def quiet(text: str) -> None:
-    """Takes no notice of what a job says."""
-
-
-def checked(spark: SparkSession, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options
-    """Checks an archive."""
-    return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to), **more), quiet)
-
-
 def rows(spark: SparkSession, to: Path, queue: str) -> list[tuple[Any, ...]]:
     """Returns the archived messages of a queue, sorted."""
     return sorted(archived(row) for row in storage.archived(spark, str(to), queue).collect())
-
-
-def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
-    """Deletes every ``share``-th message, as TTL would."""
-    found = kept.all(queue)[::share]
-    kept.store.delete(queue, [(one.partition, one.position) for one in found])
 
 
 def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None:

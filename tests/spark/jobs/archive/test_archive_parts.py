@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queuey import ids
-from queuey.messages import NewMessage, Queue
+from queuey.messages import NewMessage
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs.archive import directory, find_buckets, storage, stream_parts
 from queuey.spark.jobs.archive.archive_job import archive
@@ -21,21 +21,16 @@ from queuey.spark.jobs.archive.directory import ArchiveDirectory
 from queuey.spark.jobs.archive.hadoop_files import FilesUnavailable, HadoopFiles
 from queuey.spark.jobs.archive.manifest import ArchiveDamaged, Manifest
 from queuey.spark.jobs.archive.stream_parts import StreamParts
-from queuey.spark.jobs.archive.verify import CheckOptions, CheckReport, check
-from queuey.spark.options import Assign, Pattern
+from queuey.spark.options import Assign
 from tests.replacing import replace
-from tests.spark.jobs.archive.archives import last_hour, message, options, past, stored, until
-from tests.spark.kept import Kept
+from tests.spark.jobs.archive.archives import checked, delete_all, last_hour, message, options, past, stored, until
+from tests.spark.kept import Kept, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MOMENTS = (0, 59, 3599, 3600, 951_782_399, 1_774_749_600, 1_774_753_199, 1_792_890_000, 1_795_188_242)
 """Seconds since 1970; among them ends of days and hours when clocks are changed."""
-
-
-def quiet(text: str) -> None:
-    """Takes no notice of what a job says."""
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
@@ -93,16 +88,6 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> 
     damaged: list[str] = []
     assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
     assert expected[1].bucket in damaged[0]
-
-
-def delete_all(kept: Kept, queue: Queue) -> None:
-    """Deletes every message, as TTL would."""
-    kept.store.delete(queue, [(one.partition, one.position) for one in kept.all(queue)])
-
-
-def checked(spark: SparkSession, kept: Kept, to: Path) -> CheckReport:
-    """Checks an archive of all queues."""
-    return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to)), quiet)
 
 
 def test_a_run_that_ended_while_it_replaced_a_bucket(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:

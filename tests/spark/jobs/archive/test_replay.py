@@ -22,16 +22,12 @@ from queuey.spark.options import Pattern, Subscribe
 from tests.backends import APP
 from tests.replacing import replace
 from tests.spark.jobs.archive.archives import HOUR, last_hour, options, past, stored, until
-from tests.spark.kept import Kept
+from tests.spark.kept import Kept, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Replay = Any
-
-
-def quiet(text: str) -> None:
-    """Takes no notice of what a job says."""
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from queuey.spark.jobs.deadletter import deadletter_job
 from queuey.spark.jobs.deadletter.redrive import RedriveOrder
 from tests.backends import APP
 from tests.spark.jobs.deadletter.stored_dead_letters import bury, everything, grave
-from tests.spark.kept import Kept
+from tests.spark.kept import Kept, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,10 +24,6 @@ def late(number: int, at: float = 0.0) -> Cause:
     return Cause(attempts=number, error="acme.Late", text=f"order {number} is late", at=1_795_000_000.0 + at)
 
 
-def silent(_: str) -> None:
-    """Says nothing."""
-
-
 def test_classes(spark: SparkSession, embedded: Kept) -> None:
     """Of each class counts, ends, most attempts and the newest samples; beyond so many classes texts are left out."""
     dead = grave(embedded.store, "orders")
@@ -35,7 +31,7 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
     wild = [Cause(attempts=1, error="E", text=word, at=1_795_000_000.0) for word in ("one", "two", "three", "one")]
     bury(embedded.store, dead.dead, "orders", [*causes, *wild])
     wanted = DeadLetterFilter(queues=("orders",))
-    found = deadletter_job.classes(spark, embedded.named, wanted, samples=2, most=2, say=silent)
+    found = deadletter_job.classes(spark, embedded.named, wanted, samples=2, most=2, say=quiet)
     assert [(one.error, one.text, one.count) for one in found.classes] == [
         ("acme.Late", "order <n> is late", 4),
         ("E", "one", 2),
@@ -44,7 +40,7 @@ def test_classes(spark: SparkSession, embedded: Kept) -> None:
     one = found.classes[0]
     assert (found.dead_letters, one.attempts, one.last - one.first) == (8, 4, 8.0)
     assert [sample.text for sample in one.samples] == ["order 3 is late", "order 1 is late"]
-    none = deadletter_job.classes(spark, embedded.named, wanted, samples=0, say=silent)
+    none = deadletter_job.classes(spark, embedded.named, wanted, samples=0, say=quiet)
     assert [one.samples for one in none.classes] == [()] * 4
 
 
@@ -56,21 +52,21 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
         bury(store, each.dead, each.queue.name, [late(number) for number in range(1, 4)])
         bury(store, each.dead, each.queue.name, [Cause(attempts=1, error="ValueError", at=1_795_000_000.0)])
     crashes = DeadLetterFilter(patterns=("crash-*",))
-    found = deadletter_job.classes(spark, options, crashes, samples=1, say=silent)
+    found = deadletter_job.classes(spark, options, crashes, samples=1, say=quiet)
     assert found.dead_letters == 8
     assert [(one.queue, one.error, one.text, one.count) for one in found.classes] == [
         (name, error, text, count)
         for error, text, count in (("acme.Late", "order <n> is late", 3), ("ValueError", "", 1))
         for name in ("crash-1", "crash-2")
     ]
-    listed = list(deadletter_job.each(spark, options, DeadLetterFilter(queues=("crash-2", "never")), silent))
+    listed = list(deadletter_job.each(spark, options, DeadLetterFilter(queues=("crash-2", "never")), quiet))
     assert [(one.lies_in, one.body, one.cause.attempts) for one in listed] == [
         ("crash-2.dead", f"body {number}", attempts) for number, attempts in ((0, 1), (2, 3), (0, 1), (1, 2))
     ]
     late_ones = DeadLetterFilter(patterns=("crash-*",), error="Late")
     for dry_run, left in ((True, 4), (False, 1), (False, 1)):
         order = RedriveOrder(run="again", wanted=late_ones, dry_run=dry_run)
-        outcome = deadletter_job.redrive(spark, options, order, silent)
+        outcome = deadletter_job.redrive(spark, options, order, quiet)
         assert outcome.sent == {"crash-1": 3, "crash-2": 3}
         assert [len(everything(store, each.dead)) for each in graves] == [left, left, 4]
 
@@ -83,7 +79,7 @@ def test_where_the_queue_says(spark: SparkSession, embedded: Kept, wanted: dict[
     store.update_queue(dead.queue, QueueSpec(dead_letter=graveyard.name))
     for lies_in, name in ((dead.dead, "orders"), (graveyard, "orders"), (graveyard, "others")):
         bury(store, lies_in, name, [late(1)])
-    listed = deadletter_job.each(spark, embedded.named, DeadLetterFilter(**wanted), silent)
+    listed = deadletter_job.each(spark, embedded.named, DeadLetterFilter(**wanted), quiet)
     assert [(one.lies_in, one.queue) for one in listed] == [("graveyard", "orders"), ("orders.dead", "orders")]
 
 
@@ -91,4 +87,4 @@ def test_a_queue_of_letters_that_is_not_there(spark: SparkSession, embedded: Kep
     """Whoever names where the letters lie is told that it is not there; the job does not just find nothing."""
     wanted = DeadLetterFilter(queues=("orders",), dead_queue="crypt")
     with pytest.raises(QueueNotFound):
-        deadletter_job.classes(spark, embedded.named, wanted, say=silent)
+        deadletter_job.classes(spark, embedded.named, wanted, say=quiet)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +17,19 @@ from queuey.spark.jobs.deadletter.redrive import Redrive, RedriveOrder
 from queuey.spark.jobs.deadletter.selection import DeadLetterUnit
 from queuey.storage import Store
 from tests.backends import APP, Clock, SqliteSite
+from tests.spark.attempts import Killed, Mortal
 from tests.spark.jobs.deadletter.stored_dead_letters import TTL, Grave, arrived, bury, everything, grave
 from tests.spark.kept import Kept
 
 CAUSE = Cause(attempts=3, error="acme.Late", text="late", at=1_795_145_194.0)
 ALL = DeadLetterFilter(queues=("orders",))
-CHANGES = {method.__name__ for method in (Store.enter, Store.load_unread, Store.delete)}
+CHANGES = frozenset(method.__name__ for method in (Store.enter, Store.load_unread, Store.delete))
 """What an attempt calls that changes anything."""
 
 
-class Killed(BaseException):
-    """What ends an attempt: nothing catches it."""
-
-
-class Mortal:
-    """A store that dies before or after a call that changes something.
-
-    Args:
-        store: What does the work.
-        calls: After so many such calls.
-        after: The last one is done before it dies.
-    """
-
-    def __init__(self, store: Store, calls: int, *, after: bool) -> None:
-        self._store = store
-        self._left = calls
-        self._after = after
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method of a store
-        method = getattr(self._store, name)
-        return partial(self._call, method) if name in CHANGES else method
-
-    def _call(self, method: Callable[..., Any], *args: Any, **named: Any) -> Any:  # noqa: ANN401 - of any method
-        self._left -= 1
-        if self._left == 0 and not self._after:
-            raise Killed
-        result = method(*args, **named)
-        if self._left <= 0:
-            raise Killed
-        return result
+def mortal(store: Store, calls: int, *, after: bool) -> Mortal:
+    """A store that dies before or after the so-manieth call that changes something."""
+    return Mortal(store, calls - 1, "after" if after else "before", steps=CHANGES)
 
 
 @pytest.fixture
@@ -124,7 +97,7 @@ def test_an_attempt_may_end_anywhere(store: Store, orders: Grave, clock: Clock, 
         dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 5)
         lived = False
         with suppress(Killed):
-            sent(Mortal(store, calls, after=after), orders, run=f"run {calls}")
+            sent(mortal(store, calls, after=after), orders, run=f"run {calls}")
             lived = True
         outcome = sent(store, orders, run=f"run {calls}")
         assert (outcome.sent, outcome.left) == ({"orders": 5}, {})
@@ -144,7 +117,7 @@ def test_late_retries_lose_nothing(store: Store, orders: Grave, clock: Clock, ca
     """A retry that comes when readers may have passed the reserved ids sends what is not there at other ids."""
     dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 5)
     with pytest.raises(Killed):
-        sent(Mortal(store, calls, after=True), orders)
+        sent(mortal(store, calls, after=True), orders)
     clock.advance(100)
     store.append(orders.queue, [NewMessage("x", 1, TTL), NewMessage("x", 2, TTL)])
     sent(store, orders)
@@ -167,7 +140,7 @@ def test_a_letter_that_died_again_stays(store: Store, orders: Grave) -> None:
     """A letter published anew under its id, between sending and removing, is not removed."""
     [dead_letter] = bury(store, orders.dead, "orders", [CAUSE])
     with pytest.raises(Killed):
-        sent(Mortal(store, 4, after=False), orders)
+        sent(mortal(store, 4, after=False), orders)
     store.put(orders.dead, [(1, dead_letter.position)], NewMessage(dead_letter.body, 1, TTL * 2, dead_letter.meta))
     sent(store, orders)
     assert [one.position for one in everything(store, orders.dead)] == [dead_letter.position]
@@ -226,7 +199,7 @@ def test_on_cassandra(clustered: Kept) -> None:
     orders = grave(store, "orders")
     dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 6)
     with pytest.raises(Killed):
-        sent(Mortal(store, 4, after=False), orders, lead=3.0)
+        sent(mortal(store, 4, after=False), orders, lead=3.0)
     assert sent(store, orders, lead=3.0).sent == {"orders": 6}
     assert told(arrived(clustered, orders.queue)) == told(dead_letters)
     assert everything(store, orders.dead) == []
