@@ -16,7 +16,7 @@ from qdo.curator.leader import LeaderElection, LeaderState, Participant, Recipe,
 from qdo.errors import InvalidArgument, SessionLost
 from tests.harness.proxy import Proxy
 from tests.qdo.contract.zookeeper import plain
-from tests.qdo.curator.queues.scene import end_session, expire, until
+from tests.qdo.curator.queues.queue_nodes import end_session, expire, until
 from tests.servers.plugin import ZooKeeper, unique_name
 
 PATIENCE = 60.0

@@ -1,4 +1,4 @@
-"""A place for a queue, for each test its own."""
+"""Nodes for a queue, for each test its own."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 
 from tests.harness.proxy import Proxy
-from tests.qdo.curator.queues.scene import Heard, Place
+from tests.qdo.curator.queues.queue_nodes import Heard, Nodes
 from tests.servers.plugin import ZooKeeper, unique_name
 
 
 @pytest.fixture
-def place(zookeeper: ZooKeeper) -> Iterator[Place]:
+def nodes(zookeeper: ZooKeeper) -> Iterator[Nodes]:
     """A place on the shared server; what is left there goes with the server's data."""
-    place = Place(zookeeper.connect_string, f"/{unique_name('curator')}")
+    nodes = Nodes(zookeeper.connect_string, f"/{unique_name('curator')}")
     try:
-        yield place
+        yield nodes
     finally:
-        place.close()
+        nodes.close()
 
 
 @pytest.fixture
-def client(place: Place) -> Any:  # noqa: ANN401 - kazoo's
+def client(nodes: Nodes) -> Any:  # noqa: ANN401 - kazoo's
     """A client of the shared server."""
-    return place.client()
+    return nodes.client()
 
 
 @pytest.fixture
-def proxy(place: Place) -> Proxy:
+def proxy(nodes: Nodes) -> Proxy:
     """A network that can be cut."""
-    return place.proxy()
+    return nodes.proxy()
 
 
 @pytest.fixture
@@ -39,4 +39,4 @@ def heard() -> Iterator[Heard]:
     """A consumer; whatever it holds up is let go at the end."""
     heard = Heard()
     yield heard
-    heard.gate.set()
+    heard.released.set()

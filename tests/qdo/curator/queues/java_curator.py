@@ -6,7 +6,7 @@ import queue
 import threading
 from pathlib import Path
 
-from tests.qdo.curator.queues.scene import PATIENCE
+from tests.qdo.curator.queues.queue_nodes import PATIENCE
 from tests.servers import java_programs
 
 SOURCE = Path(__file__).with_name("CuratorCalls.java")

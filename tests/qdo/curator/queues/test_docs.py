@@ -9,7 +9,7 @@ import pytest
 
 import qdo.curator
 from tests.pages import Block, examples, to_run
-from tests.qdo.curator.queues.scene import Place
+from tests.qdo.curator.queues.queue_nodes import Nodes
 
 PAGE = "docs/compat/curator.md"
 CLASSES = {name: thing for name in qdo.curator.__all__ if inspect.isclass(thing := getattr(qdo.curator, name))}
@@ -20,11 +20,11 @@ PROGRAMS: dict[str, list[Block]] = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_run(place: Place, name: str) -> None:
+def test_programs_run(nodes: Nodes, name: str) -> None:
     """Each runs, on other servers and in another place than it says."""
     assert PROGRAMS[name]
     for program in PROGRAMS[name]:
-        text = program.text.replace("127.0.0.1:2181", place.hosts).replace('"/queues/', f'"{place.path}/')
+        text = program.text.replace("127.0.0.1:2181", nodes.hosts).replace('"/queues/', f'"{nodes.path}/')
         assert text != program.text
         names: dict[str, Any] = {}
         exec(compile(text, name, "exec"), names)

@@ -10,7 +10,7 @@ import pytest
 from qdo.curator.items import encode
 from qdo.errors import BadItem, ConsumerFailed, QdoError
 from qdo.worker.settings import Retry
-from tests.qdo.curator.queues.scene import AT_ONCE, Heard, Place, until
+from tests.qdo.curator.queues.queue_nodes import AT_ONCE, Heard, Nodes, until
 
 
 class NotAgain(Retry, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ def names(client: Any, path: str) -> list[str]:  # noqa: ANN401 - kazoo's
     ],
 )
 def test_a_failed_message_is_put_back_under_the_same_prefix(
-    place: Place,
+    nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
     heard: Heard,
     kind: str,
@@ -46,44 +46,44 @@ def test_a_failed_message_is_put_back_under_the_same_prefix(
     """It keeps priority, instant and id, and comes again until it is handled."""
     errors: list[QdoError] = []
     heard.fails = lambda _: ValueError("not yet") if len(heard) < 3 else None
-    builder = place.builder(client, heard, retry=AT_ONCE, on_error=errors.append)
-    with place.opened(getattr(builder, f"build_{kind}")()) as queue:
+    builder = nodes.builder(client, heard, retry=AT_ONCE, on_error=errors.append)
+    with nodes.opened(getattr(builder, f"build_{kind}")()) as queue:
         queue.put("m0", *more)
         assert heard.wait(3) == ["m0"] * 3
         until(lambda: not queue.message_count())
-        assert not names(client, place.lock_path)
-        client.create(f"{place.path}/{prefix}", encode([b"last"]), sequence=True)
+        assert not names(client, nodes.lock_path)
+        client.create(f"{nodes.path}/{prefix}", encode([b"last"]), sequence=True)
         heard.wait(4)
     assert [type(error) for error in errors] == [ConsumerFailed] * 2
-    assert f"{place.path}/{prefix}0000000000 failed: ValueError: not yet" in str(errors[0])
-    assert f"{place.path}/{prefix}0000000001 failed" in str(errors[1])
+    assert f"{nodes.path}/{prefix}0000000000 failed: ValueError: not yet" in str(errors[0])
+    assert f"{nodes.path}/{prefix}0000000001 failed" in str(errors[1])
 
 
-def test_a_failed_message_stays_locked_for_a_pause(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_failed_message_stays_locked_for_a_pause(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Others pass by meanwhile; when its consumer closes, it is put back at once and somebody else gets it."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
     other = Heard()
-    consumer = place.builder(client, heard, retry=NotAgain(), put_in_background=False).build_queue()
-    with place.opened(consumer) as queue:
+    consumer = nodes.builder(client, heard, retry=NotAgain(), put_in_background=False).build_queue()
+    with nodes.opened(consumer) as queue:
         queue.put("m0")
         queue.put("m1")
         assert heard.wait(2) == ["m0", "m1"]
-        until(lambda: names(client, place.path) == ["queue-0000000000"])
-        assert names(client, place.lock_path) == ["queue-0000000000"]
-        with place.opened(place.builder(client, other).build_queue()):
+        until(lambda: names(client, nodes.path) == ["queue-0000000000"])
+        assert names(client, nodes.lock_path) == ["queue-0000000000"]
+        with nodes.opened(nodes.builder(client, other).build_queue()):
             queue.put("m2")
             until(lambda: "m2" in (*heard, *other))
             assert "m0" not in other
             queue.close()
             until(lambda: "m0" in other)
-            until(lambda: not names(client, place.path))
+            until(lambda: not names(client, nodes.path))
 
 
-def test_a_message_is_removed_after_so_many_attempts(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_message_is_removed_after_so_many_attempts(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Where that is asked for, failures are counted over all its nodes."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
     retry = Retry(attempts=3, base=0.0, cap=0.0)
-    with place.opened(place.builder(client, heard, retry=retry).build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard, retry=retry).build_queue()) as queue:
         queue.put("m0")
         heard.wait(3)
         until(lambda: not queue.message_count())
@@ -91,25 +91,25 @@ def test_a_message_is_removed_after_so_many_attempts(place: Place, client: Any, 
         assert heard.wait(4) == ["m0"] * 3 + ["m1"]
 
 
-def test_a_failed_message_is_removed_if_that_is_wanted(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_failed_message_is_removed_if_that_is_wanted(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """With ``delete`` the rest of its node is handled all the same."""
     heard.fails = lambda item: ValueError("no") if item == "b" else None
-    with place.opened(place.builder(client, heard, error_mode="delete").build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard, error_mode="delete").build_queue()) as queue:
         queue.put_multi(["a", "b", "c"])
         assert heard.wait(3) == ["a", "b", "c"]
         until(lambda: not queue.message_count())
     assert len(heard) == 3
 
 
-def test_a_node_is_put_back_as_a_whole(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_node_is_put_back_as_a_whole(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Messages of a node that were handled before the one that failed come again."""
     heard.fails = lambda item: ValueError("no") if item == "b" and len(heard) == 2 else None
-    with place.opened(place.builder(client, heard, retry=AT_ONCE).build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard, retry=AT_ONCE).build_queue()) as queue:
         queue.put_multi(["a", "b", "c"])
         assert heard.wait(5) == ["a", "b", "a", "b", "c"]
 
 
-def test_a_consumer_that_exits_does_no_harm(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_consumer_that_exits_does_no_harm(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """``sys.exit`` in a consumer is a failure like others."""
     calls: list[str] = []
 
@@ -118,7 +118,7 @@ def test_a_consumer_that_exits_does_no_harm(place: Place, client: Any, heard: He
         if len(calls) == 1:
             raise SystemExit(1)
 
-    with place.opened(place.builder(client, consume, retry=AT_ONCE).build_queue()) as queue:  # type: ignore[arg-type]
+    with nodes.opened(nodes.builder(client, consume, retry=AT_ONCE).build_queue()) as queue:  # type: ignore[arg-type]
         queue.put("m0")
         until(lambda: calls == ["m0", "m0"])
         until(lambda: not queue.message_count())
@@ -127,7 +127,7 @@ def test_a_consumer_that_exits_does_no_harm(place: Place, client: Any, heard: He
 @pytest.mark.parametrize("delete_first", [False, True])
 @pytest.mark.parametrize("data", [b"plain", encode([b"good", b"\xff"])])
 def test_nodes_that_cannot_be_read_stay(
-    place: Place,
+    nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
     heard: Heard,
     data: bytes,
@@ -135,10 +135,10 @@ def test_nodes_that_cannot_be_read_stay(
 ) -> None:
     """They are reported once and left as they are, not locked; what comes after them is handled."""
     errors: list[QdoError] = []
-    client.create(f"{place.path}/queue-", data, sequence=True, makepath=True)
-    lock_path = None if delete_first else place.lock_path
-    builder = place.builder(client, heard, lock_path=lock_path, delete_first=delete_first, on_error=errors.append)
-    with place.opened(builder.build_queue()) as queue:
+    client.create(f"{nodes.path}/queue-", data, sequence=True, makepath=True)
+    lock_path = None if delete_first else nodes.lock_path
+    builder = nodes.builder(client, heard, lock_path=lock_path, delete_first=delete_first, on_error=errors.append)
+    with nodes.opened(builder.build_queue()) as queue:
         for number in range(3):
             queue.put(f"m{number}")
             heard.wait(number + 1)
@@ -147,21 +147,21 @@ def test_nodes_that_cannot_be_read_stay(
     (error,) = errors
     assert isinstance(error, BadItem)
     assert error.data == data
-    assert f"{place.path}/queue-0000000000 is left where it is" in str(error)
-    assert client.get(f"{place.path}/queue-0000000000")[0] == data
-    assert delete_first or client.get_children(place.lock_path) == []
+    assert f"{nodes.path}/queue-0000000000 is left where it is" in str(error)
+    assert client.get(f"{nodes.path}/queue-0000000000")[0] == data
+    assert delete_first or client.get_children(nodes.lock_path) == []
 
 
 def test_a_message_that_is_too_large_to_be_sent_again_keeps_its_place(
-    place: Place,
+    nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
     heard: Heard,
 ) -> None:
     """A consumer with a smaller limit than the producer's does not break its connection with it."""
     heard.fails = lambda _: ValueError("no") if len(heard) < 3 else None
     text = "x" * 20_000
-    with place.opened(place.builder(client).build_queue()) as producer:
+    with nodes.opened(nodes.builder(client).build_queue()) as producer:
         producer.put(text)
-    with place.opened(place.builder(client, heard, retry=AT_ONCE, node_limit=16_384).build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard, retry=AT_ONCE, node_limit=16_384).build_queue()) as queue:
         assert heard.wait(3) == [text] * 3
         until(lambda: not queue.message_count())

@@ -9,7 +9,7 @@ import pytest
 
 from qdo.curator import SimpleDistributedQueue
 from tests.qdo.curator.queues.java_curator import JavaCurator, build
-from tests.qdo.curator.queues.scene import AT_ONCE, PATIENCE, Heard, Place, until
+from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Heard, Nodes, until
 from tests.servers.plugin import ZooKeeper
 
 
@@ -39,19 +39,19 @@ KINDS: list[Kind] = [
 """Each queue and what its messages have beside, in the order in which they come out."""
 
 
-def opened(place: Place, client: Any, kind: str, consumer: Heard | None = None) -> Any:  # noqa: ANN401 - one of several
+def opened(nodes: Nodes, client: Any, kind: str, consumer: Heard | None = None) -> Any:  # noqa: ANN401 - one of several
     """Returns a queue here that is not started."""
-    builder = place.builder(client, consumer, put_in_background=False, retry=AT_ONCE)
+    builder = nodes.builder(client, consumer, put_in_background=False, retry=AT_ONCE)
     return getattr(builder, "build_queue" if kind == "queue" else f"build_{kind}_queue")()
 
 
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
-def test_curator_takes_what_python_puts(place: Place, client: Any, java: JavaCurator, kind: str, more: Any) -> None:  # noqa: ANN401 - kazoo's
+def test_curator_takes_what_python_puts(nodes: Nodes, client: Any, java: JavaCurator, kind: str, more: Any) -> None:  # noqa: ANN401 - kazoo's
     """Curator's consumers get the messages in the order of its recipe, those of one node too."""
-    with place.opened(opened(place, client, kind)) as queue:
+    with nodes.opened(opened(nodes, client, kind)) as queue:
         for text, given in zip(("m0", "ä", ""), more, strict=True):
             queue.put(text, *([given] if given != "" else []))
-        java.open(kind, place.path, place.lock_path, consume=True)
+        java.open(kind, nodes.path, nodes.lock_path, consume=True)
         assert [java.got() for _ in range(3)] == ["m0", "ä", ""]
         if kind == "queue":
             queue.put_multi(["x", "y"])
@@ -62,7 +62,7 @@ def test_curator_takes_what_python_puts(place: Place, client: Any, java: JavaCur
 
 @pytest.mark.parametrize(("kind", "more"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_python_takes_what_curator_puts(
-    place: Place,
+    nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
     java: JavaCurator,
     heard: Heard,
@@ -70,22 +70,22 @@ def test_python_takes_what_curator_puts(
     more: Any,  # noqa: ANN401 - of each kind
 ) -> None:
     """Messages of Curator's producers come in the order of the recipe, those of one node too."""
-    java.open(kind, place.path, place.lock_path)
+    java.open(kind, nodes.path, nodes.lock_path)
     for text, given in zip(("m0", "ä", "last"), more, strict=True):
         java.put(text, more=given)
     if kind != "id":
         java.put("x", "", "y", more=more[-1])
-    with place.opened(opened(place, client, kind, heard)) as queue:
+    with nodes.opened(opened(nodes, client, kind, heard)) as queue:
         expected = ["m0", "ä", "last", *(["x", "", "y"] if kind != "id" else [])]
         assert heard.wait(len(expected)) == expected
         until(lambda: not queue.message_count())
     java.call("close")
 
 
-def test_the_simple_queue(place: Place, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
+def test_the_simple_queue(nodes: Nodes, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
     """Both sides take what the other offers."""
-    queue = SimpleDistributedQueue(client, place.path)
-    java.open("simple", place.path)
+    queue = SimpleDistributedQueue(client, nodes.path)
+    java.open("simple", nodes.path)
     queue.offer(b"from python")
     assert java.call("poll", 60_000) == "from python"
     java.call("offer", "from java")
@@ -93,56 +93,56 @@ def test_the_simple_queue(place: Place, client: Any, java: JavaCurator) -> None:
     assert java.call("poll", 0) == ""
 
 
-def test_locks_hold_across_languages(place: Place, client: Any, java: JavaCurator, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_locks_hold_across_languages(nodes: Nodes, client: Any, java: JavaCurator, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """A message in hand on one side is left alone by the other, which takes the rest; each is handled once."""
-    java.open("queue", place.path, place.lock_path, consume=True)
+    java.open("queue", nodes.path, nodes.lock_path, consume=True)
     java.put("hold")
     assert java.got() == "hold"
-    with place.opened(opened(place, client, "queue", heard)) as queue:
+    with nodes.opened(opened(nodes, client, "queue", heard)) as queue:
         java.put("m1")
         assert heard.wait(1) == ["m1"]
-        heard.gate.clear()
+        heard.released.clear()
         queue.put("m2")
         heard.wait(2)
         java.call("go")
-        until(lambda: client.get_children(place.path) == ["queue-0000000002"])
+        until(lambda: client.get_children(nodes.path) == ["queue-0000000002"])
         java.put("m3")
         assert java.got() == "m3"
         assert heard == ["m1", "m2"]
-        heard.gate.set()
+        heard.released.set()
         until(lambda: not queue.message_count())
     java.call("close")
 
 
 def test_a_failed_message_of_one_side_is_handled_by_the_other(
-    place: Place,
+    nodes: Nodes,
     client: Any,  # noqa: ANN401 - kazoo's
     java: JavaCurator,
     heard: Heard,
 ) -> None:
     """What Python puts back Curator takes, and what Curator puts back Python takes."""
     heard.fails = lambda item: ValueError("no") if item == "m0" else None
-    with place.opened(opened(place, client, "queue", heard)) as queue:
+    with nodes.opened(opened(nodes, client, "queue", heard)) as queue:
         queue.put("m0")
         heard.wait(2)
-        java.open("queue", place.path, place.lock_path, consume=True)
+        java.open("queue", nodes.path, nodes.lock_path, consume=True)
         assert java.got() == "m0"
         until(lambda: not queue.message_count())
     java.call("close")
-    java.open("queue", place.path, place.lock_path, consume=True)
+    java.open("queue", nodes.path, nodes.lock_path, consume=True)
     java.put("fail")
     assert java.got() == "fail"
     other = Heard()
-    with place.opened(opened(place, client, "queue", other)) as queue:
+    with nodes.opened(opened(nodes, client, "queue", other)) as queue:
         assert other.wait(1) == ["fail"]
         until(lambda: not queue.message_count())
     java.call("close")
 
 
-def test_ids_are_removed_by_either_side(place: Place, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
+def test_ids_are_removed_by_either_side(nodes: Nodes, client: Any, java: JavaCurator) -> None:  # noqa: ANN401 - kazoo's
     """A message that was put with an id on one side is removed by it on the other."""
-    java.open("id", place.path, place.lock_path)
-    with place.opened(opened(place, client, "id")) as queue:
+    java.open("id", nodes.path, nodes.lock_path)
+    with nodes.opened(opened(nodes, client, "id")) as queue:
         queue.put("m0", "a")
         assert java.call("remove", "a") == "1"
         java.put("m1", more="b/c")

@@ -16,7 +16,7 @@ import pytest
 from qdo.curator import DistributedQueue
 from qdo.curator.items import encode
 from tests.qdo.curator.queues.java_curator import JavaCurator, build
-from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, expire, until
+from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, expire, until
 from tests.servers.plugin import ZooKeeperEnsemble, unique_name
 
 pytestmark = pytest.mark.slow
@@ -26,13 +26,13 @@ SHORT = 6.0
 
 
 @pytest.fixture
-def place(zookeeper_nodes: ZooKeeperEnsemble) -> Iterator[Place]:
+def nodes(zookeeper_nodes: ZooKeeperEnsemble) -> Iterator[Nodes]:
     """A place on three servers."""
-    place = Place(zookeeper_nodes.connect_string, f"/{unique_name('curator')}")
+    nodes = Nodes(zookeeper_nodes.connect_string, f"/{unique_name('curator')}")
     try:
-        yield place
+        yield nodes
     finally:
-        place.close()
+        nodes.close()
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 class Program:
     """A Python consumer in a process of its own."""
 
-    def __init__(self, place: Place, pause: float) -> None:
-        arguments = [place.hosts, place.path, place.lock_path, str(SHORT), str(pause)]
+    def __init__(self, nodes: Nodes, pause: float) -> None:
+        arguments = [nodes.hosts, nodes.path, nodes.lock_path, str(SHORT), str(pause)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.qdo.curator.queues.program", *arguments], stdout=subprocess.PIPE, text=True
         )
@@ -66,34 +66,34 @@ class Program:
         self._process.stdout.close()
 
 
-def put(place: Place, *messages: str) -> None:
+def put(nodes: Nodes, *messages: str) -> None:
     """Puts messages, a node each."""
-    client = place.client()
+    client = nodes.client()
     for message in messages:
-        client.create(f"{place.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)
+        client.create(f"{nodes.path}/queue-", encode([message.encode()]), sequence=True, makepath=True)
 
 
-def _has_worked(program: Program, client: Any, place: Place) -> bool:  # noqa: ANN401 - kazoo's
-    return len(program.lines) > 10 or not client.get_children(place.path)
+def _has_worked(program: Program, client: Any, nodes: Nodes) -> bool:  # noqa: ANN401 - kazoo's
+    return len(program.lines) > 10 or not client.get_children(nodes.path)
 
 
-def _has_more(heard: Heard, before: int, client: Any, place: Place) -> bool:  # noqa: ANN401 - kazoo's
-    return len(heard) > before + 20 or not client.get_children(place.path)
+def _has_more(heard: Heard, before: int, client: Any, nodes: Nodes) -> bool:  # noqa: ANN401 - kazoo's
+    return len(heard) > before + 20 or not client.get_children(nodes.path)
 
 
 def _is_lost(queue: DistributedQueue[str]) -> bool:
     return queue.state == "lost"
 
 
-def test_python_takes_what_a_killed_curator_had(place: Place, command: list[str], heard: Heard) -> None:
+def test_python_takes_what_a_killed_curator_had(nodes: Nodes, command: list[str], heard: Heard) -> None:
     """The message comes within the session's time although nothing else changes in the queue."""
-    put(place, "hold")
-    java = JavaCurator(command, place.hosts, SHORT)
+    put(nodes, "hold")
+    java = JavaCurator(command, nodes.hosts, SHORT)
     try:
-        java.open("queue", place.path, place.lock_path, consume=True)
+        java.open("queue", nodes.path, nodes.lock_path, consume=True)
         assert java.got() == "hold"
-        with place.opened(place.builder(place.client(), heard).build_queue()) as queue:
-            put(place, "m1")
+        with nodes.opened(nodes.builder(nodes.client(), heard).build_queue()) as queue:
+            put(nodes, "m1")
             assert heard.wait(1) == ["m1"]
             java.close()
             assert heard.wait(2) == ["m1", "hold"]
@@ -102,42 +102,42 @@ def test_python_takes_what_a_killed_curator_had(place: Place, command: list[str]
         java.close()
 
 
-def test_curator_takes_what_a_killed_python_had(place: Place, command: list[str]) -> None:
+def test_curator_takes_what_a_killed_python_had(nodes: Nodes, command: list[str]) -> None:
     """It gets the message once the session of the dead one has ended and something has changed, as with its own."""
-    put(place, "m0")
-    program = Program(place, PATIENCE)
-    java = JavaCurator(command, place.hosts)
-    client = place.client()
+    put(nodes, "m0")
+    program = Program(nodes, PATIENCE)
+    java = JavaCurator(command, nodes.hosts)
+    client = nodes.client()
     try:
         until(lambda: program.lines == ["begun m0"])
-        java.open("queue", place.path, place.lock_path, consume=True)
-        put(place, "m1")
+        java.open("queue", nodes.path, nodes.lock_path, consume=True)
+        put(nodes, "m1")
         assert java.got() == "m1"
         program.kill()
-        until(lambda: not client.get_children(place.lock_path))
-        put(place, "m2")
+        until(lambda: not client.get_children(nodes.lock_path))
+        put(nodes, "m2")
         assert sorted([java.got(), java.got()]) == ["m0", "m2"]
     finally:
         program.kill()
         java.close()
 
 
-def test_no_message_is_lost_among_kills(place: Place) -> None:
+def test_no_message_is_lost_among_kills(nodes: Nodes) -> None:
     """Every message is handled to its end at least once while consumers are killed again and again."""
     random.seed(7)
     messages = [f"m{number}" for number in range(300)]
-    put(place, *messages)
-    client = place.client()
-    programs = [Program(place, 0.05) for _ in range(3)]
+    put(nodes, *messages)
+    client = nodes.client()
+    programs = [Program(nodes, 0.05) for _ in range(3)]
     lines: list[str] = []
     try:
         for _ in range(6):
             victim = programs.pop(random.randrange(3))
-            until(partial(_has_worked, victim, client, place))
+            until(partial(_has_worked, victim, client, nodes))
             victim.kill()
             lines += victim.lines
-            programs.append(Program(place, 0.05))
-        until(lambda: not client.get_children(place.path))
+            programs.append(Program(nodes, 0.05))
+        until(lambda: not client.get_children(nodes.path))
     finally:
         for program in programs:
             program.kill()
@@ -148,18 +148,18 @@ def test_no_message_is_lost_among_kills(place: Place) -> None:
     assert sum(begun.values()) - len(messages) <= 6
 
 
-def test_no_message_is_lost_among_ended_sessions(place: Place) -> None:
+def test_no_message_is_lost_among_ended_sessions(nodes: Nodes) -> None:
     """Every message is handled while sessions end, and a message twice only if it was in hand then."""
     messages = [f"m{number}" for number in range(200)]
     heard = Heard()
-    put(place, *messages)
-    observer = place.client()
+    put(nodes, *messages)
+    observer = nodes.client()
     ends = 0
-    while observer.get_children(place.path):
-        client = place.client()
-        queue = place.builder(client, heard, threads=3).build_queue()
-        with place.opened(queue):
-            until(partial(_has_more, heard, len(heard), observer, place))
+    while observer.get_children(nodes.path):
+        client = nodes.client()
+        queue = nodes.builder(client, heard, threads=3).build_queue()
+        with nodes.opened(queue):
+            until(partial(_has_more, heard, len(heard), observer, nodes))
             expire(client)
             ends += 1
             until(partial(_is_lost, queue))
@@ -167,39 +167,39 @@ def test_no_message_is_lost_among_ended_sessions(place: Place) -> None:
     assert len(heard) <= len(messages) + 3 * ends
 
 
-def test_the_leader_is_killed(place: Place, zookeeper_nodes: ZooKeeperEnsemble, heard: Heard) -> None:
+def test_the_leader_is_killed(nodes: Nodes, zookeeper_nodes: ZooKeeperEnsemble, heard: Heard) -> None:
     """Consumers go on in their sessions with the servers that are left, and handle each message."""
     messages = [f"m{number}" for number in range(150)]
-    consumers = [place.builder(place.client(), heard).build_queue() for _ in range(2)]
-    with place.opened(consumers[0]), place.opened(consumers[1]):
-        put(place, *messages[:50])
+    consumers = [nodes.builder(nodes.client(), heard).build_queue() for _ in range(2)]
+    with nodes.opened(consumers[0]), nodes.opened(consumers[1]):
+        put(nodes, *messages[:50])
         heard.wait(20)
         leader = zookeeper_nodes.leader
         assert leader is not None
         leader.kill()
         until(lambda: all(consumer.state == "started" for consumer in consumers) and zookeeper_nodes.leader)
-        put(place, *messages[50:])
+        put(nodes, *messages[50:])
         until(lambda: set(heard) == set(messages))
         until(lambda: not consumers[0].message_count())
     assert all(consumer.state == "closed" for consumer in consumers)
 
 
-def test_a_hundred_thousand_messages(place: Place, heard: Heard) -> None:
+def test_a_hundred_thousand_messages(nodes: Nodes, heard: Heard) -> None:
     """More than Curator can list: they are consumed in order, while a producer puts more and another consumer helps."""
-    client = place.client()
-    client.ensure_path(place.path)
+    client = nodes.client()
+    client.ensure_path(nodes.path)
     for first in range(0, 100_000, 1000):
         transaction = client.transaction()
         for number in range(first, first + 1000):
-            transaction.create(f"{place.path}/queue-", encode([b"%d" % number]), sequence=True)
+            transaction.create(f"{nodes.path}/queue-", encode([b"%d" % number]), sequence=True)
         assert all(isinstance(made, str) for made in transaction.commit())
-    with place.opened(place.builder(client, heard).build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
         for _ in range(100):
             queue.put("more")
         assert heard.wait(1000)[:1000] == [str(number) for number in range(1000)]
-        with place.opened(place.builder(place.client(), heard, threads=4).build_queue()):
+        with nodes.opened(nodes.builder(nodes.client(), heard, threads=4).build_queue()):
             heard.wait(3000)
         assert queue.flush_puts(PATIENCE)
-    left = client.exists(place.path).children_count
+    left = client.exists(nodes.path).children_count
     assert left == 100_100 - len(heard)
     assert len(set(heard)) == len(heard)

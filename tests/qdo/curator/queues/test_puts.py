@@ -14,14 +14,14 @@ from qdo.curator.puts import AT_ONCE, MOST_FAILURES, MOST_PENDING, Puts
 from qdo.curator.znodes import Znodes
 from qdo.errors import CoordinationLost, InvalidArgument, PutFailed, QdoError
 from tests.harness.proxy import Proxy
-from tests.qdo.curator.queues.scene import PATIENCE, Heard, Place, start, until
+from tests.qdo.curator.queues.queue_nodes import PATIENCE, Heard, Nodes, start, until
 
 
-def test_a_broken_connection_fails_puts(place: Place, client: Any, proxy: Proxy) -> None:  # noqa: ANN401 - kazoo's
+def test_a_broken_connection_fails_puts(nodes: Nodes, client: Any, proxy: Proxy) -> None:  # noqa: ANN401 - kazoo's
     """Puts whose answers did not come are in the error of the flush, and can be put again; the next flush is good."""
     errors: list[QdoError] = []
-    queue = place.builder(place.client(proxy.address), on_error=errors.append).build_queue()
-    with place.opened(queue):
+    queue = nodes.builder(nodes.client(proxy.address), on_error=errors.append).build_queue()
+    with nodes.opened(queue):
         proxy.mute()
         queue.put("m0")
         queue.put_multi(["m1", "m2"])
@@ -37,12 +37,12 @@ def test_a_broken_connection_fails_puts(place: Place, client: Any, proxy: Proxy)
         for message in caught.value.messages:
             queue.put(message)
         assert queue.flush_puts(PATIENCE)
-        assert client.exists(place.path).children_count in {3, 4, 5}
+        assert client.exists(nodes.path).children_count in {3, 4, 5}
 
 
-def test_a_put_at_once_waits_for_its_answer_and_not_for_ever(place: Place, proxy: Proxy) -> None:
+def test_a_put_at_once_waits_for_its_answer_and_not_for_ever(nodes: Nodes, proxy: Proxy) -> None:
     """It is stored when the call returns; without an answer in time its end is not known."""
-    builder = place.builder(place.client(proxy.address), put_in_background=False, answer_timeout=0.5)
+    builder = nodes.builder(nodes.client(proxy.address), put_in_background=False, answer_timeout=0.5)
     queue = builder.build_queue()
     start(queue)
     proxy.mute()
@@ -52,12 +52,12 @@ def test_a_put_at_once_waits_for_its_answer_and_not_for_ever(place: Place, proxy
     assert queue.close(PATIENCE)
 
 
-def test_a_message_that_is_too_large_is_refused(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_message_that_is_too_large_is_refused(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """The error says how many bytes fit; the largest message that fits is stored and handled."""
-    with place.opened(place.builder(client, heard).build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
         with pytest.raises(InvalidArgument, match=r"too large for ZooKeeper, 1,0\d\d,\d\d\d fit.*jute.maxbuffer"):
             queue.put("x" * 1_048_575)
-        largest = 0xFFFFF - 1024 - 8 * len(f"{place.path}/queue-") - 10
+        largest = 0xFFFFF - 1024 - 8 * len(f"{nodes.path}/queue-") - 10
         queue.put("x" * largest)
         assert queue.flush_puts(PATIENCE)
         assert len(heard.wait(1)[0]) == largest
@@ -65,15 +65,15 @@ def test_a_message_that_is_too_large_is_refused(place: Place, client: Any, heard
             queue.put("x" * (largest + 1))
 
 
-def test_a_bounded_queue_makes_puts_wait(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_bounded_queue_makes_puts_wait(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Without room a put returns False after its time, and goes on when a consumer has made room."""
-    queue = place.builder(client, max_items=3).build_queue()
-    with place.opened(queue):
+    queue = nodes.builder(client, max_items=3).build_queue()
+    with nodes.opened(queue):
         for number in range(3):
             assert queue.put(f"m{number}", timeout=PATIENCE)
         assert not queue.put("m3", timeout=0.0)
         assert queue.message_count() == 3
-        with place.opened(place.builder(client, heard).build_queue()):
+        with nodes.opened(nodes.builder(client, heard).build_queue()):
             assert queue.put("m4", timeout=PATIENCE)
             assert heard.wait(4) == ["m0", "m1", "m2", "m4"]
 

@@ -13,91 +13,91 @@ from qdo.curator.consuming.backlog import now_ms
 from qdo.curator.items import decode, encode
 from qdo.curator.leader import LeaderElection
 from qdo.errors import InvalidArgument, QueueStopped
-from tests.qdo.curator.queues.scene import AT_ONCE, PATIENCE, Heard, Place, expire, until
+from tests.qdo.curator.queues.queue_nodes import AT_ONCE, PATIENCE, Heard, Nodes, expire, until
 from tests.replacing import replace_in
 
 
-def test_messages_come_in_order_and_leave_nothing(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_messages_come_in_order_and_leave_nothing(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Each message is handled once, in the order of puts, those of one node too; then queue and locks are empty."""
-    with place.opened(place.builder(client, heard).build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
         for number in range(20):
             assert queue.put(f"m{number}")
         assert queue.put_multi(["a", "", "ä"])
         assert queue.flush_puts(PATIENCE)
         assert heard.wait(23) == [*(f"m{number}" for number in range(20)), "a", "", "ä"]
         until(lambda: not queue.message_count())
-    assert client.get_children(place.path) == []
-    until(lambda: not client.get_children(place.lock_path))
+    assert client.get_children(nodes.path) == []
+    until(lambda: not client.get_children(nodes.lock_path))
 
 
-def test_nodes_are_those_of_curator(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+def test_nodes_are_those_of_curator(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
     """Names and bytes are what Curator's queues write."""
-    with place.opened(place.builder(client, put_in_background=False).build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, put_in_background=False).build_queue()) as queue:
         queue.put("m0")
         queue.put_multi(["a", "b"])
-    assert sorted(client.get_children(place.path)) == ["queue-0000000000", "queue-0000000001"]
-    assert client.get(f"{place.path}/queue-0000000000")[0].hex() == "000100010100000002" + b"m0".hex() + "02"
-    assert decode(client.get(f"{place.path}/queue-0000000001")[0]) == [b"a", b"b"]
+    assert sorted(client.get_children(nodes.path)) == ["queue-0000000000", "queue-0000000001"]
+    assert client.get(f"{nodes.path}/queue-0000000000")[0].hex() == "000100010100000002" + b"m0".hex() + "02"
+    assert decode(client.get(f"{nodes.path}/queue-0000000001")[0]) == [b"a", b"b"]
 
 
-def test_priorities(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_priorities(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """The smallest number comes first, of one number the oldest."""
-    with place.opened(place.builder(client).build_priority_queue()) as queue:
+    with nodes.opened(nodes.builder(client).build_priority_queue()) as queue:
         for number, priority in enumerate([5, -1, 0, 5, -(2**31), 2**31 - 1, -1]):
             queue.put(f"{priority} {number}", priority)
         queue.put_multi(["x", "y"], 1)
-    with place.opened(place.builder(client, heard).build_priority_queue()):
+    with nodes.opened(nodes.builder(client, heard).build_priority_queue()):
         assert heard.wait(9) == ["-2147483648 4", "-1 1", "-1 6", "0 2", "x", "y", "5 0", "5 3", "2147483647 5"]
 
 
-def test_a_smaller_number_overtakes_those_that_wait(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_smaller_number_overtakes_those_that_wait(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """What is put while others wait comes before them, however many they are."""
-    heard.gate.clear()
-    builder = place.builder(client, heard, put_in_background=False)
-    with place.opened(builder.build_priority_queue(min_items_before_refresh=1)) as queue:
+    heard.released.clear()
+    builder = nodes.builder(client, heard, put_in_background=False)
+    with nodes.opened(builder.build_priority_queue(min_items_before_refresh=1)) as queue:
         queue.put_multi(["first"], 5)
         heard.wait(1)
         for number in range(5):
             queue.put(f"m{number}", 5)
         queue.put("urgent", 1)
-        heard.gate.set()
+        heard.released.set()
         assert heard.wait(7)[:2] == ["first", "urgent"]
 
 
-def test_delays(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_delays(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """A message comes when its instant has come and not before, the earliest first, in whatever order they were put."""
     now = int(time.time() * 1000)
-    with place.opened(place.builder(client).build_delay_queue()) as queue:
+    with nodes.opened(nodes.builder(client).build_delay_queue()) as queue:
         queue.put("never", now + 10**9)
         queue.put("later", now + 1500)
         queue.put("second", now - 1)
         queue.put_multi(["next", "and next"], now)
         queue.put("first", 1)
-    with place.opened(place.builder(client, heard).build_delay_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard).build_delay_queue()) as queue:
         assert heard.wait(5) == ["first", "second", "next", "and next", "later"]
         assert time.time() * 1000 >= now + 1500
         until(lambda: queue.message_count() == 1)
 
 
-def test_messages_are_removed_by_id(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_messages_are_removed_by_id(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """All messages of an id are removed, except for the one that a consumer has in hand; others stay in order."""
-    heard.gate.clear()
-    with place.opened(place.builder(client, heard, put_in_background=False).build_id_queue()) as queue:
+    heard.released.clear()
+    with nodes.opened(nodes.builder(client, heard, put_in_background=False).build_id_queue()) as queue:
         for number, name in enumerate(["a/1", "b", "a/1", "a|1", "c"]):
             queue.put(f"m{number}", name)
         heard.wait(1)
         assert queue.remove("a/1") == 2
         assert queue.remove("a/1") == 0
         assert queue.remove("z") == 0
-        heard.gate.set()
+        heard.released.set()
         assert heard.wait(3) == ["m0", "m1", "m4"]
 
 
-def test_several_consumers_share_a_queue(place: Place, heard: Heard) -> None:
+def test_several_consumers_share_a_queue(nodes: Nodes, heard: Heard) -> None:
     """Consumers in several sessions and threads handle each message once."""
-    producer = place.builder(place.client()).build_queue()
-    consumers = [place.builder(place.client(), heard, threads=2).build_queue() for _ in range(2)]
-    with place.opened(producer), place.opened(consumers[0]), place.opened(consumers[1]):
+    producer = nodes.builder(nodes.client()).build_queue()
+    consumers = [nodes.builder(nodes.client(), heard, threads=2).build_queue() for _ in range(2)]
+    with nodes.opened(producer), nodes.opened(consumers[0]), nodes.opened(consumers[1]):
         for number in range(100):
             producer.put(f"m{number}")
         assert sorted(heard.wait(100)) == sorted(f"m{number}" for number in range(100))
@@ -105,58 +105,58 @@ def test_several_consumers_share_a_queue(place: Place, heard: Heard) -> None:
     assert len(heard) == 100
 
 
-def test_without_a_lock_path_messages_are_removed_first(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_without_a_lock_path_messages_are_removed_first(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """That has to be asked for; then a message is gone while it is handled, and lost if that fails."""
     with pytest.raises(InvalidArgument, match="delete_first=True"):
-        place.builder(client, heard, lock_path=None)
-    heard.gate.clear()
+        nodes.builder(client, heard, lock_path=None)
+    heard.released.clear()
     heard.fails = ValueError
     errors: list[Exception] = []
-    builder = place.builder(client, heard, lock_path=None, delete_first=True, on_error=errors.append)
-    with place.opened(builder.build_queue()) as queue:
+    builder = nodes.builder(client, heard, lock_path=None, delete_first=True, on_error=errors.append)
+    with nodes.opened(builder.build_queue()) as queue:
         queue.put("m0")
         heard.wait(1)
         assert queue.message_count() == 0
-        heard.gate.set()
+        heard.released.set()
         until(lambda: errors)
         assert "m0" in str(errors[0])
         queue.put("m1")
         assert heard.wait(2) == ["m0", "m1"]
 
 
-def test_nodes_of_others_stay(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_nodes_of_others_stay(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """A node with another name is neither handled nor removed."""
-    client.create(f"{place.path}/config", b"mine", makepath=True)
-    with place.opened(place.builder(client, heard).build_queue()) as queue:
+    client.create(f"{nodes.path}/config", b"mine", makepath=True)
+    with nodes.opened(nodes.builder(client, heard).build_queue()) as queue:
         queue.put("m0")
         assert heard.wait(1) == ["m0"]
         until(lambda: queue.message_count() == 1)
-    assert client.get_children(place.path) == ["config"]
+    assert client.get_children(nodes.path) == ["config"]
 
 
-def test_a_queue_whose_node_was_removed_goes_on(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Consumers and producers make it again."""
-    with place.opened(place.builder(client, heard, put_in_background=False).build_queue()) as queue:
+    with nodes.opened(nodes.builder(client, heard, put_in_background=False).build_queue()) as queue:
         queue.put("m0")
         heard.wait(1)
         until(lambda: not queue.message_count())
-        client.delete(place.path)
+        client.delete(nodes.path)
         queue.put("m1")
         assert heard.wait(2) == ["m0", "m1"]
 
 
-def test_what_curator_put_back_is_taken(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_what_curator_put_back_is_taken(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Curator's names without priority are handled before all others."""
-    client.ensure_path(place.path)
+    client.ensure_path(nodes.path)
     for name in ("queue-100000005", "queue-0FFFFFFFF", "queue-"):
-        client.create(f"{place.path}/{name}", encode([name.encode()]), sequence=True)
-    with place.opened(place.builder(client, heard).build_priority_queue()):
+        client.create(f"{nodes.path}/{name}", encode([name.encode()]), sequence=True)
+    with nodes.opened(nodes.builder(client, heard).build_priority_queue()):
         assert heard.wait(3) == ["queue-", "queue-0FFFFFFFF", "queue-100000005"]
 
 
-def test_a_queue_is_used_once(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_queue_is_used_once(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Before it is started and after it was closed it refuses puts, and it cannot be started again."""
-    queue = place.builder(client, heard, retry=AT_ONCE).build_queue()
+    queue = nodes.builder(client, heard, retry=AT_ONCE).build_queue()
     states = [queue.state]
     with pytest.raises(QueueStopped, match="was not started"):
         queue.put("m")
@@ -173,18 +173,18 @@ def test_a_queue_is_used_once(place: Place, client: Any, heard: Heard) -> None: 
     assert queue.close()
 
 
-def test_a_client_has_to_be_connected(place: Place) -> None:
+def test_a_client_has_to_be_connected(nodes: Nodes) -> None:
     """The error says what to do."""
-    client = place.client()
+    client = nodes.client()
     client.stop()
     with pytest.raises(InvalidArgument, match=r"client\.start"):
-        place.builder(client).build_queue().start()
+        nodes.builder(client).build_queue().start()
 
 
-def test_one_consumer_at_a_time_keeps_the_order(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_one_consumer_at_a_time_keeps_the_order(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Of two consumers the one that leads takes all messages; when it ends, the other goes on with the next."""
-    clients = (client, place.client())
-    elections = [LeaderElection(each, f"{place.path}-leader") for each in clients]
+    clients = (client, nodes.client())
+    elections = [LeaderElection(each, f"{nodes.path}-leader") for each in clients]
     with contextlib.ExitStack() as stack:
         for election in elections:
             stack.callback(election.close)
@@ -193,10 +193,10 @@ def test_one_consumer_at_a_time_keeps_the_order(place: Place, client: Any, heard
                 assert election.wait(PATIENCE)
         second = Heard()
         first_queue = stack.enter_context(
-            place.opened(place.builder(client, heard, election=elections[0]).build_queue())
+            nodes.opened(nodes.builder(client, heard, election=elections[0]).build_queue())
         )
-        stack.enter_context(place.opened(place.builder(clients[1], second, election=elections[1]).build_queue()))
-        producer = stack.enter_context(place.opened(place.builder(client).build_queue()))
+        stack.enter_context(nodes.opened(nodes.builder(clients[1], second, election=elections[1]).build_queue()))
+        producer = stack.enter_context(nodes.opened(nodes.builder(client).build_queue()))
         for number in range(20):
             producer.put(f"{number}")
         assert heard.wait(20) == [f"{number}" for number in range(20)]
@@ -209,36 +209,36 @@ def test_one_consumer_at_a_time_keeps_the_order(place: Place, client: Any, heard
         assert second.wait(20) == [f"{number}" for number in range(20, 40)]
 
 
-def test_a_queue_of_a_session_that_was_lost_is_followed_by_another(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_queue_of_a_session_that_was_lost_is_followed_by_another(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """The election stands again by itself; the queue is built again, and takes messages once its program leads."""
-    election = LeaderElection(client, f"{place.path}-leader")
-    builder = place.builder(client, heard, election=election)
+    election = LeaderElection(client, f"{nodes.path}-leader")
+    builder = nodes.builder(client, heard, election=election)
     election.start()
     try:
-        with place.opened(builder.build_queue()) as queue:
+        with nodes.opened(builder.build_queue()) as queue:
             queue.put("m0")
             assert heard.wait(1) == ["m0"]
             expire(client)
             until(lambda: queue.state == "lost")
         until(lambda: client.connected)
-        with place.opened(builder.build_queue()) as queue:
+        with nodes.opened(builder.build_queue()) as queue:
             queue.put("m1")
             assert heard.wait(2) == ["m0", "m1"]
     finally:
         election.close()
 
 
-def test_two_queues_on_one_client(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_two_queues_on_one_client(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """Consumers in one session leave each other's messages alone; one that is closed takes nothing from the other."""
-    heard.gate.clear()
-    queues = [place.builder(client, heard).build_queue() for _ in range(2)]
-    with place.opened(queues[0]), place.opened(queues[1]):
+    heard.released.clear()
+    queues = [nodes.builder(client, heard).build_queue() for _ in range(2)]
+    with nodes.opened(queues[0]), nodes.opened(queues[1]):
         queues[0].put_multi(["m0"])
         queues[1].put_multi(["m1"])
         assert sorted(heard.wait(2)) == ["m0", "m1"]
         assert not queues[0].close(0.0)
-        assert len(client.get_children(place.lock_path)) == 4
-        heard.gate.set()
+        assert len(client.get_children(nodes.lock_path)) == 4
+        heard.released.set()
         assert queues[0].close(PATIENCE)
         assert queues[1].put("m2")
         assert heard.wait(3)[-1] == "m2"
@@ -246,13 +246,13 @@ def test_two_queues_on_one_client(place: Place, client: Any, heard: Heard) -> No
     assert len(heard) == 3
 
 
-def test_a_clock_that_is_set_forward_is_noticed(place: Place, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
+def test_a_clock_that_is_set_forward_is_noticed(nodes: Nodes, client: Any, heard: Heard) -> None:  # noqa: ANN401 - kazoo's
     """A message of a later instant comes when the clock is set to that, and not only after the time that was left."""
     ahead = [0]
     with (
         replace_in(threads, now_ms, lambda: now_ms() + ahead[0]),
         replace_in(threads, threads.LONGEST_WAIT, 0.1),
-        place.opened(place.builder(client, heard).build_delay_queue()) as queue,
+        nodes.opened(nodes.builder(client, heard).build_delay_queue()) as queue,
     ):
         queue.put("later", now_ms() + 10**9)
         queue.put("now", 1)

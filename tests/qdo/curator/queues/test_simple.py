@@ -8,38 +8,38 @@ from typing import Any
 import pytest
 
 from qdo.curator import SimpleDistributedQueue
-from tests.qdo.curator.queues.scene import PATIENCE, Place, until
+from tests.qdo.curator.queues.queue_nodes import PATIENCE, Nodes, until
 
 
-def test_messages_are_taken_in_order(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+def test_messages_are_taken_in_order(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
     """Bytes come back as they were, the oldest first; looking removes nothing."""
-    queue = SimpleDistributedQueue(client, place.path)
+    queue = SimpleDistributedQueue(client, nodes.path)
     assert queue.peek() is None
     assert queue.poll() is None
     for data in (b"a", b"", b"\0\xff"):
         queue.offer(data)
-    assert sorted(client.get_children(place.path)) == ["qn-0000000000", "qn-0000000001", "qn-0000000002"]
-    assert client.get(f"{place.path}/qn-0000000002")[0] == b"\0\xff"
+    assert sorted(client.get_children(nodes.path)) == ["qn-0000000000", "qn-0000000001", "qn-0000000002"]
+    assert client.get(f"{nodes.path}/qn-0000000002")[0] == b"\0\xff"
     assert queue.peek() == queue.element() == b"a"
     assert [queue.remove(), queue.take(), queue.poll()] == [b"a", b"", b"\0\xff"]
-    assert client.get_children(place.path) == []
+    assert client.get_children(nodes.path) == []
     for call in (queue.element, queue.remove):
-        with pytest.raises(LookupError, match=f"queue {place.path} is empty"):
+        with pytest.raises(LookupError, match=f"queue {nodes.path} is empty"):
             call()
 
 
-def test_a_message_is_waited_for(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+def test_a_message_is_waited_for(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
     """Whoever waits gets it when it comes; after its time it gets nothing."""
-    queue = SimpleDistributedQueue(client, place.path)
+    queue = SimpleDistributedQueue(client, nodes.path)
     assert queue.poll(0.1) is None
     taken: list[bytes | None] = []
     threads = [
         threading.Thread(target=lambda: taken.append(queue.poll(PATIENCE))),
-        threading.Thread(target=lambda: taken.append(SimpleDistributedQueue(client, place.path).take())),
+        threading.Thread(target=lambda: taken.append(SimpleDistributedQueue(client, nodes.path).take())),
     ]
     for thread in threads:
         thread.start()
-    other = SimpleDistributedQueue(place.client(), place.path)
+    other = SimpleDistributedQueue(nodes.client(), nodes.path)
     other.offer(b"a")
     other.offer(b"b")
     for thread in threads:
@@ -47,11 +47,11 @@ def test_a_message_is_waited_for(place: Place, client: Any) -> None:  # noqa: AN
     assert sorted(filter(None, taken)) == [b"a", b"b"]
 
 
-def test_each_message_is_taken_once(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+def test_each_message_is_taken_once(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
     """Several takers, of one object and of others, share the messages; nodes of others stay."""
-    queue = SimpleDistributedQueue(client, place.path)
+    queue = SimpleDistributedQueue(client, nodes.path)
     queue.offer(b"0")
-    client.create(f"{place.path}/config")
+    client.create(f"{nodes.path}/config")
     for number in range(1, 60):
         queue.offer(str(number).encode())
     taken: list[bytes] = []
@@ -61,17 +61,17 @@ def test_each_message_is_taken_once(place: Place, client: Any) -> None:  # noqa:
             taken.append(data)
 
     threads = [
-        threading.Thread(target=take, args=(own,)) for own in (queue, queue, SimpleDistributedQueue(client, place.path))
+        threading.Thread(target=take, args=(own,)) for own in (queue, queue, SimpleDistributedQueue(client, nodes.path))
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
     assert sorted(map(int, taken)) == list(range(60))
-    assert client.get_children(place.path) == ["config"]
+    assert client.get_children(nodes.path) == ["config"]
 
 
-def test_a_list_is_used_up_before_another_is_made(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+def test_a_list_is_used_up_before_another_is_made(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
     """Fifty messages cost one list for what there was and one that finds nothing."""
     lists = []
 
@@ -83,21 +83,21 @@ def test_a_list_is_used_up_before_another_is_made(place: Place, client: Any) -> 
                 lists.append(name)
             return getattr(client, name)
 
-    queue = SimpleDistributedQueue(Counting(), place.path)
+    queue = SimpleDistributedQueue(Counting(), nodes.path)
     for number in range(50):
         queue.offer(str(number).encode())
     assert [queue.poll() for _ in range(51)] == [*(str(number).encode() for number in range(50)), None]
     assert len(lists) == 2
 
 
-def test_a_queue_whose_node_was_removed_goes_on(place: Place, client: Any) -> None:  # noqa: ANN401 - kazoo's
+def test_a_queue_whose_node_was_removed_goes_on(nodes: Nodes, client: Any) -> None:  # noqa: ANN401 - kazoo's
     """ZooKeeper removes empty containers, in which Curator keeps these queues; they are made again."""
-    queue = SimpleDistributedQueue(client, place.path)
+    queue = SimpleDistributedQueue(client, nodes.path)
     queue.offer(b"a")
     queue.offer(b"b")
     assert queue.take() == b"a"
-    client.delete(place.path, recursive=True)
+    client.delete(nodes.path, recursive=True)
     assert queue.poll() is None
-    client.delete(place.path)
+    client.delete(nodes.path)
     queue.offer(b"c")
     until(lambda: queue.peek() == b"c")

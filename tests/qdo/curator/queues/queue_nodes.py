@@ -40,20 +40,20 @@ class Heard(list[Any]):
     """What a function was called with; the calls may be held up, and may fail.
 
     Attributes:
-        gate: Calls wait for it.
+        released: Calls wait for it.
         fails: A call fails with this error if it returns one.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
+        self.released = threading.Event()
+        self.released.set()
         self.fails: Callable[[Any], Exception | None] = lambda _: None
 
     def __call__(self, item: Any) -> None:  # noqa: ANN401 - whatever comes
         """Is called."""
         self.append(item)
-        assert self.gate.wait(PATIENCE)
+        assert self.released.wait(PATIENCE)
         if (error := self.fails(item)) is not None:
             raise error
 
@@ -63,8 +63,8 @@ class Heard(list[Any]):
         return list(self)
 
 
-class Place:
-    """Where one test has its queue.
+class Nodes:
+    """The nodes of one test: its queue and its locks, and clients that reach them.
 
     Args:
         hosts: Of the servers.
