@@ -30,7 +30,7 @@ from queuey import ids
 from queuey.storage import Store
 
 APP = "acme"
-"""The application that every fresh site has."""
+"""The application that every store under test has."""
 
 
 class Clock:
@@ -48,18 +48,18 @@ class Clock:
         self.ticks += round(seconds * ids.TICKS_PER_SECOND)
 
 
-class Site(Protocol):
-    """A place with a store's data. Child processes get it pickled and open it as well."""
+class StoreLocation(Protocol):
+    """Where the data of a store lies. Child processes get it pickled and open it as well."""
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens one more Store object on the data."""
 
-    def fresh(self) -> Site:
-        """Makes another place, without data."""
+    def fresh(self) -> StoreLocation:
+        """Makes another location, without data."""
 
 
 @dataclass(frozen=True)
-class SqliteSite:
+class SqliteLocation:
     """A directory of its own."""
 
     path: Path
@@ -72,9 +72,9 @@ class SqliteSite:
             return open_store(self.path)
         return open_store(self.path, options=SqliteOptions(clock=clock, sweep_interval=None))
 
-    def fresh(self) -> Site:
+    def fresh(self) -> StoreLocation:
         """Makes another directory beside this one."""
-        return SqliteSite(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
+        return SqliteLocation(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class Backend:
 
     name: str
     capabilities: frozenset[str]
-    locate: Callable[[pytest.FixtureRequest], Site]
+    fresh_location: Callable[[pytest.FixtureRequest], StoreLocation]
 
 
 @dataclass(frozen=True)
-class CassandraSite:
+class CassandraLocation:
     """A keyspace of the run, emptied for each test; its stores hold queue rows for a moment only (C)."""
 
     url: str
@@ -113,7 +113,7 @@ class CassandraSite:
         assert store.ready(60), store.statistics()
         return store
 
-    def fresh(self) -> Site:
+    def fresh(self) -> StoreLocation:
         """Empties the keyspace: there is one for all tests of a run, because making one takes seconds."""
         from tests.servers.keyspaces import empty  # noqa: PLC0415 - only who uses it needs the driver
 
@@ -135,20 +135,20 @@ ROW_AGE = 0.1
 """Seconds (C) of the stores under test: purges, deletes and updates wait for so long."""
 
 
-def sqlite_site(request: pytest.FixtureRequest) -> Site:
+def sqlite_location(request: pytest.FixtureRequest) -> StoreLocation:
     """A fresh directory for one test."""
     path: Path = request.getfixturevalue("tmp_path")
-    return SqliteSite(path / "data")
+    return SqliteLocation(path / "data")
 
 
-def cassandra_site(request: pytest.FixtureRequest) -> Site:
+def cassandra_location(request: pytest.FixtureRequest) -> StoreLocation:
     """The keyspace of the run, emptied."""
     url: str = request.getfixturevalue("contract_keyspace")
-    return CassandraSite(url).fresh()
+    return CassandraLocation(url).fresh()
 
 
 BACKENDS = {
-    "cassandra": Backend("cassandra", frozenset({"clock", "sorted_listing", "processes"}), cassandra_site),
+    "cassandra": Backend("cassandra", frozenset({"clock", "sorted_listing", "processes"}), cassandra_location),
     "sqlite": Backend(
         "sqlite",
         frozenset(
@@ -164,7 +164,7 @@ BACKENDS = {
                 "processes",
             }
         ),
-        sqlite_site,
+        sqlite_location,
     ),
 }
 CAPABILITIES = frozenset[str]().union(*(backend.capabilities for backend in BACKENDS.values()))

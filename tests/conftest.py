@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from queuey.errors import ApplicationExists
 from queuey.storage import Store
-from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, Site
+from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, StoreLocation
 from tests.servers.processes import hear_interrupts
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 @pytest.fixture
-def site(backend: Backend, request: pytest.FixtureRequest) -> Site:
+def location(backend: Backend, request: pytest.FixtureRequest) -> StoreLocation:
     """Fresh data for one test."""
-    return backend.locate(request)
+    return backend.fresh_location(request)
 
 
 @pytest.fixture
@@ -88,13 +88,13 @@ def clock(backend: Backend) -> Clock:
 
 
 @pytest.fixture
-def open_store(site: Site, request: pytest.FixtureRequest) -> Iterator[Callable[[], Store]]:
+def open_store(location: StoreLocation, request: pytest.FixtureRequest) -> Iterator[Callable[[], Store]]:
     """Opens further Store objects on the test's data and closes them at its end."""
     clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
     with contextlib.ExitStack() as opened:
 
         def open_one() -> Store:
-            store = site.open(clock)
+            store = location.open(clock)
             opened.callback(store.close)
             return store
 
@@ -117,12 +117,12 @@ def other(open_store: Callable[[], Store], store: Store) -> Store:
 
 
 @pytest.fixture
-def site_stores(site: Site) -> Iterator[Callable[[Clock], Store]]:
+def open_with_clock(location: StoreLocation) -> Iterator[Callable[[Clock], Store]]:
     """Opens Store objects on the test's data, each with a clock of its own; one application is there."""
     with contextlib.ExitStack() as opened:
 
         def open_one(clock: Clock) -> Store:
-            store = site.open(clock)
+            store = location.open(clock)
             opened.callback(store.close)
             with contextlib.suppress(ApplicationExists):
                 store.create_application(APP)

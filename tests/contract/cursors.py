@@ -18,7 +18,7 @@ from queuey.errors import StoreUnavailable, TooLate
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store
-from tests.backends import Site
+from tests.backends import StoreLocation
 from tests.contract.samples import new
 
 Place = tuple[int, Position]
@@ -158,12 +158,18 @@ class Result:
 
 
 def in_processes(
-    site: Site, application: str, name: str, *, processes: int, messages: int, kinds: Sequence[type[Writer]] = (Writer,)
+    location: StoreLocation,
+    application: str,
+    name: str,
+    *,
+    processes: int,
+    messages: int,
+    kinds: Sequence[type[Writer]] = (Writer,),
 ) -> list[Result]:
     """Runs two writers and two readers in each of several processes on the same data, all at the same time.
 
     Args:
-        site: The data.
+        location: The data.
         application: Whose queue.
         name: The queue's.
         processes: How many.
@@ -174,7 +180,7 @@ def in_processes(
     with context.Manager() as manager, ProcessPoolExecutor(processes, mp_context=context) as pool:
         barrier = manager.Barrier(processes)
         jobs = [
-            pool.submit(_process, site, (application, name), messages, number, barrier, kinds)
+            pool.submit(_process, location, (application, name), messages, number, barrier, kinds)
             for number in range(processes)
         ]
         return [job.result() for job in jobs]
@@ -206,14 +212,14 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
 
 
 def _process(
-    site: Site,
+    location: StoreLocation,
     place: tuple[str, str],
     messages: int,
     number: int,
     barrier: threading.Barrier,
     kinds: Sequence[type[Writer]],
 ) -> Result:
-    store = site.open()
+    store = location.open()
     try:
         queue = store.queue(*place)
         writers = [kinds[n % len(kinds)](store, queue, number=number * 2 + n, messages=messages) for n in range(2)]

@@ -15,7 +15,7 @@ from queuey.ids import Position
 from queuey.messages import Meta, OffsetChange, Queue, QueueSpec, Slice, bytes_of
 from queuey.storage import Store
 from tests import strategies
-from tests.backends import APP, Clock, Site
+from tests.backends import APP, Clock, StoreLocation
 from tests.contract.model import Model, ModelQueue
 from tests.contract.samples import new
 
@@ -39,17 +39,17 @@ BYTES = st.sampled_from([1, 3, 8, 1 << 20])
 class Histories(RuleBasedStateMachine):
     """Everything that may be done to messages and queues, by Store objects on the same data, in any order."""
 
-    place: ClassVar[Site]
-    """Beside which each history finds a place of its own."""
+    location: ClassVar[StoreLocation]
+    """Each history gets a location of its own beside this one."""
     stores: ClassVar[int] = 2
     """How many Store objects share the data; one if only its own ids ascend, and then only within a partition."""
     counts_deletes: ClassVar[bool] = True
 
     def __init__(self) -> None:
         super().__init__()
-        self._site = self.place.fresh()
+        self._location = self.location.fresh()
         self._clock = Clock(START)
-        self._stores = [self._site.open(self._clock) for _ in range(self.stores)]
+        self._stores = [self._location.open(self._clock) for _ in range(self.stores)]
         self._stores[0].create_application(APP)
         self._model = Model(self._clock, one_order=self.stores > 1)
         self._stale: list[Queue] = []
@@ -333,4 +333,4 @@ class Histories(RuleBasedStateMachine):
     def reopen(self, at: int) -> None:
         """Closes a store and opens another on the data."""
         self._store(at).close()
-        self._stores[at % len(self._stores)] = self._site.open(self._clock)
+        self._stores[at % len(self._stores)] = self._location.open(self._clock)

@@ -106,10 +106,10 @@ def test_ids_ascend_over_stores(store: Store, other: Store) -> None:
 
 
 @pytest.mark.needs("one_generator")
-def test_ids_ascend_over_stores_with_different_clocks(site_stores: Callable[[Clock], Store]) -> None:
+def test_ids_ascend_over_stores_with_different_clocks(open_with_clock: Callable[[Clock], Store]) -> None:
     """A store whose clock is an hour behind that of another goes on above the other's ids."""
     now = ids.now_ticks()
-    ahead, behind = site_stores(Clock(now)), site_stores(Clock(now - 3600 * ids.TICKS_PER_SECOND))
+    ahead, behind = open_with_clock(Clock(now)), open_with_clock(Clock(now - 3600 * ids.TICKS_PER_SECOND))
     queue = make_queue(ahead)
     found = [say(one, queue, "x")[0] for one in (behind, ahead, behind, behind, ahead, behind)]
     assert strictly_ascending(found)

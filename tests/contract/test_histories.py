@@ -6,17 +6,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.backends import Backend, Clock, Site
+from tests.backends import Backend, Clock, StoreLocation
 from tests.contract.histories import Histories
 
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
 
-def check(site: Site, backend: Backend, *, histories: int, steps: int, same: bool) -> None:
+def check(beside: StoreLocation, backend: Backend, *, histories: int, steps: int, same: bool) -> None:
     """Runs random histories of up to a number of steps; fewer where a step is a round trip to a server.
 
     Args:
-        site: Where each finds a place of its own.
+        beside: Each history gets a location of its own beside this one.
         backend: The store's kind.
         histories: How many.
         steps: Of each at most.
@@ -38,19 +38,19 @@ def check(site: Site, backend: Backend, *, histories: int, steps: int, same: boo
     )
 
     class Here(Histories):
-        place = site
+        location = beside
         stores = 2 if together else 1
         counts_deletes = "counts_deletes" in backend.capabilities
 
     run_state_machine_as_test(Here, settings=limits)
 
 
-def test_short_histories(site: Site, backend: Backend, clock: Clock) -> None:
+def test_short_histories(location: StoreLocation, backend: Backend, clock: Clock) -> None:
     """Many histories of a few dozen steps."""
-    check(site, backend, histories=60, steps=30, same=True)
+    check(location, backend, histories=60, steps=30, same=True)
 
 
 @pytest.mark.slow
-def test_long_histories(site: Site, backend: Backend, clock: Clock) -> None:
+def test_long_histories(location: StoreLocation, backend: Backend, clock: Clock) -> None:
     """More and deeper ones, others at every run."""
-    check(site, backend, histories=400, steps=80, same=False)
+    check(location, backend, histories=400, steps=80, same=False)

@@ -11,7 +11,7 @@ from queuey import ids
 from queuey.errors import InvalidRequest, QueueChanged, TooLate
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.storage import Store
-from tests.backends import APP, PROMPT, Clock, Site
+from tests.backends import APP, PROMPT, Clock, StoreLocation
 from tests.contract.cursors import FEW_OR_MANY, Loader, Reader, Writer, in_processes, missed, run
 from tests.contract.samples import (
     bodies,
@@ -261,10 +261,10 @@ def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
 
 @pytest.mark.needs("processes")
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
-def test_g1_between_processes(site: Site, store: Store, messages: int) -> None:
+def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
     """G1 holds for loaded messages between processes as well."""
     queue = queue_for(store)
-    results = in_processes(site, APP, queue.name, processes=3, messages=messages, kinds=(Loader, Writer))
+    results = in_processes(location, APP, queue.name, processes=3, messages=messages, kinds=(Loader, Writer))
     acknowledged = [place for result in results for place in result.acknowledged]
     assert len(acknowledged) >= 3 * 2 * messages
     for result in results:

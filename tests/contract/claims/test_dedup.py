@@ -24,7 +24,7 @@ from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.scans import Material
 from queuey.service.drafts import Draft
 from queuey.storage import Store
-from tests.backends import APP, PROMPT, Backend, Clock, Site
+from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
@@ -285,9 +285,9 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
     assert Counter(given) == Counter(f"m{number}" for number in range(61))
 
 
-def claim_everything(site: Site, name: str) -> Counter[str | bytes]:
+def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]:
     """Claims and acknowledges until nothing is left, as a process does; returns what it got."""
-    with closing(site.open()) as store:
+    with closing(location.open()) as store:
         service = Service(store)
         access = service.enter(store.queue(APP, name), lambda _queue: None)
         given: Counter[str | bytes] = Counter()
@@ -307,7 +307,7 @@ def patiently(call: Callable[[], T]) -> T:
 @pytest.mark.parametrize(
     ("copies", "others"), [(3_000, 1_000), pytest.param(100_000, 1_000_000, marks=pytest.mark.slow)]
 )
-def test_very_many_copies(site: Site, store: Store, copies: int, others: int) -> None:
+def test_very_many_copies(location: StoreLocation, store: Store, copies: int, others: int) -> None:
     """Four processes get each body once, however many copies of one wait among the others.
 
     On Cassandra the others are 200,000 at most. With both processors busy with other work, one node stored 3,000
@@ -324,7 +324,7 @@ def test_very_many_copies(site: Site, store: Store, copies: int, others: int) ->
         time.sleep(2.5)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(4, mp_context=context) as pool:
-        given = sum(pool.map(claim_everything, [site] * 4, [queue.name] * 4), Counter())
+        given = sum(pool.map(claim_everything, [location] * 4, [queue.name] * 4), Counter())
     assert set(given.values()) == {1}
     assert given.keys() == set(total)
 

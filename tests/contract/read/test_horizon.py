@@ -9,7 +9,7 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.messages import Page, Queue, QueueSpec, Slice
 from queuey.storage import Store
-from tests.backends import APP, PROMPT, Clock, Site
+from tests.backends import APP, PROMPT, Clock, StoreLocation
 from tests.contract.cursors import FEW_OR_MANY, Reader, Writer, in_processes, missed, run
 from tests.contract.samples import (
     bodies,
@@ -216,10 +216,10 @@ def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
 
 @pytest.mark.needs("processes")
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
-def test_g1_between_processes(site: Site, store: Store, messages: int) -> None:
+def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
     """G1 holds between processes as well: each sees the others' messages by its own cursors, none left out."""
     queue = queue_for(store)
-    results = in_processes(site, APP, queue.name, processes=3, messages=messages)
+    results = in_processes(location, APP, queue.name, processes=3, messages=messages)
     acknowledged = [place for result in results for place in result.acknowledged]
     assert len(acknowledged) >= 3 * 2 * messages
     for result in results:

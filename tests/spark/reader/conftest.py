@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queuey.storage import Store
-from tests.backends import APP, CassandraSite, Clock, Site, SqliteSite
+from tests.backends import APP, CassandraLocation, Clock, SqliteLocation, StoreLocation
 from tests.spark.reader.micro_batches import opened
 from tests.spark.reader.queues import Options
 
@@ -22,7 +22,7 @@ def clock() -> Clock:
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
     """An embedded store on the clock, with one application; readers with :func:`options` use it, too."""
-    store = SqliteSite(tmp_path / "data").open(clock)
+    store = SqliteLocation(tmp_path / "data").open(clock)
     store.create_application(APP)
     with opened({"data": str(tmp_path / "data"), "subscribe": "any"}, store):
         yield store
@@ -41,8 +41,8 @@ def options(tmp_path: Path, store: Store) -> Options:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     """Fresh data on the store that the test is for."""
     if request.param == "sqlite":
-        return SqliteSite(tmp_path / "data")
-    return CassandraSite(request.getfixturevalue("contract_keyspace")).fresh()
+        return SqliteLocation(tmp_path / "data")
+    return CassandraLocation(request.getfixturevalue("contract_keyspace")).fresh()

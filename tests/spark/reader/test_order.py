@@ -17,19 +17,23 @@ from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
 from queuey.spark.source import stream_offsets
 from queuey.storage import Store
-from tests.backends import APP, PROMPT, CassandraSite, Clock, Site, SqliteSite
+from tests.backends import APP, PROMPT, CassandraLocation, Clock, SqliteLocation, StoreLocation
 from tests.spark.reader.micro_batches import Query, Row, opened
 from tests.spark.reader.queues import DAY, Options, create, numbered, send, values
 
 
-@pytest.mark.parametrize("site", ["sqlite", "cassandra"], indirect=True)
-def test_nothing_appears_below_the_end_of_a_batch(site: Site) -> None:
+@pytest.mark.parametrize("location", ["sqlite", "cassandra"], indirect=True)
+def test_nothing_appears_below_the_end_of_a_batch(location: StoreLocation) -> None:
     """Writers in several stores, some of them with delays, and a stream beside them: every message once, in order."""
     with contextlib.ExitStack() as stack:
-        stores = [stack.enter_context(contextlib.closing(site.open())) for _ in range(3)]
+        stores = [stack.enter_context(contextlib.closing(location.open())) for _ in range(3)]
         stores[0].create_application(APP)
         queue = stores[0].create_queue(APP, "a", QueueSpec(partitions=2, consistency=PROMPT))[0]
-        where = {"store": site.url} if isinstance(site, CassandraSite) else {"data": str(cast("SqliteSite", site).path)}
+        where = (
+            {"store": location.url}
+            if isinstance(location, CassandraLocation)
+            else {"data": str(cast("SqliteLocation", location).path)}
+        )
         options = {**where, "subscribe": "a", "startingOffsets": "earliest"}
         with ThreadPoolExecutor(2) as pool:
             writers = [pool.submit(write_at_random, stores[number], queue, number) for number in range(2)]

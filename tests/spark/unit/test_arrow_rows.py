@@ -24,7 +24,7 @@ from queuey.spark.sink.exactly_once import NotRepeatable, WriteCounts
 from queuey.spark.sink.rate_limit import RateLimit
 from queuey.spark.sink.write_task import TaskIdentity, TaskWriter, WriteLimits
 from queuey.storage import Store
-from tests.backends import APP, Clock, SqliteSite
+from tests.backends import APP, Clock, SqliteLocation
 
 _HEADER = types.StructType(
     [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
@@ -114,7 +114,7 @@ class WriteSetup:
 
     def __init__(self, path: Path) -> None:
         self.clock = Clock(TICKS)
-        self.store: Store = SqliteSite(path).open(self.clock)
+        self.store: Store = SqliteLocation(path).open(self.clock)
         self.store.create_application(APP)
         self.queue, _ = self.store.create_queue(APP, "q", QueueSpec(partitions=4))
 

@@ -23,7 +23,7 @@ from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue,
 from queuey.spark.sink.ledger_entry import ChunkEntry, decode, encode, index_set, members, numbers_in, union
 from queuey.storage import Store
 from queuey.storage.columns import MessageColumns, columns_of
-from tests.backends import APP, Clock, SqliteSite
+from tests.backends import APP, Clock, SqliteLocation
 from tests.spark.attempts import Killed, Mortal, Reader, Texts
 
 LEAD = 10.0
@@ -34,7 +34,7 @@ class TaskSetup:
 
     def __init__(self, path: Path) -> None:
         self.clock = Clock()
-        self.store = SqliteSite(path).open(self.clock)
+        self.store = SqliteLocation(path).open(self.clock)
         self.store.create_application(APP)
         self.work = "work"
         self._numbers = itertools.count()

@@ -16,7 +16,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.jobs.deadletter.redrive import Redrive, RedriveOrder
 from queuey.spark.jobs.deadletter.selection import DeadLetterUnit
 from queuey.storage import Store
-from tests.backends import APP, Clock, SqliteSite
+from tests.backends import APP, Clock, SqliteLocation
 from tests.spark.attempts import Killed, Mortal
 from tests.spark.jobs.deadletter.stored_dead_letters import TTL, Grave, arrived, bury, everything, grave
 from tests.spark.kept import Kept
@@ -41,7 +41,7 @@ def clock() -> Clock:
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
     """A store with an application."""
-    opened = SqliteSite(tmp_path / "data").open(clock)
+    opened = SqliteLocation(tmp_path / "data").open(clock)
     opened.create_application(APP)
     yield opened
     opened.close()
