@@ -18,8 +18,8 @@ from queuey.errors import StoreUnavailable, TooLate
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store
-from tests.backends import StoreLocation
-from tests.contract.samples import new
+from tests.backends import APP, PROMPT, StoreLocation
+from tests.contract.samples import make_queue, new
 
 Place = tuple[int, Position]
 FEW_OR_MANY = [50, pytest.param(150, marks=pytest.mark.slow)]
@@ -209,6 +209,45 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
     for error in errors:
         if error is not None:
             raise error
+
+
+def queue_for(store: Store) -> Queue:
+    """A queue of two partitions, with the store's own read delay, for writers and readers against each other."""
+    return make_queue(store, partitions=2, read_delay=None, consistency=PROMPT)
+
+
+def check_between_threads(store: Store, other: Store, kinds: Sequence[Callable[..., Writer]], messages: int) -> None:
+    """Fails if a reader's cursor is above a message that it was not shown, or a message is shown twice.
+
+    Args:
+        store: Written to and read by half of the threads.
+        other: By the other half, on the same data.
+        kinds: Of each writer.
+        messages: Of each writer.
+    """
+    queue = queue_for(store)
+    writers = [kind((store, other)[n % 2], queue, number=n, messages=messages) for n, kind in enumerate(kinds)]
+    readers = [Reader((store, other)[n % 2], queue, descending=n == 3) for n in range(4)]
+    run(writers, readers)
+    acknowledged = [place for writer in writers for place in writer.acknowledged]
+    assert len(acknowledged) >= len(kinds) * messages
+    for reader in readers:
+        assert missed(acknowledged, reader.seen) == []
+        assert reader.seen.repeated == []
+
+
+def check_between_processes(
+    location: StoreLocation, store: Store, messages: int, kinds: Sequence[type[Writer]] = (Writer,)
+) -> None:
+    """The same with three processes of two writers and two readers each."""
+    queue = queue_for(store)
+    results = in_processes(location, APP, queue.name, processes=3, messages=messages, kinds=kinds)
+    acknowledged = [place for result in results for place in result.acknowledged]
+    assert len(acknowledged) >= 3 * 2 * messages
+    for result in results:
+        for reader in result.readers:
+            assert missed(acknowledged, reader) == []
+            assert reader.repeated == []
 
 
 def _process(

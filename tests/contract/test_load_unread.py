@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from msgspec import structs
 
 from queuey import ids
 from queuey.errors import InvalidRequest, QueueChanged, TooLate
-from queuey.messages import Message, Meta, Queue, Slice
+from queuey.messages import Message, Meta, Slice
 from queuey.storage import Store
-from tests.backends import APP, PROMPT, Clock, StoreLocation
-from tests.contract.cursors import FEW_OR_MANY, Loader, Reader, Writer, in_processes, missed, run
+from tests.backends import Clock, StoreLocation
+from tests.contract.cursors import FEW_OR_MANY, Loader, Writer, check_between_processes, check_between_threads
 from tests.contract.samples import (
     bodies,
-    fresh_name,
     make_queue,
     new,
     positions,
@@ -239,35 +236,14 @@ def test_refused(store: Store) -> None:
     assert store.fetch(purged, [(1, message.position) for message in ahead]) == []
 
 
-def queue_for(store: Store) -> Queue:
-    """A queue of two partitions, with the store's own read delay, for writers and readers against each other."""
-    return make_queue(store, fresh_name(), partitions=2, read_delay=None, consistency=PROMPT)
-
-
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
 def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     """G1 holds for loaded messages beside minted ones: no cursor is above one that its reader was not shown."""
-    queue = queue_for(store)
-    kinds: list[Callable[..., Writer]] = [Loader, Loader, Writer]
-    writers = [kind((store, other)[n % 2], queue, number=n, messages=messages) for n, kind in enumerate(kinds * 2)]
-    readers = [Reader((store, other)[n % 2], queue, descending=n == 3) for n in range(4)]
-    run(writers, readers)
-    acknowledged = [place for writer in writers for place in writer.acknowledged]
-    assert len(acknowledged) >= 6 * messages
-    for reader in readers:
-        assert missed(acknowledged, reader.seen) == []
-        assert reader.seen.repeated == []
+    check_between_threads(store, other, [Loader, Loader, Writer] * 2, messages)
 
 
 @pytest.mark.needs("processes")
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
 def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
     """G1 holds for loaded messages between processes as well."""
-    queue = queue_for(store)
-    results = in_processes(location, APP, queue.name, processes=3, messages=messages, kinds=(Loader, Writer))
-    acknowledged = [place for result in results for place in result.acknowledged]
-    assert len(acknowledged) >= 3 * 2 * messages
-    for result in results:
-        for reader in result.readers:
-            assert missed(acknowledged, reader) == []
-            assert reader.repeated == []
+    check_between_processes(location, store, messages, (Loader, Writer))

@@ -103,15 +103,18 @@ def test_every_call_of_the_contract_is_tried() -> None:
     assert asked | about_itself == set(Store.__abstractmethods__)
 
 
-@pytest.mark.parametrize("call", sorted(CALLS))
-def test_closed(store: Store, call: str) -> None:
+def test_closed(store: Store) -> None:
     """Every call to a closed store says that it is closed, though it answered the same from memory before."""
     queue = make_queue(store)
     store.has_application(APP)
     store.close()
-    for _ in range(2):
-        with pytest.raises(StoreClosed):
-            CALLS[call](store, queue)
+    for name, call in CALLS.items():
+        for _ in range(2):
+            try:
+                call(store, queue)
+            except StoreClosed:
+                continue
+            pytest.fail(f"{name} does not say that the store is closed")
 
 
 def test_closing_again(store: Store) -> None:

@@ -7,14 +7,18 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Page, Queue, QueueSpec, Slice
+from queuey.messages import Page, QueueSpec, Slice
 from queuey.storage import Store
-from tests.backends import APP, PROMPT, Clock, StoreLocation
-from tests.contract.cursors import FEW_OR_MANY, Reader, Writer, in_processes, missed, run
+from tests.backends import Clock, StoreLocation
+from tests.contract.cursors import (
+    FEW_OR_MANY,
+    Writer,
+    check_between_processes,
+    check_between_threads,
+)
 from tests.contract.samples import (
     bodies,
     eventually,
-    fresh_name,
     make_queue,
     new,
     positions,
@@ -195,34 +199,14 @@ def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
     assert bodies(seen) == [str(number) for number in range(30)]
 
 
-def queue_for(store: Store) -> Queue:
-    """A queue of two partitions, with the store's own read delay, for writers and readers against each other."""
-    return make_queue(store, fresh_name(), partitions=2, read_delay=None, consistency=PROMPT)
-
-
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
 def test_g1_between_threads(store: Store, other: Store, messages: int) -> None:
     """G1: no acknowledged message lies below a cursor of a reader that was not shown it, with many threads."""
-    queue = queue_for(store)
-    writers = [Writer((store, other)[n % 2], queue, number=n, messages=messages) for n in range(6)]
-    readers = [Reader((store, other)[n % 2], queue, descending=n == 3) for n in range(4)]
-    run(writers, readers)
-    acknowledged = [place for writer in writers for place in writer.acknowledged]
-    assert len(acknowledged) >= 6 * messages
-    for reader in readers:
-        assert missed(acknowledged, reader.seen) == []
-        assert reader.seen.repeated == []
+    check_between_threads(store, other, [Writer] * 6, messages)
 
 
 @pytest.mark.needs("processes")
 @pytest.mark.parametrize("messages", FEW_OR_MANY)
 def test_g1_between_processes(location: StoreLocation, store: Store, messages: int) -> None:
     """G1 holds between processes as well: each sees the others' messages by its own cursors, none left out."""
-    queue = queue_for(store)
-    results = in_processes(location, APP, queue.name, processes=3, messages=messages)
-    acknowledged = [place for result in results for place in result.acknowledged]
-    assert len(acknowledged) >= 3 * 2 * messages
-    for result in results:
-        for reader in result.readers:
-            assert missed(acknowledged, reader) == []
-            assert reader.repeated == []
+    check_between_processes(location, store, messages)
