@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -26,38 +27,34 @@ def without_renewals() -> Iterator[None]:
         yield
 
 
-def test_a_job_that_was_seen_lost_is_released(connect: Connect) -> None:
-    """A handler that stops because its job is lost has not done it, so the loop releases it."""
-    script = Script(claims(1), settled(), claims())
+def renewed_in_the_background(job: Any) -> None:  # noqa: ANN401 - of either client
+    """Renews the claim as the client itself does."""
+    job._holding.renewed(job._hold, job._holding._clock(), 30)
+
+
+@pytest.mark.parametrize(
+    ("does", "expected"),
+    [
+        pytest.param(str, ["release r1"], id="stops, so the loop releases the job"),
+        pytest.param(methodcaller("renew"), ["renew r1", "release r1"], id="renews, which brings nothing back"),
+        pytest.param(renewed_in_the_background, ["release r1"], id="is renewed by the client"),
+        pytest.param(methodcaller("ack"), ["ack r1"], id="acknowledges what it has done after all"),
+        pytest.param(methodcaller("release", delay=9), ["release r1"], id="releases"),
+    ],
+)
+def test_what_a_program_that_saw_its_job_lost_does(
+    connect: Connect, does: Callable[[Any], object], expected: list[str]
+) -> None:
+    """A job that was seen lost stays lost, and is not acknowledged unless the program says so."""
+    script = Script(claims(1), *[settled() for _ in expected], claims())
     for job in connect(script).job_queue("mail").claim(idle=0):
         assert not job.lost
         script.now += 31
         assert job.lost
-    assert asked(script) == ["claims 1", "release r1", "claims 1"]
-    assert "delay" not in script.sent(1)
-    assert job.lost
-
-
-def test_a_job_that_was_seen_lost_stays_lost(connect: Connect) -> None:
-    """A renewal that succeeds while the handler cleans up does not make the loop acknowledge the job."""
-    script = Script(claims(1), settled(), settled(), claims())
-    for job in connect(script).job_queue("mail").claim(idle=0):
-        script.now += 31
+        does(job)
         assert job.lost
-        job.renew()
-        assert job.lost
-    assert asked(script) == ["claims 1", "renew r1", "release r1", "claims 1"]
-
-
-def test_a_renewal_in_the_background_does_not_bring_a_job_back(connect: Connect) -> None:
-    """The same where the client itself renews the claim after the program has asked."""
-    script = Script(claims(1), settled(), claims())
-    for job in connect(script).job_queue("mail").claim(idle=0):
-        script.now += 31
-        assert job.lost
-        job._holding.renewed(job._hold, script.now, 30)
-        assert job.lost
-    assert asked(script) == ["claims 1", "release r1", "claims 1"]
+    assert asked(script) == ["claims 1", *expected, "claims 1"]
+    assert script.sent(1).get("delay") == (9 if "delay" in repr(does) else None)
 
 
 def test_a_job_that_nobody_asked_about_is_acknowledged(connect: Connect) -> None:
@@ -83,17 +80,6 @@ def test_the_release_of_a_lost_job_may_fail(connect: Connect, reply: Any) -> Non
     assert asked(script) == ["claims 1", "release r1", "claims 1", "claims 1 r2"]
 
 
-def test_a_lost_job_may_be_acknowledged_by_hand(connect: Connect) -> None:
-    """A handler that has done its job after all says so, and the loop leaves the job alone."""
-    script = Script(claims(1), settled(), claims())
-    for job in connect(script).job_queue("mail").claim(idle=0):
-        script.now += 31
-        assert job.lost
-        job.ack()
-        assert job.lost
-    assert asked(script) == ["claims 1", "ack r1", "claims 1"]
-
-
 @pytest.mark.parametrize("given_up", [False, True], ids=["expired", "given up"])
 def test_an_acknowledgement_of_a_lost_job_is_tried_again(connect: Connect, *, given_up: bool) -> None:
     """If it fails for now, the loop repeats it, also if the client has stopped to renew the claim before."""
@@ -117,18 +103,6 @@ def test_a_lost_job_that_another_caller_has_is_an_error_by_hand(connect: Connect
         with pytest.raises(ClaimLost):
             job.ack()
     assert asked(script) == ["claims 1", "ack r1", "claims 1"]
-
-
-def test_a_lost_job_may_be_released_by_hand(connect: Connect) -> None:
-    """What the program decides about a job stays decided: nothing else is sent about it."""
-    script = Script(claims(1), settled(), claims())
-    for job in connect(script).job_queue("mail").claim(idle=0):
-        script.now += 31
-        assert job.lost
-        job.release(delay=9)
-        assert job.lost
-    assert asked(script) == ["claims 1", "release r1", "claims 1"]
-    assert script.sent(1)["delay"] == 9
 
 
 def test_jobs_that_expired_while_they_waited_are_not_begun(connect: Connect) -> None:
