@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pytest
 
@@ -39,11 +40,11 @@ def queue(owner: Caller) -> str:
         "0x5",
     ],
 )
-@pytest.mark.parametrize("name", ["since", "after", "before", "until"])
-def test_positions(owner: Caller, queue: str, name: str, since: str) -> None:
+def test_positions(owner: Caller, queue: str, since: str) -> None:
     """What is no id, no instant and no cursor is refused by name."""
-    reply = owner.get(queue, **{name: since})
-    assert (reply.status, list(reply.errors)) == (400, [name])
+    for name in ("since", "after", "before", "until"):
+        reply = owner.get(queue, **{name: since})
+        assert (reply.status, list(reply.errors)) == (400, [name])
 
 
 @pytest.mark.parametrize(
@@ -99,11 +100,11 @@ def test_parameters_of_a_read(owner: Caller, queue: str, query: str, named: set[
         ",".join([ID] * 1001),
     ],
 )
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_ids(owner: Caller, queue: str, method: str, ids: str) -> None:
+def test_ids(owner: Caller, queue: str, ids: str) -> None:
     """Malformed ids in the path are refused as such, for every method."""
-    reply = owner(method, f"{queue}/{ids}", "x" if method == "PUT" else "")
-    assert (reply.status, list(reply.errors)) == (400, ["InvalidMessageID"])
+    for method in ("GET", "PUT", "DELETE"):
+        reply = owner(method, f"{queue}/{ids}", "x" if method == "PUT" else "")
+        assert (reply.status, list(reply.errors)) == (400, ["InvalidMessageID"]), method
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,6 @@ def test_items_that_others_could_not_read(owner: Caller, queue: str, item: str |
     assert owner.get(queue, partitions="*").messages == []
 
 
-@pytest.mark.parametrize("digits", [19, 310, 4300, 4301])
 @pytest.mark.parametrize(
     ("method", "path", "body", "field"),
     [
@@ -183,25 +183,26 @@ def test_items_that_others_could_not_read(owner: Caller, queue: str, item: str |
         ("POST", "_read", '{"queues":[],"wait":%s}', "wait"),
     ],
 )
-def test_huge_integers(owner: Caller, queue: str, method: str, path: str, body: str, field: str, digits: int) -> None:
+def test_huge_integers(owner: Caller, queue: str, method: str, path: str, body: str, field: str) -> None:
     """A whole number of any length is refused by the name of its field, or as JSON that others could not read."""
-    for sign in ("", "-"):
+    for sign, digits in itertools.product(("", "-"), (19, 310, 4300, 4301)):
         reply = owner(method, path, body % (sign + "9" * digits), headers=JSON)
         assert (reply.status, len(reply.body) < 300) == (400, True)
         assert list(reply.errors) in ([field], ["InvalidParameter"], ["0"])
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", ""), ("PUT", "q"), ("PUT", "q/offsets/g"), ("POST", "_read")])
-@pytest.mark.parametrize(
-    "body", ["", "{", "[]", "5", DEEP, '{"a":"\\ud800"}', b'{"a":"\xff"}', '{"a":NaN}'], ids=lambda body: str(body[:20])
-)
-def test_json_bodies(owner: Caller, queue: str, method: str, path: str, body: str | bytes) -> None:
+def test_json_bodies(owner: Caller, queue: str, method: str, path: str) -> None:
     """A JSON body that is no object is refused; an empty one names no field, which some resources allow."""
-    reply = owner(method, path, body, headers=JSON)
-    if body == "" and path in {"", "q"}:
-        assert reply.status in {200, 201}
+    bodies: list[str | bytes] = ["{", "[]", "5", DEEP, '{"a":"\\ud800"}', b'{"a":"\xff"}', '{"a":NaN}']
+    for body in bodies:
+        reply = owner(method, path, body, headers=JSON)
+        assert (reply.status, list(reply.errors)) == (400, ["InvalidParameter"]), body[:20]
+    empty = owner(method, path, "", headers=JSON)
+    if path in {"", "q"}:
+        assert empty.status in {200, 201}
     else:
-        assert (reply.status, list(reply.errors)) == (400, ["InvalidParameter"])
+        assert (empty.status, list(empty.errors)) == (400, ["InvalidParameter"])
 
 
 @pytest.mark.parametrize("length", ["abc", "-1", "1.5", "0x10", "٣", "9" * 40, "+5", " "])

@@ -250,7 +250,6 @@ def test_body_limit_is_kept_before_reading(owner: Caller, limits: Limits) -> Non
     assert len(owner.get("q").messages) == 1
 
 
-@pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip", "x" * 1000])
 @pytest.mark.parametrize(
     ("method", "path", "kind"),
     [
@@ -263,12 +262,13 @@ def test_body_limit_is_kept_before_reading(owner: Caller, limits: Limits) -> Non
         ("PUT", "q/offsets/g", "application/json"),
     ],
 )
-def test_compressed_bodies_are_refused(owner: Caller, method: str, path: str, kind: str, coding: str) -> None:
+def test_compressed_bodies_are_refused(owner: Caller, method: str, path: str, kind: str) -> None:
     """A body that would have to be decoded is 415, so that nobody reads compressed bytes as a message."""
     owner.create("q")
-    reply = owner(method, path, gzip.compress(b"{}"), headers={"Content-Type": kind, "Content-Encoding": coding})
-    assert (reply.status, list(reply.errors)) == (415, ["Content-Encoding"])
-    assert (reply.headers["Accept-Encoding"], len(reply.body) < 200) == ("identity", True)
+    for coding in ("gzip", "br", "identity, gzip", "x" * 1000):
+        reply = owner(method, path, gzip.compress(b"{}"), headers={"Content-Type": kind, "Content-Encoding": coding})
+        assert (reply.status, list(reply.errors)) == (415, ["Content-Encoding"])
+        assert (reply.headers["Accept-Encoding"], len(reply.body) < 200) == ("identity", True)
     assert owner.get("q").messages == []
 
 
