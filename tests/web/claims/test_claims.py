@@ -335,7 +335,8 @@ def test_bad_receipts_are_refused(owner: Caller, q: str, body: dict[str, Any], f
 def test_bad_renewals_are_refused(owner: Caller, q: str) -> None:
     """The time of a renewal has its bounds."""
     (claimed,) = claim(owner, limit=1, ttl=100)
-    for ttl in (-1, 43201, "x", [], True):
+    bad: list[object] = [-1, 43201, "x", [], True]
+    for ttl in bad:
         reply = settle(owner, "renew", claimed, ttl=ttl)
         assert (reply.status, list(reply.errors)) == (400, ["ttl"]), ttl
 
