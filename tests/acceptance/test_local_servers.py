@@ -100,6 +100,7 @@ def test_one_node(cassandra: Cassandra, stack: ExitStack) -> None:
     assert [tuple(row) for row in session.execute(f"SELECT id, text FROM {name}.rows")] == [(1, "one")]
 
 
+@pytest.mark.slow  # A node with the samples of deploy/ has settings, TLS and a login, too.
 def test_options_reach_the_node(servers: ExitStack, tmp_path: Path, stack: ExitStack) -> None:
     """A node of one's own has the asked settings, lets in only who encrypts and logs in, and disturbs no other one."""
     both = tmp_path / "both.pem"
