@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -281,14 +282,16 @@ def test_signals_in_a_burst(tmp_path: Path, count: int) -> None:
         found = workers(served)
         for _ in range(count):
             for process in found:
-                os.kill(process, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):  # The first one may have ended it.
+                    os.kill(process, signal.SIGTERM)
         until(lambda: all(gone(process) for process in found) or workers(served) != found)
         assert served.end(signal.SIGTERM) in {0, 1}
 
 
 def _kill_workers(served: Served) -> bool:
     for process in workers(served):
-        os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
     return False
 
 
