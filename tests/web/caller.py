@@ -152,6 +152,12 @@ class Caller:
         assert reply.status == 201, reply
         return reply.messages[0]
 
+    def claim(self, queue: str = "q", **asked: object) -> list[dict[str, Any]]:
+        """Claims messages."""
+        reply = self("POST", f"{queue}/claims", b"", headers=None, **asked)
+        assert reply.status == 200, reply
+        return reply.messages
+
     def batch(self, queue: str, *items: object, **headers: str) -> Reply:
         """Posts a batch."""
         return self.send_json("POST", queue, {"messages": list(items)}, **headers)

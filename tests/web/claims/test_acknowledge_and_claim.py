@@ -19,7 +19,7 @@ from tests.backends import Clock
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, claim, settle
+from tests.web.claims.test_claims import BAD_RECEIPTS, bodies, settle
 from tests.web.gateway_calls import ALWAYS, Request, running, until
 
 Ask = Callable[..., Reply]
@@ -79,7 +79,7 @@ def settling() -> Iterator[list[int]]:
 
 def receipt(owner: Caller, partition: int = 1) -> str:
     """Claims a message of a partition."""
-    found: str = claim(owner, limit=1, ttl=100, partitions=partition)[0]["receipt"]
+    found: str = owner.claim(limit=1, ttl=100, partitions=partition)[0]["receipt"]
     return found
 
 
@@ -124,9 +124,9 @@ def test_nothing_to_acknowledge(owner: Caller, q: str, ask: Ask, body: bytes) ->
 
 def test_superseded(owner: Caller, q: str, clock: Clock, ask: Ask) -> None:
     """A receipt that was superseded says so, and fails neither the others nor the claim."""
-    first, second = (each["receipt"] for each in claim(owner, limit=2, ttl=30, partitions="1"))
+    first, second = (each["receipt"] for each in owner.claim(limit=2, ttl=30, partitions="1"))
     clock.advance(100)
-    [again] = claim(owner, limit=1, ttl=1000, partitions="1")
+    [again] = owner.claim(limit=1, ttl=1000, partitions="1")
     reply = ask(written([first, second]))
     assert (reply.status, bodies(reply.messages)) == (200, ["c"])
     assert [each["status"] for each in reply.json["acknowledged"]] == ["superseded", "ok"]

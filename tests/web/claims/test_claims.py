@@ -23,13 +23,6 @@ def q(owner: Caller) -> str:
     return "q"
 
 
-def claim(caller: Caller, **asked: object) -> list[dict[str, Any]]:
-    """Claims messages."""
-    reply = caller("POST", "q/claims", b"", headers=None, **asked)
-    assert reply.status == 200, reply
-    return reply.messages
-
-
 def settle(caller: Caller, what: str, *claims: dict[str, Any] | str, **fields: object) -> Reply:
     """Acknowledges, renews or releases."""
     receipts = [each if isinstance(each, str) else each["receipt"] for each in claims]
@@ -48,103 +41,103 @@ def bodies(claims: list[dict[str, Any]]) -> list[str]:
 
 def test_each_message_goes_to_one_caller(owner: Caller, q: str, clock: Clock) -> None:
     """A claim gives the oldest messages, the next claim others; each says how often it came and until when it holds."""
-    first = claim(owner, limit=2, ttl=60)
+    first = owner.claim(limit=2, ttl=60)
     assert bodies(first) == ["a", "b"]
     assert [each["deliveries"] for each in first] == [1, 1]
     assert len({each["receipt"] for each in first}) == 2
     again = owner.get("q").messages
     assert [each["message_id"] for each in first] == [each["message_id"] for each in again[:2]]
-    assert bodies(claim(owner)) == ["c"]
-    assert claim(owner) == []
+    assert bodies(owner.claim()) == ["c"]
+    assert owner.claim() == []
 
 
 def test_an_acknowledged_message_is_done(owner: Caller, q: str, clock: Clock) -> None:
     """It is never handed out again, may be acknowledged twice, and those who read by time still see it."""
-    claimed = claim(owner, limit=2, ttl=30)
+    claimed = owner.claim(limit=2, ttl=30)
     reply = settle(owner, "ack", *claimed)
     assert (reply.status, statuses(reply)) == (200, ["ok", "ok"])
     assert [result["receipt"] for result in reply.json["results"]] == [each["receipt"] for each in claimed]
     assert settle(owner, "ack", *claimed).status == 200
     clock.advance(100)
-    assert bodies(claim(owner)) == ["c"]
+    assert bodies(owner.claim()) == ["c"]
     assert owner.get("q").bodies == ["a", "b", "c"]
 
 
 def test_a_claim_expires(owner: Caller, q: str, clock: Clock) -> None:
     """What was not acknowledged in time is handed out again, with one delivery more; the old receipt is stale."""
-    first = claim(owner, limit=3, ttl=30)
+    first = owner.claim(limit=3, ttl=30)
     assert settle(owner, "ack", first[1]).status == 200
     clock.advance(29)
-    assert claim(owner) == []
+    assert owner.claim() == []
     clock.advance(5)
-    second = claim(owner, ttl=30)
+    second = owner.claim(ttl=30)
     assert [(each["body"], each["deliveries"]) for each in second] == [("a", 2), ("c", 2)]
     reply = settle(owner, "ack", first[0], first[2], second[1])
     assert (reply.status, statuses(reply)) == (409, ["superseded", "superseded", "ok"])
     assert list(reply.errors) == ["ClaimLost"]
     clock.advance(100)
-    assert bodies(claim(owner)) == ["a"]
+    assert bodies(owner.claim()) == ["a"]
 
 
 def test_a_claim_that_has_expired_is_good_until_somebody_else_has_it(owner: Caller, q: str, clock: Clock) -> None:
     """Who is late may still acknowledge, if the message was not handed out meanwhile."""
-    claimed = claim(owner, limit=3, ttl=10)
+    claimed = owner.claim(limit=3, ttl=10)
     clock.advance(100)
     assert settle(owner, "ack", claimed[0]).status == 200
     assert settle(owner, "renew", claimed[1], ttl=10).status == 200
-    assert bodies(claim(owner)) == ["c"]
+    assert bodies(owner.claim()) == ["c"]
 
 
 def test_released_messages_come_at_once(owner: Caller, q: str, clock: Clock) -> None:
     """A message that was given back is the next to be handed out."""
-    claimed = claim(owner, limit=2)
+    claimed = owner.claim(limit=2)
     assert statuses(settle(owner, "release", claimed[0])) == ["ok"]
-    again = claim(owner)
+    again = owner.claim()
     assert [(each["body"], each["deliveries"]) for each in again] == [("a", 2), ("c", 1)]
     assert statuses(settle(owner, "release", claimed[0])) == ["superseded"]
-    assert claim(owner) == []
+    assert owner.claim() == []
 
 
 def test_a_release_with_a_delay_ends_the_claim_then(owner: Caller, q: str, clock: Clock) -> None:
     """A message that is released with a delay comes when that is over, whatever is left of its claim."""
-    long, short = claim(owner, limit=1, ttl=100) + claim(owner, limit=1, ttl=10)
+    long, short = owner.claim(limit=1, ttl=100) + owner.claim(limit=1, ttl=10)
     reply = settle(owner, "release", long, short, delay=30)
     assert statuses(reply) == ["ok", "ok"]
     assert reply.json["results"][0]["expires"] == pytest.approx(long["expires"] - 70, abs=0.01)
-    assert bodies(claim(owner, limit=1, ttl=100)) == ["c"]
+    assert bodies(owner.claim(limit=1, ttl=100)) == ["c"]
     clock.advance(29)
-    assert claim(owner) == []
+    assert owner.claim() == []
     clock.advance(5)
-    assert bodies(claim(owner)) == ["a", "b"]
+    assert bodies(owner.claim()) == ["a", "b"]
     assert settle(owner, "release", long, delay=43201).status == 400
 
 
 def test_a_delayed_release_can_be_taken_back(owner: Caller, q: str, clock: Clock) -> None:
     """Until the message comes again its receipt is good: the same worker may renew, release or acknowledge it."""
-    one, two = claim(owner, limit=2, ttl=100)
+    one, two = owner.claim(limit=2, ttl=100)
     settle(owner, "release", one, two, delay=30)
     assert statuses(settle(owner, "release", one)) == ["ok"]
     assert statuses(settle(owner, "ack", two)) == ["ok"]
-    assert bodies(claim(owner)) == ["a", "c"]
+    assert bodies(owner.claim()) == ["a", "c"]
 
 
 def test_renewing_prolongs_and_never_shortens(owner: Caller, q: str, clock: Clock) -> None:
     """A renewed claim lasts for so long from then on, and a claim that lasts longer anyway stays as it is."""
-    long, short = claim(owner, limit=1, ttl=100) + claim(owner, limit=1, ttl=10)
+    long, short = owner.claim(limit=1, ttl=100) + owner.claim(limit=1, ttl=10)
     reply = settle(owner, "renew", long, short, ttl=50)
     assert statuses(reply) == ["ok", "ok"]
     assert reply.json["results"][0]["expires"] == long["expires"]
     assert reply.json["results"][1]["expires"] == pytest.approx(short["expires"] + 40, abs=0.01)
     clock.advance(60)
-    assert bodies(claim(owner)) == ["b", "c"]
+    assert bodies(owner.claim()) == ["b", "c"]
 
 
 @pytest.mark.parametrize("ttl", [0, 5e-324, 0.0004])
 def test_renewing_for_nothing_releases(owner: Caller, q: str, clock: Clock, ttl: float) -> None:
     """A renewal of no time gives the message back; times are in milliseconds."""
-    claimed = claim(owner, limit=1, ttl=100)
+    claimed = owner.claim(limit=1, ttl=100)
     assert statuses(settle(owner, "renew", *claimed, ttl=ttl)) == ["ok"]
-    assert bodies(claim(owner)) == ["a", "b", "c"]
+    assert bodies(owner.claim()) == ["a", "b", "c"]
 
 
 def test_no_renewal_is_never_late(owner: Caller, q: str) -> None:
@@ -155,15 +148,15 @@ def test_no_renewal_is_never_late(owner: Caller, q: str) -> None:
 
 def test_a_claim_of_no_time_shows_only(owner: Caller, q: str, clock: Clock) -> None:
     """With ttl=0 messages are shown and stay free."""
-    assert bodies(claim(owner, ttl=0)) == ["a", "b", "c"]
-    assert bodies(claim(owner, ttl=30)) == ["a", "b", "c"]
+    assert bodies(owner.claim(ttl=0)) == ["a", "b", "c"]
+    assert bodies(owner.claim(ttl=30)) == ["a", "b", "c"]
 
 
 def test_partitions_are_chosen(owner: Caller, q: str, clock: Clock) -> None:
     """A claim may name the partitions to look at; without, it finds messages wherever they are."""
     owner.post(q, "d", X_Partition="2")
-    assert bodies(claim(owner, partitions="2")) == ["d"]
-    found = [body for _ in range(2) for body in bodies(claim(owner, partitions="*"))]
+    assert bodies(owner.claim(partitions="2")) == ["d"]
+    found = [body for _ in range(2) for body in bodies(owner.claim(partitions="*"))]
     assert found == ["a", "b", "c"]
     reply = owner("POST", "q/claims", b"", headers=None, partitions=" ")
     assert (reply.status, reply.errors) == (400, {"partitions": "Names no partition"})
@@ -171,12 +164,12 @@ def test_partitions_are_chosen(owner: Caller, q: str, clock: Clock) -> None:
 
 def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
     """What is claimed and what waits is counted; size and peek leave out what is done, and nothing else."""
-    one, two = claim(owner, limit=2, ttl=100)
+    one, two = owner.claim(limit=2, ttl=100)
     settle(owner, "ack", one)
     settle(owner, "release", two)
-    claim(owner, limit=1, ttl=100, partitions="1")
+    owner.claim(limit=1, ttl=100, partitions="1")
     owner.post(q, "d", X_Partition="2")
-    claim(owner, limit=1, partitions="2", ttl=50)
+    owner.claim(limit=1, partitions="2", ttl=50)
     clock.advance(60)
     counts = owner.get("q/claims").json
     assert (counts["claimed"], counts["waiting"]) == (1, 1)
@@ -190,56 +183,56 @@ def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
 def test_what_waits_can_be_claimed(owner: Caller, q: str, clock: Clock) -> None:
     """A claim that has expired counts as claimed for another second, in which nobody can get its message."""
     owner.post("q", "d", X_Partition="2")
-    (claimed,) = claim(owner, partitions="2", ttl=10)
+    (claimed,) = owner.claim(partitions="2", ttl=10)
     explain = f"q/explain/{claimed['message_id']}"
     clock.advance(10.5)
-    assert claim(owner, partitions="2", ttl=0) == []
+    assert owner.claim(partitions="2", ttl=0) == []
     assert owner.get("q/claims").json["partitions"]["2"] == {"claimed": 1, "waiting": 0}
     assert [each["code"] for each in owner.get(explain).json["reasons"]][-1] == "claimed"
     clock.advance(1)
     assert owner.get("q/claims").json["partitions"]["2"] == {"claimed": 0, "waiting": 1}
     assert [each["code"] for each in owner.get(explain).json["reasons"]][-1] == "waiting"
-    assert bodies(claim(owner, partitions="2", ttl=0)) == ["d"]
+    assert bodies(owner.claim(partitions="2", ttl=0)) == ["d"]
 
 
 def test_all_claims_are_ended(owner: Caller, q: str, clock: Clock) -> None:
     """DELETE gives everything back, whoever holds it."""
-    claim(owner, ttl=100)
+    owner.claim(ttl=100)
     assert owner("DELETE", "q/claims").json == {"status": "ok"}
-    assert bodies(claim(owner)) == ["a", "b", "c"]
+    assert bodies(owner.claim()) == ["a", "b", "c"]
 
 
 def test_a_purge_forgets_claims(owner: Caller, q: str) -> None:
     """After a purge nothing is claimed, and receipts of before are of no use."""
-    claimed = claim(owner, limit=2)
+    claimed = owner.claim(limit=2)
     assert owner("DELETE", "q/messages").status == 200
     assert owner.get("q/claims").json["claimed"] == 0
     reply = settle(owner, "ack", *claimed)
     assert (reply.status, list(reply.errors)) == (400, ["receipts.0", "receipts.1"])
     owner.post("q", "new", X_Partition="1")
-    assert bodies(claim(owner)) == ["new"]
+    assert bodies(owner.claim()) == ["new"]
 
 
 def test_waiting_for_messages(owner: Caller, q: str) -> None:
     """A claim that waits gets what is posted meanwhile, and an empty answer when nothing comes."""
-    claim(owner)
-    assert claim(owner, wait=0.2) == []
+    owner.claim()
+    assert owner.claim(wait=0.2) == []
     timer = threading.Timer(0.3, lambda: owner.post("q", "later", X_Partition="2"))
     timer.start()
-    assert bodies(claim(owner, wait=20)) == ["later"]
+    assert bodies(owner.claim(wait=20)) == ["later"]
     timer.join()
 
 
 def test_metrics(owner: Caller, other: Store, q: str, clock: Clock) -> None:
     """What was handed out, again, acknowledged and refused is counted, and what the logs were asked for it."""
-    first = claim(owner, limit=2, ttl=30)
+    first = owner.claim(limit=2, ttl=30)
     clock.advance(40)
-    second = claim(owner, limit=1, ttl=30)
+    second = owner.claim(limit=1, ttl=30)
     settle(owner, "ack", first[0], second[0])
     settle(owner, "release", first[1])
     elsewhere = Service(other)
     elsewhere.claims.claim(elsewhere.enter(other.queue("queuey", q), lambda _queue: None), limit=1, ttl=30)
-    claim(owner, limit=1, ttl=30)
+    owner.claim(limit=1, ttl=30)
     pattern = re.compile(r"^queuey_claims_(\w+) ([0-9.e+]+)$", re.MULTILINE)
     found = {name: float(value) for name, value in pattern.findall(owner.get("/metrics").text)}
     assert found.pop("memory_bytes") > 0
@@ -264,7 +257,7 @@ def test_an_answer_has_a_page_of_bodies(owner: Caller) -> None:
     owner.create("q")
     for _ in range(5):
         owner.post("q", "x" * 100_000)
-    assert [len(claim(owner, limit=1000)) for _ in range(3)] == [3, 2, 0]
+    assert [len(owner.claim(limit=1000)) for _ in range(3)] == [3, 2, 0]
 
 
 def test_an_answer_has_what_the_page_says(owner: Caller) -> None:
@@ -272,7 +265,7 @@ def test_an_answer_has_what_the_page_says(owner: Caller) -> None:
     owner.create("q")
     for _ in range(12):
         owner.post("q", "x" * 60_000)
-    assert [len(claim(owner, limit=1000)) for _ in range(3)] == [5, 5, 2]
+    assert [len(owner.claim(limit=1000)) for _ in range(3)] == [5, 5, 2]
 
 
 BAD_CLAIMS = [
@@ -323,7 +316,7 @@ BAD_RECEIPTS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("body", "field"), BAD_RECEIPTS)
 def test_bad_receipts_are_refused(owner: Caller, q: str, body: dict[str, Any], field: str) -> None:
     """What is no list of receipts, or has one that cannot be of this queue, is named, and nothing is done."""
-    (good,) = claim(owner, limit=1, ttl=100)
+    (good,) = owner.claim(limit=1, ttl=100)
     if isinstance(body.get("receipts"), list) and len(body["receipts"]) == 1:
         body, field = {"receipts": [good["receipt"], *body["receipts"]]}, "receipts.1"
     for what in ("ack", "renew", "release"):
@@ -334,7 +327,7 @@ def test_bad_receipts_are_refused(owner: Caller, q: str, body: dict[str, Any], f
 
 def test_bad_renewals_are_refused(owner: Caller, q: str) -> None:
     """The time of a renewal has its bounds."""
-    (claimed,) = claim(owner, limit=1, ttl=100)
+    (claimed,) = owner.claim(limit=1, ttl=100)
     bad: list[object] = [-1, 43201, "x", [], True]
     for ttl in bad:
         reply = settle(owner, "renew", claimed, ttl=ttl)

@@ -11,7 +11,7 @@ from queuey.service import Service
 from queuey.storage import Store
 from tests.replacing import replace
 from tests.web.caller import Caller
-from tests.web.claims.test_claims import claim, settle, statuses
+from tests.web.claims.test_claims import settle, statuses
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def mine(owner: Caller) -> dict[str, Any]:
     owner.create("q")
     for body in "abc":
         owner.post("q", body)
-    return claim(owner, limit=1, ttl=100)[0]
+    return owner.claim(limit=1, ttl=100)[0]
 
 
 def altered(receipt: str, **fields: str) -> str:
@@ -33,7 +33,7 @@ def altered(receipt: str, **fields: str) -> str:
 @pytest.mark.parametrize("secret", ["", "0" * 14, "mine"])
 def test_receipts_that_are_made_up(owner: Caller, mine: dict[str, Any], what: str, secret: str) -> None:
     """Who knows a message's id and the entry that delivered it, but not the receipt, does nothing to the claim."""
-    (other,) = claim(owner, limit=1, ttl=100)
+    (other,) = owner.claim(limit=1, ttl=100)
     if secret == "mine":
         secret = mine["receipt"].split("-")[3]
     made_up = altered(other["receipt"], secret=secret)
@@ -46,7 +46,7 @@ def test_receipts_that_are_made_up(owner: Caller, mine: dict[str, Any], what: st
 @pytest.mark.parametrize("what", ["ack", "renew", "release"])
 def test_receipts_that_name_no_delivery(owner: Caller, mine: dict[str, Any], what: str) -> None:
     """Number 0, which a claim with a ttl of 0 shows, is bad input, with a secret and without."""
-    (shown,) = claim(owner, limit=1, ttl=0)
+    (shown,) = owner.claim(limit=1, ttl=0)
     for receipt in (
         shown["receipt"],
         altered(mine["receipt"], number="0"),
@@ -72,7 +72,7 @@ def test_receipts_of_an_older_version(owner: Caller, store: Store) -> None:
     for body in "abc":
         owner.post("q", body)
     with replace(EntryDraft.entry, without_secrets):
-        old = claim(owner, limit=3, ttl=100)
+        old = owner.claim(limit=3, ttl=100)
     assert [len(each["receipt"].split("-")) for each in old] == [4, 4, 4]
     assert statuses(settle(owner, "ack", old[0])) == ["ok"]
     service = Service(store)
@@ -81,7 +81,7 @@ def test_receipts_of_an_older_version(owner: Caller, store: Store) -> None:
     assert statuses(settle(owner, "renew", old[1], ttl=200)) == ["ok"]
     (again,) = statuses(settle(owner, "release", old[2]))
     assert again == "ok"
-    (new,) = claim(owner, limit=1, ttl=100)
+    (new,) = owner.claim(limit=1, ttl=100)
     assert len(new["receipt"].split("-")) == 5
     assert settle(owner, "ack", old[2]).status == 409
     assert settle(owner, "ack", new).status == 200

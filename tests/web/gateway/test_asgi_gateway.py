@@ -29,12 +29,6 @@ from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, running, until
 Done = Callable[[Any, Exception | None], None]
 
 
-@pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
-    """Runs something with a gateway before the application."""
-    return running(app)
-
-
 class Held:
     """Stands for ``Messages.begin_append``: begins and does not end."""
 

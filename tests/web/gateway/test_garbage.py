@@ -15,16 +15,10 @@ import pytest
 
 from queuey.web.gateway.asgi import Gateway
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import Request, Run, running, until
+from tests.web.gateway_calls import Request, Run, until
 
 TIMES = 40
 CLAIMS = "/v1/queuey/q/claims"
-
-
-@pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
-    """Runs something with a gateway before the application."""
-    return running(app)
 
 
 async def sent(gateway: Gateway, method: str, path: str, body: object = None, query: str = "") -> Reply:

@@ -14,7 +14,7 @@ from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.gateway_calls import ALWAYS, Request, Run, running, until
+from tests.web.gateway_calls import ALWAYS, Request, Run, until
 
 WAITING = f"wait={ALWAYS}&ttl=600"
 
@@ -23,12 +23,6 @@ WAITING = f"wait={ALWAYS}&ttl=600"
 def limits() -> Limits:
     """Long polls that no busy machine ends."""
     return Limits(max_wait=ALWAYS)
-
-
-@pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
-    """Runs something with a gateway before the application."""
-    return running(app)
 
 
 class Claim(Request):

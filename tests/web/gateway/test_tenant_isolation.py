@@ -35,12 +35,6 @@ def asked(
     return request
 
 
-@pytest.fixture
-def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
-    """Runs something with a gateway before the application."""
-    return running(app)
-
-
 class Unread(Request):
     """A request whose body nobody may ask for."""
 

@@ -42,12 +42,6 @@ def q(owner: Caller) -> str:
     return "q"
 
 
-def claim(caller: Caller, **asked: object) -> list[dict[str, Any]]:
-    """Claims messages."""
-    found: list[dict[str, Any]] = caller("POST", "q/claims", b"", headers=None, **asked).messages
-    return found
-
-
 def test_the_page_has_every_code() -> None:
     """The table of the API's page has a line for each code."""
     section = (ROOT / "docs/api.md").read_text().partition("\n## Explain **new**\n")[2].partition("\n## ")[0]
@@ -94,14 +88,14 @@ def test_from_claim_to_acknowledgement(owner: Caller, q: str, clock: Clock) -> N
     place = posted(owner)
     other = posted(owner)
     assert codes(owner, place) == ["readable", "expires"]
-    [first] = claim(owner, limit=1, ttl=30)
+    [first] = owner.claim(limit=1, ttl=30)
     reason = explained(owner, place)["reasons"][-1]
     assert (reason["code"], reason["at"]) == ("claimed", pytest.approx(first["expires"], abs=0.01))
     assert "delivered 1 time." in reason["text"]
     assert codes(owner, other)[-1] == "unclaimed"
     clock.advance(40)
     assert codes(owner, place)[-1] == "waiting"
-    [again] = claim(owner, limit=1, ttl=30)
+    [again] = owner.claim(limit=1, ttl=30)
     assert "delivered 2 times." in explained(owner, place)["reasons"][-1]["text"]
     assert owner.send_json("POST", "q/claims/ack", {"receipts": [again["receipt"]]}).status == 200
     found = explained(owner, place)
@@ -111,7 +105,7 @@ def test_from_claim_to_acknowledgement(owner: Caller, q: str, clock: Clock) -> N
 def test_a_deleted_message_that_was_claimed(owner: Caller, q: str) -> None:
     """The claim log still knows of it."""
     place = posted(owner)
-    claim(owner, ttl=30)
+    owner.claim(ttl=30)
     assert owner("DELETE", f"q/{place}").status == 200
     assert codes(owner, place) == ["absent", "claimed", "no_trace"]
 
@@ -120,7 +114,7 @@ def test_deleted_by_its_acknowledgement(owner: Caller) -> None:
     """Where acknowledged messages are deleted, the log may know for a while that it was done."""
     owner.create("q", partitions=2, on_ack="delete")
     place = posted(owner)
-    [claimed] = claim(owner, ttl=30)
+    [claimed] = owner.claim(ttl=30)
     assert owner.send_json("POST", "q/claims/ack", {"receipts": [claimed["receipt"]]}).status == 200
     assert codes(owner, place) in (["absent", "done", "no_trace"], ["absent", "no_trace"])
 
@@ -151,7 +145,7 @@ def test_expired_and_never_there(owner: Caller, q: str, clock: Clock) -> None:
 def test_purged(owner: Caller, q: str) -> None:
     """Neither messages nor claims of before a purge are found."""
     place = posted(owner)
-    claim(owner, ttl=30)
+    owner.claim(ttl=30)
     assert owner("DELETE", "q/messages").status == 200
     assert codes(owner, place) == ["absent", "no_trace"]
 

@@ -20,11 +20,6 @@ def q(owner: Caller) -> str:
     return "q"
 
 
-def claim(caller: Caller) -> list[dict[str, Any]]:
-    """Claims messages."""
-    return caller("POST", "q/claims", b"", headers=None).messages
-
-
 def test_create_replace_get_delete(owner: Caller, q: str) -> None:
     """POST creates once, PUT replaces, GET shows and DELETE removes; the holder of an old value gets 409 for it."""
     at = f"{q}/named/n"
@@ -34,7 +29,7 @@ def test_create_replace_get_delete(owner: Caller, q: str) -> None:
     assert (again.status, again.json) == (200, created.json)
     taken = owner("POST", at, b"b")
     assert (taken.status, list(taken.errors)) == (409, ["NameTaken"])
-    [held] = claim(owner)
+    [held] = owner.claim()
     replaced = owner("PUT", at, b'{"b": 1}', headers={"X-Encoding": "json"})
     assert replaced.status == 200
     [message] = owner("GET", at, b"").messages
@@ -44,7 +39,7 @@ def test_create_replace_get_delete(owner: Caller, q: str) -> None:
     assert (raw.body, raw.headers["X-Message-Id"]) == (b'{"b": 1}', message["message_id"])
     lost = owner.send_json("POST", f"{q}/claims/ack", {"receipts": [held["receipt"]]})
     assert (lost.status, lost.json["results"][0]["status"]) == (409, "superseded")
-    [current] = claim(owner)
+    [current] = owner.claim()
     assert current["body"] == {"b": 1}
     assert owner.send_json("POST", f"{q}/claims/ack", {"receipts": [current["receipt"]]}).status == 200
     free = owner("GET", at, b"")
@@ -53,7 +48,7 @@ def test_create_replace_get_delete(owner: Caller, q: str) -> None:
     for _ in range(2):
         assert owner("DELETE", at, b"").status == 200
     assert owner("GET", at, b"").status == 404
-    assert claim(owner) == []
+    assert owner.claim() == []
 
 
 def test_names(owner: Caller, q: str) -> None:
@@ -119,7 +114,7 @@ def test_freed_while_it_is_read(owner: Caller, between: InterposedStore, q: str)
     at = f"{q}/named/n"
     for path, how in ((at, "DELETE"), (f"{q}/claims/ack", "POST")):
         assert owner("PUT", at, b"a").status == 200
-        [held] = claim(owner)
+        [held] = owner.claim()
 
         def free(path: str = path, how: str = how, held: dict[str, Any] = held) -> None:
             between.passing(Store.fetch)
