@@ -164,3 +164,11 @@ def test_a_refusal_of_some_receipts_spares_the_others() -> None:
     bad_one = work.holds.index(one)
     held.failed(work, InvalidRequest(ErrorAnswer(status=400, fields={f"receipts.{bad_one}": "was purged"})))
     assert (one.state, two.state, held.pause()) == ("lost", "held", 4)
+
+
+def test_a_claim_that_came_too_late_is_left_to_the_loop() -> None:
+    """It is not renewed at once, so that the loop can release it; the others are renewed as usual."""
+    held, _ = holding()
+    late, last = held.add("q", "r1", 30, 69), held.add("q", "r2", 30, 84)
+    assert due(held).holds == (last,)
+    assert held.expired(late, [late, last]) == [late]
