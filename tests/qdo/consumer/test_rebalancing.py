@@ -118,7 +118,7 @@ async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(sy
         second = await system.consumer(queue)
         (moved,) = second.assignment
         await second.close()
-        await until(lambda: notified.of(moved.number) == ["on_assign", "on_lost", "on_assign"])
+        await until(lambda: notified.of(moved.number)[:3] == ["on_assign", "on_lost", "on_assign"])
     finally:
         ending.set()  # Otherwise the callback, which swallows its cancellation, would go on after a failure.
     await system.send(queue, 3, moved.number)
