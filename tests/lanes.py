@@ -9,6 +9,7 @@ longest first, then the files that share nothing, one by one, to whichever proce
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 import sys
 import time
@@ -70,15 +71,27 @@ def first_alone(done: Path, worker: str, seconds: float = 300.0) -> Iterator[Non
         done.touch()
 
 
+@contextlib.contextmanager
+def without_garbage() -> Iterator[None]:
+    """Keeps what is made from the garbage collector for good: it would look through it again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Has one process compile the tests of a new checkout, where all of them would do so at once."""
     worker, here = getattr(session.config, "workerinput", None), Path(__file__)
     compiled = sys.dont_write_bytecode or any(here.parent.glob(f"__pycache__/test_{here.stem}.*.pyc"))
-    if worker is None or compiled:
-        return (yield)
-    with first_alone(Path(session.config.option.basetemp).parent / "collected", worker["workerid"]):
-        return (yield)
+    with without_garbage():
+        if worker is None or compiled:
+            return (yield)
+        with first_alone(Path(session.config.option.basetemp).parent / "collected", worker["workerid"]):
+            return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)
