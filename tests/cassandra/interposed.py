@@ -21,14 +21,14 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import claim_logs, message_codec
 from queuey.storage.cassandra.catalogue import queue_cache, queues
-from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Rows, Statement
-from queuey.storage.cassandra.driver.requests import Call
+from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
 from queuey.storage.cassandra.ids import clock
 from queuey.storage.cassandra.read import bucket_index
 from tests.servers.keyspaces import LastingDriver
@@ -226,20 +226,8 @@ class Wire:
 
     # For its drivers
 
-    def ask(self, statement: Statement, send: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the driver gives
-        """Sends a request that is waited for."""
-        rule = self._take(statement)
-        if rule is None:
-            return send()
-        ended: list[Answer] = []
-        rule.play(lambda: _asked(send), lambda rows, error: ended.append((rows, error)))
-        [(rows, error)] = ended
-        if error is not None:
-            raise error
-        return rows
-
     def start(self, statement: Statement, done: Done, send: Callable[[Done], None]) -> None:
-        """Sends a request that nobody waits for."""
+        """Sends a request, or does to it what a rule says."""
         told = self._telling_time(done, self._now) if self._now is not None and statement in CLOCKS else done
         rule = self._take(statement)
         if rule is None:
@@ -267,7 +255,7 @@ class Wire:
 
 
 class _Interposed(LastingDriver):
-    """A driver whose requests a wire decides about; ``run_all`` and ``run_encoded`` ask by those that begin.
+    """A driver whose requests a wire decides about.
 
     Args:
         wire: Decides.
@@ -278,86 +266,41 @@ class _Interposed(LastingDriver):
         self._wire = wire
         super().__init__(*arguments, **options)
 
-    def run(self, statement: Statement, values: Sequence[Any] = (), **options: Any) -> Rows:  # noqa: ANN401
-        """See the driver."""
-        send = super().run
-        rows: Rows = self._wire.ask(statement, lambda: send(statement, values, **options))
-        return rows
+    def send(self, request: Request | Encoded, done: Done) -> None:
+        """See the driver. The store's clock says which write is too late; the driver waits as long as it takes."""
+        send = super().send
+        if isinstance(request, Encoded) and request.decode is None:
+            self._wire.log.levels.setdefault(request.statement, set()).add(request.consistency)
+            request = request._replace(timeout=PATIENCE)
+        elif isinstance(request, Encoded) and request.decode is not None:
+            request = request._replace(decode=partial(self._weighed, request.decode))
+        self._wire.start(request.statement, done, partial(send, request))
 
-    def run_text(self, cql: str, **options: Any) -> Rows:  # noqa: ANN401
-        """See the driver."""
-        send = super().run_text
-        rows: Rows = self._wire.ask(Statement(cql, idempotent=False), lambda: send(cql, **options))
-        return rows
-
-    def batch(self, calls: Sequence[Call], **options: Any) -> Rows:  # noqa: ANN401
-        """See the driver."""
-        send = super().batch
-        rows: Rows = self._wire.ask(calls[0][0], lambda: send(calls, **options))
-        return rows
-
-    def run_all(self, calls: Sequence[Call], **options: Any) -> list[Rows]:  # noqa: ANN401
-        """See the driver."""
-        self._wire.log.rounds.append(len(calls))
-        return super().run_all(calls, **options)
-
-    def run_encoded(self, calls: Sequence[tuple[Encoded, Decode]], **options: Any) -> list[Rows]:  # noqa: ANN401
+    def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         """See the driver."""
         log = self._wire.log
         before = log.bytes
-        log.rounds.append(len(calls))
-        found = super().run_encoded(calls, **options)
-        log.round_bytes.append(log.bytes - before)
+        log.rounds.append(len(some))
+        found = super().gather(some, **options)
+        if log.bytes > before:
+            log.round_bytes.append(log.bytes - before)
         return found
 
-    def begin_batch(self, calls: Sequence[Call], *, done: Done, **options: Any) -> None:  # noqa: ANN401
-        """See the driver."""
-        send = super().begin_batch
-        self._wire.start(calls[0][0], done, lambda done: send(calls, done=done, **options))
+    def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
+        """See the driver. It is no round."""
+        [rows] = super().gather([Request(statement, values, consistency, **how)])
+        return rows
 
-    def begin(self, statement: Statement, values: Sequence[Any], *, done: Done, **options: Any) -> None:  # noqa: ANN401
-        """See the driver."""
-        send = super().begin
-        self._wire.start(statement, done, lambda done: send(statement, values, done=done, **options))
-
-    def begin_encoded(self, call: Encoded, decode: Decode, *, done: Done, **options: Any) -> None:  # noqa: ANN401
-        """See the driver."""
-        send = super().begin_encoded
-
-        def weighed(body: bytes) -> Rows:
-            found = decode(body)
-            self._wire.log.bytes += len(body)
-            self._wire.log.longest = max(self._wire.log.longest, len(body))
-            self._wire.log.rows += len(found)
-            return found
-
-        self._wire.start(call.statement, done, lambda done: send(call, weighed, done=done, **options))
-
-    def begin_rows(
-        self,
-        statement: Statement,
-        rows: Sequence[bytes],
-        count: int,
-        *,
-        done: Done,
-        **options: Any,  # noqa: ANN401
-    ) -> None:
-        """See the driver. The store's clock says what is too late; the driver waits as long as it takes."""
-        self._wire.log.levels.setdefault(statement, set()).add(options["consistency"])
-        options["timeout"] = PATIENCE
-        send = super().begin_rows
-        self._wire.start(statement, done, lambda done: send(statement, rows, count, done=done, **options))
+    def _weighed(self, decode: Decode, body: bytes) -> Rows:
+        found = decode(body)
+        self._wire.log.bytes += len(body)
+        self._wire.log.longest = max(self._wire.log.longest, len(body))
+        self._wire.log.rows += len(found)
+        return found
 
 
 def _chosen(which: Which) -> Callable[[Statement], bool]:
     return which if callable(which) else frozenset(which).__contains__
-
-
-def _asked(send: Callable[[], Any]) -> Answer:
-    try:
-        return send(), None
-    except StoreUnavailable as error:
-        return None, error
 
 
 def _awaited(send: Callable[[Done], None]) -> Answer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.driver import Done, Driver, Encoded, InDoubt, Request, Statement
 from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.deadlines import Deadline
 
 Answer = list[tuple[Any, ...]] | StoreUnavailable
 
@@ -16,17 +18,42 @@ REFUSED = StoreUnavailable("no node is up")
 APPLIED: Answer = [(True,)]
 
 
-class ScriptedDriver:
+class AnsweringDriver(Driver):
+    """A driver that answers every request at once; tests say how."""
+
+    def __init__(self) -> None:
+        self._deadline = Deadline(math.inf)
+
+    def answer(self, request: Any) -> list[Any]:  # noqa: ANN401 - of any kind
+        """Returns the rows.
+
+        Raises:
+            StoreUnavailable: It fails.
+        """
+        raise NotImplementedError
+
+    def send(self, request: Request | Encoded, done: Done) -> None:
+        """See the driver."""
+        try:
+            rows = self.answer(request)
+        except StoreUnavailable as error:
+            done(None, error)
+        else:
+            done(rows, None)
+
+
+class ScriptedDriver(AnsweringDriver):
     """Gives the answers of a script, the last one for ever, and moves a clock with each."""
 
     def __init__(self, *script: Answer, seconds: float = 0.0) -> None:
+        super().__init__()
         self.script = list(script)
         self.sent: list[tuple[Statement, tuple[Any, ...]]] = []
         self.begun: list[Callable[..., None]] = []
         self.boottime = 1000.0
         self.seconds = seconds
 
-    def run(self, statement: Statement, values: Sequence[Any] = (), **_: object) -> list[tuple[Any, ...]]:
+    def run(self, statement: Statement, values: Sequence[Any] = (), *_: object, **__: object) -> list[tuple[Any, ...]]:
         """Answers."""
         self.sent.append((statement, tuple(values)))
         self.boottime += self.seconds
@@ -35,9 +62,9 @@ class ScriptedDriver:
             raise answer
         return answer
 
-    def begin(self, statement: Statement, values: Sequence[Any], *, done: Callable[..., None], **_: object) -> None:
+    def send(self, request: Any, done: Callable[..., None]) -> None:  # noqa: ANN401 - of any kind
         """Notes that something was begun; the test ends it."""
-        self.sent.append((statement, tuple(values)))
+        self.sent.append((request.statement, tuple(request.values)))
         self.begun.append(done)
 
     def clock(self) -> Clock:

@@ -237,8 +237,8 @@ def test_a_full_bucket_that_expired_is_read(prepared: options.DataCentreTarget, 
         insert = message_codec.INSERT[1]
         for first in range(0, bucketing.FULL_ROWS, 100):
             ids = range(first, first + 100)
-            calls = [(insert, (1, 1, 0, message_codec.uuid_of((at, 0)), b"b", at, b"m", 1, 1)) for at in ids]
-            driver.batch(calls, consistency="ONE")
+            call, *further = [(insert, (1, 1, 0, message_codec.uuid_of((at, 0)), b"b", at, b"m", 1, 1)) for at in ids]
+            driver.run(*call, "ONE", further=further)
         alive = message_codec.uuid_of((bucketing.FULL_ROWS, 0))
         driver.run(insert, (1, 1, 0, alive, b"alive", 2, b"m", 1, 3600), consistency="ONE")
         lower, upper = message_codec.uuid_of((0, 0)), message_codec.uuid_of((bucketing.FULL_ROWS + 1, 0))

@@ -17,7 +17,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
@@ -240,4 +240,5 @@ def test_a_data_centre_is_added(centre_stores: CentreStores, centres: Centres) -
 def replicate(driver: Driver, copies: str) -> None:
     """Changes how many copies a keyspace keeps."""
     wanted = f"{{'class': 'NetworkTopologyStrategy', {copies}}}"
-    driver.run_text(f"ALTER KEYSPACE {driver.target.keyspace} WITH replication = {wanted}", timeout=PATIENCE)
+    change = f"ALTER KEYSPACE {driver.target.keyspace} WITH replication = {wanted}"
+    driver.run(Statement.unprepared(change), timeout=PATIENCE)

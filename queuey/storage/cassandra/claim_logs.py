@@ -20,7 +20,7 @@ from queuey.storage import items as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.covers import FORGET_ALL as FORGET_ALL_COVERS
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
@@ -51,7 +51,7 @@ _ATTEMPTS = 5
 """Snapshots that were replaced between two steps of one read, after which it is given up."""
 
 _Call = tuple[Statement, Sequence[Any]]
-_Steps = Generator[list[_Call], list[Rows], LogPage]
+_Steps = Generator[list[Request], list[Rows], LogPage]
 """Yields reads to be made side by side, is sent their rows, and returns the page."""
 
 
@@ -131,21 +131,20 @@ class CassandraClaimLogs(ClaimLogs):
             done(None, error)
             return
         key = (queue.qid, partition)
-        calls = _batch(key, entry, snapshot, truncate_below)
+        (advance, values), *further = _batch(key, entry, snapshot, truncate_below)
+        levels = self._options.catalogue_write, self._options.catalogue_serial
+        append = Request(advance, values, *levels, further=further)
 
         def ended(rows: Rows | None, error: StoreUnavailable | None) -> None:
             applied = bool(rows[0][0]) if rows else None
             if applied and snapshot is not None:
                 # Nothing refers to earlier ones any more. What remains is removed with the next snapshot.
-                self._driver.begin(
-                    _FORGET, (*key, snapshot), consistency=self._options.catalogue_write, done=lambda *_: None
-                )
+                forget = Request(_FORGET, (*key, snapshot), self._options.catalogue_write)
+                self._driver.send(forget, lambda *_: None)
             tell(applied, error)
 
         def send() -> None:
-            self._driver.begin_batch(
-                calls, consistency=self._options.catalogue_write, serial=self._options.catalogue_serial, done=ended
-            )
+            self._driver.send(append, ended)
 
         if self._watch.sound() and self._rows.held(queue) is not None:
             send()
@@ -171,12 +170,12 @@ class CassandraClaimLogs(ClaimLogs):
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
         consistency = self._options.catalogue_serial if newest else self._levels.log_reads()
-        steps = _reading((queue.qid, partition), first)
-        calls = next(steps)
+        steps = _reading((queue.qid, partition), first, consistency)
+        reads = next(steps)
         while True:
-            rows = self._driver.run_all(calls, consistency=consistency)
+            rows = self._driver.gather(reads)
             try:
-                calls = steps.send(rows)
+                reads = steps.send(rows)
             except StopIteration as ended:
                 page: LogPage = ended.value
                 return page
@@ -189,7 +188,7 @@ class CassandraClaimLogs(ClaimLogs):
             consistency = self._levels.log_reads()
         except StoreUnavailable:
             return False
-        _LogRead(self._driver, consistency, _reading((queue.qid, partition), first), done).start()
+        _LogRead(self._driver, _reading((queue.qid, partition), first, consistency), done).start()
         return True
 
     def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
@@ -231,7 +230,7 @@ class ClaimLogRemoval:
             StoreUnavailable: Some may be left.
         """
         keys = [(qid, partition) for partition in range(1, partitions + 1)]
-        heads = self._driver.run_all([(_HEAD, key) for key in keys], consistency=self._options.catalogue_read)
+        heads = self._driver.gather([Request(_HEAD, key, self._options.catalogue_read) for key in keys])
         for key, head in zip(keys, heads, strict=True):
             if head:
                 self._remove(key, head[0][0])
@@ -248,47 +247,30 @@ class ClaimLogRemoval:
 class _LogRead:
     """A read of a log that goes from step to step in the driver's thread."""
 
-    def __init__(self, driver: Driver, consistency: str, steps: _Steps, done: Read) -> None:
+    def __init__(self, driver: Driver, steps: _Steps, done: Read) -> None:
         self._driver = driver
-        self._consistency = consistency
         self._steps = steps
         self._done = done
-        self._lock = threading.Lock()
-        self._answers: list[Rows | StoreUnavailable | None] = []
-        self._left = 0
 
     def start(self) -> None:
         """Sends off the first step. Never raises."""
         self._send(lambda: next(self._steps))
 
-    def _send(self, step: Callable[[], list[_Call]]) -> None:
+    def _send(self, step: Callable[[], list[Request]]) -> None:
         try:
-            calls = step()
+            reads = step()
         except StopIteration as ended:
             self._done(ended.value, None)
-            return
         except StoreUnavailable as error:
             self._done(None, error)
-            return
-        self._answers, self._left = [None] * len(calls), len(calls)
-        for number, (statement, values) in enumerate(calls):
-            self._driver.begin(statement, values, consistency=self._consistency, done=self._taker(number))
+        else:
+            self._driver.send_all(reads, self._took)
 
-    def _taker(self, number: int) -> Callable[[Rows | None, StoreUnavailable | None], None]:
-        def take(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            with self._lock:
-                self._answers[number] = error or rows or []
-                self._left -= 1
-                if self._left:
-                    return
-            errors = [answer for answer in self._answers if isinstance(answer, StoreUnavailable)]
-            if errors:
-                self._done(None, errors[0])
-                return
-            answers = [answer for answer in self._answers if isinstance(answer, list)]
+    def _took(self, answers: list[Rows], errors: list[StoreUnavailable]) -> None:
+        if errors:
+            self._done(None, errors[0])
+        else:
             self._send(lambda: self._steps.send(answers))
-
-        return take
 
 
 def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[_Call]:
@@ -305,21 +287,25 @@ def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate
     return calls
 
 
-def _reading(key: tuple[int, int], first: int) -> _Steps:
+def _reading(key: tuple[int, int], first: int, consistency: str) -> _Steps:
     """Reads a log from an entry on; removed entries are replaced by the snapshot that stands for them."""
+
+    def entries(first: int) -> Request:
+        return Request(_ENTRIES, (*key, first), consistency)
+
     if first > 1:
-        [found] = yield [(_ENTRIES, (*key, first))]
+        [found] = yield [entries(first)]
         if found and (found[0][1], found[-1][1]) == (first, first + len(found) - 1):
             return _page(found)
     for _ in range(_ATTEMPTS):
-        [head] = yield [(_HEAD, key)]
+        [head] = yield [Request(_HEAD, key, consistency)]
         last, named = head[0][:2] if head else (None, None)
         if last is None or last < first:
             return LogPage(last or 0, [])
         if named is None or named < first:
-            [found] = yield [(_ENTRIES, (*key, first))]
+            [found] = yield [entries(first)]
             return _page(found, last)
-        snapshot, found = yield [(_SNAPSHOT, (*key, named)), (_ENTRIES, (*key, named + 1))]
+        snapshot, found = yield [Request(_SNAPSHOT, (*key, named), consistency), entries(named + 1)]
         if snapshot:
             return _page(found, last, LogEntry(named, snapshot[0][0]))
         # An entry has named another since the head was read, and this one is gone.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
 from typing import TypeVar
 
 from queuey.ids import EPOCH_TICKS
@@ -62,26 +61,24 @@ class CassandraCovers(Covers):
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
         level = self._levels.of(queue)
-        begun = []
+        writes = []
         for shard, some in _by_shard(covers, lambda cover: cover[0]):
             key = _pack_key(8, queue.qid, 4, partition, 4, shard)
             rows = [b"".join((key, _sized(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in some]
-            begin = partial(self._driver.begin_rows, _WRITE, rows, _WRITTEN)
-            begin = partial(begin, routing_key=_routing(queue, partition, shard))
-            begun.append(partial(begin, consistency=level.writes, timeout=level.deadline))
-        self._driver.side_by_side(begun, reads=False)
+            key = _routing(queue, partition, shard)
+            writes.append(Encoded(_WRITE, _WRITTEN, rows, key, level.writes, timeout=level.deadline))
+        self._driver.gather(writes)
 
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:
         """See the contract."""
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
-        calls = []
+        reads, level = [], self._levels.of(queue).reads
         for shard, some in _by_shard(digests, lambda digest: digest):
             wanted = struct.pack(">i", len(some)) + b"".join(map(_sized, some))
             values = _pack_key(8, queue.qid, 4, partition, 4, shard) + _sized(wanted)
-            calls.append((Encoded(_READ, _ASKED, values, _routing(queue, partition, shard)), _decode))
-        found = self._driver.run_encoded(calls, consistency=self._levels.of(queue).reads)
-        return {digest: until for rows in found for digest, until in rows}
+            reads.append(Encoded(_READ, _ASKED, [values], _routing(queue, partition, shard), level, _decode))
+        return {digest: until for rows in self._driver.gather(reads) for digest, until in rows}
 
     def forget_covers(self, queue: Queue, partition: int, until: int) -> None:
         """See the contract. Those of the last microsecond stay: others of it may be higher."""

@@ -138,23 +138,18 @@ class LightweightTransactions:
 
     def batch(self, calls: Sequence[Call]) -> CheckResult:
         """Runs statements of one Cassandra partition as one, of which one has a condition; raises like :meth:`run`."""
-        return self.settle(
-            lambda timeout: self._driver.batch(
-                calls,
-                consistency=self._options.catalogue_write,
-                serial=self._options.catalogue_serial,
-                timeout=timeout,
-            )
-        )
+        (statement, values), *further = calls
+        return self.settle(lambda timeout: self.send(statement, values, timeout, further))
 
-    def send(self, statement: Statement, values: Sequence[Any], timeout: float) -> Rows:
-        """Sends one conditional statement once."""
+    def send(self, statement: Statement, values: Sequence[Any], timeout: float, further: Sequence[Call] = ()) -> Rows:
+        """Sends a conditional statement once, or a batch of it and further ones."""
         return self._driver.run(
             statement,
             values,
-            consistency=self._options.catalogue_write,
+            self._options.catalogue_write,
             serial=self._options.catalogue_serial,
             timeout=timeout,
+            further=further,
         )
 
     def settle(self, send: Callable[[float], Rows]) -> CheckResult:

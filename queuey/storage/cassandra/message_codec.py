@@ -12,7 +12,7 @@ import msgspec
 from queuey.ids import FLIP, Position
 from queuey.messages import Message, Meta, NewMessage
 from queuey.storage.cassandra.bucketing import NAMES
-from queuey.storage.cassandra.driver import UNSET, Encoded, Rows, Statement
+from queuey.storage.cassandra.driver import UNSET, Decode, Encoded, Rows, Statement
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 _TEXT, _BYTES = b"\0", b"\1"
@@ -137,7 +137,15 @@ def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> b
 
 
 def encoded_bulk(
-    where: tuple[int, int, int], kind: int, lower: Position, upper: Position, limit: int, *, bodies: bool
+    where: tuple[int, int, int],
+    kind: int,
+    lower: Position,
+    upper: Position,
+    limit: int,
+    consistency: str,
+    decode: Decode,
+    *,
+    bodies: bool,
 ) -> Encoded:
     """Returns a query for a range of a bucket, both bounds inclusive, whose answer is read without decoding.
 
@@ -147,10 +155,13 @@ def encoded_bulk(
         lower: The first id.
         upper: The last one.
         limit: Rows at most.
+        consistency: Of the read.
+        decode: Takes the answer.
         bodies: False: ids and ends only.
     """
     statement = (BULK_UP if bodies else BULK_IDS_UP)[kind]
-    return Encoded(statement, RANGED, encoded_range(key_of(*where), lower, upper, limit), routing_of(*where))
+    values = encoded_range(key_of(*where), lower, upper, limit)
+    return Encoded(statement, RANGED, [values], routing_of(*where), consistency, decode)
 
 
 def starts(body: bytes, columns: int) -> list[int]:

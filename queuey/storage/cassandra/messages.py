@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from queuey import ids
 from queuey.errors import Outcome, StoreUnavailable
@@ -17,7 +16,7 @@ from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
-from queuey.storage.cassandra.driver import Driver, InDoubt, RowBatch, Statement
+from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch, ticks
 from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
@@ -117,8 +116,8 @@ class CassandraMessages(Scanning):
                 self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
         candidates = self._candidates(row, locations, level)
         qid, longest = row.queue.qid, bucketing.longest_ttl(now)
-        inserts: list[tuple[Statement, Sequence[Any]]] = []
-        deletes: list[tuple[Statement, Sequence[Any]]] = []
+        inserts: list[Request] = []
+        deletes: list[Request] = []
         for (partition, position, time_bucket), others in zip(targets, candidates, strict=True):
             self._generator.avoid(position[1])
             stamp = self._stamps.above(position[0])
@@ -126,19 +125,18 @@ class CassandraMessages(Scanning):
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
             key = (qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
             column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
-            inserts.append(
-                (message_codec.INSERT[time_bucket.kind], (*key, body, expires, column, stamp, min(lives, longest)))
-            )
+            values = (*key, body, expires, column, stamp, min(lives, longest))
+            inserts.append(Request(message_codec.INSERT[time_bucket.kind], values, level.writes))
             deletes += [
-                (message_codec.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]))
+                Request(message_codec.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]), level.writes)
                 for other in others
                 if other != time_bucket
             ]
-        self._driver.run_all(inserts, consistency=level.writes, most=max(1, PUT_BYTES // max(1, len(body))))
+        self._driver.gather(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
         self._arrivals.watches.wrote({qid << 8 | partition for partition, _ in locations}, shown=True)
         try:
             # Only now: there may be readers, and if the write fails, the old message must stay as it was.
-            self._driver.run_all(deletes, consistency=level.writes)
+            self._driver.gather(deletes)
         except StoreUnavailable as error:
             raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
 
@@ -158,16 +156,17 @@ class CassandraMessages(Scanning):
                 deletes = rows.setdefault((partition, time_bucket), [])
                 deletes.append(message_codec.encoded_delete(key, position, stamp))
         batches = [
-            RowBatch(
+            Encoded(
                 message_codec.DELETE[time_bucket.kind],
-                found[at : at + DELETED_ROWS],
                 message_codec.DELETED,
+                found[at : at + DELETED_ROWS],
                 message_codec.routing_of(row.queue.qid, partition, time_bucket.bucket),
+                level.writes,
             )
             for (partition, time_bucket), found in rows.items()
             for at in range(0, len(found), DELETED_ROWS)
         ]
-        self._driver.run_rows(batches, consistency=level.writes)
+        self._driver.gather(batches)
         return len(wanted)
 
     # Reading
@@ -182,15 +181,15 @@ class CassandraMessages(Scanning):
         level = self._levels.of(row.queue)
         candidates = self._candidates(row, wanted, level)
         now = self._clock.now()
-        calls: list[tuple[Statement, Sequence[Any]]] = []
+        fetches: list[Request] = []
         owners: list[int] = []
         for number, (partition, position) in enumerate(wanted):
             for time_bucket in candidates[number]:
                 key = (row.queue.qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
-                calls.append((message_codec.FETCH[time_bucket.kind], key))
+                fetches.append(Request(message_codec.FETCH[time_bucket.kind], key, level.reads))
                 owners.append(number)
         found: dict[int, Message] = {}
-        answers = self._driver.run_all(calls, consistency=level.reads)
+        answers = self._driver.gather(fetches)
         for number, answer in zip(owners, answers, strict=True):
             for one in answer:
                 message = message_codec.message(one, wanted[number][0])

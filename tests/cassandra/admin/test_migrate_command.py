@@ -13,7 +13,7 @@ import pytest
 
 from queuey.storage.cassandra import CassandraOptions
 from queuey.storage.cassandra.admin import cql_files
-from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import DataCentreTarget
 from tests.servers.plugin import Cassandra, unique_name
 
@@ -42,7 +42,7 @@ def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
     yield found
     driver = Driver(found, CassandraOptions(), keyspace=False)
     assert driver.ready(60)
-    driver.run_text(f"DROP KEYSPACE IF EXISTS {found.keyspace}", timeout=60.0)
+    driver.run(Statement.unprepared(f"DROP KEYSPACE IF EXISTS {found.keyspace}"), timeout=60.0)
     driver.close()
 
 

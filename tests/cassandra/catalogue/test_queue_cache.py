@@ -22,6 +22,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import (
     next_longest_ttl,
     row_of,
 )
+from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.deadlines import Deadline
@@ -136,14 +137,14 @@ def test_a_refresh_that_cannot_begin(driver: ScriptedDriver) -> None:
     rows = rows_of(driver)
     rows.current(QUEUE)
     driver.boottime += C * 0.6
-    real = driver.begin
+    real = driver.send
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no thread")
 
-    driver.begin = fail  # type: ignore[method-assign]
+    driver.send = fail  # type: ignore[method-assign]
     assert rows.get("app", "queue") is not None
-    driver.begin = real  # type: ignore[method-assign]
+    driver.send = real  # type: ignore[method-assign]
     assert rows.get("app", "queue") is not None
     assert len(driver.begun) == 1
 
@@ -321,7 +322,7 @@ class TestRaising:
         store = open_with()
         store.create_queue(application, "queue", QueueSpec(ttl=60))
         text = f"UPDATE queues SET longest_row = null WHERE application = '{application}' AND name = 'queue' IF EXISTS"
-        store._driver.run_text(text)
+        store._driver.run(Statement.unprepared(text))
         row = store._rows.read(application, "queue")
         assert row.longest_row == 0
         assert store._rows.cover(row, {60}, 1 << 20) is row

@@ -13,7 +13,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LAST
 from queuey.messages import Message, Page, Queue, Slice
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.driver import Request, Statement
 from queuey.storage.cassandra.read import bucket_index
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import PATIENCE
@@ -114,9 +114,10 @@ def test_the_drivers_own_thread_never_waits_for_itself(process: Process, queue: 
             ended.append(error)
             done.set()
 
-        process.store._driver.begin(unknown, (1, 1), done=told)
+        process.store._driver.send(Request(unknown, (1, 1)), told)
 
-    process.store._driver.begin(message_codec.COUNT[0], (1, 1, 1, *[message_codec.uuid_of(FIRST)] * 2), done=ask)
+    values = (1, 1, 1, *[message_codec.uuid_of(FIRST)] * 2)
+    process.store._driver.send(Request(message_codec.COUNT[0], values), ask)
     assert done.wait(PATIENCE)
     assert [str(error) for error in ended] == [
         "a statement that was not prepared cannot be asked from the driver's own thread"

@@ -90,7 +90,8 @@ def test_busy_partitions_do_not_walk_over_expired_records(strict_store: Cassandr
     for at in range(0, 3000, 100):
         starts = [(now // width - number) * width for number in range(at, at + 100)]
         ttl = 3600 if at == 0 else 1
-        driver.batch([(record, (queue.qid, bucketing.NARROWEST, start, ttl)) for start in starts])
+        first, *further = [(record, (queue.qid, bucketing.NARROWEST, start, ttl)) for start in starts]
+        driver.run(*first, further=further)
     while not walks_over_too_many(strict_store, queue):
         time.sleep(0.1)
     places = say(strict_store, queue, 500)

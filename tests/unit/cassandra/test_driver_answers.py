@@ -16,6 +16,7 @@ class Attempts:
     """A session and its future in one: it calls back for each attempt, as cassandra-driver does after a second one."""
 
     attempted_hosts = ("one", "two")
+    _paging_state = None
 
     def __init__(self, ends: list[Any]) -> None:
         self._ends = ends
@@ -45,8 +46,8 @@ def test_the_first_end_counts(ends: list[Any], rows: list[str] | None, outcome: 
     """Of two attempts that come to an end the first one is told, and the second is not."""
     told: list[tuple[Any, StoreUnavailable | None]] = []
     driver = object.__new__(Driver)
-    session: Any = Attempts(ends)
-    driver._send(session, None, 1.0, lambda found, error: told.append((found, error)), reads=False)
+    driver._session, driver._usable = Attempts(ends), True
+    driver._send(None, 1.0, lambda found, error: told.append((found, error)), reads=False)
     ((found, error),) = told
     assert found == rows
     assert (error and error.outcome) == outcome

@@ -233,4 +233,5 @@ def test_a_conditional_batch_is_what_the_driver_would_send() -> None:
     levels = ConsistencyLevel.QUORUM, ConsistencyLevel.LOCAL_SERIAL
     expected = io.BytesIO()
     BatchMessage(BatchType.UNLOGGED, request._statements_and_parameters, *levels).send_body(expected, 4)
-    assert fast_path.conditional_batch(request, *levels) == expected.getvalue()
+    request.consistency_level, request.serial_consistency_level = levels
+    assert fast_path.conditional_batch(request) == expected.getvalue()

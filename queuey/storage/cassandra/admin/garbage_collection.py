@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
@@ -20,7 +19,7 @@ from queuey.storage.cassandra.catalogue.offsets import OffsetTable
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete, PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
 from queuey.storage.cassandra.claim_logs import ClaimLogRemoval
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions
 
@@ -152,13 +151,10 @@ class GarbageCollector:
             for level, start, kind in recorded
             if level is not None  # A partition with a low watermark and no bucket gives one row without them.
         ]
-        calls = [(_REMOVE[time_bucket.kind], (pending.qid, part, time_bucket.bucket)) for time_bucket in time_buckets]
-        for some in _some(calls):
-            self._driver.run_all(some, consistency=write)
+        removals = [
+            Request(_REMOVE[time_bucket.kind], (pending.qid, part, time_bucket.bucket), write)
+            for time_bucket in time_buckets
+        ]
+        self._driver.gather(removals, most=_AT_ONCE)
         if recorded:
             self._driver.run(_FORGET_BUCKETS, (pending.qid, part), consistency=write)
-
-
-def _some(calls: Sequence[tuple[Statement, Sequence[int]]]) -> Iterator[Sequence[tuple[Statement, Sequence[int]]]]:
-    for first in range(0, len(calls), _AT_ONCE):
-        yield calls[first : first + _AT_ONCE]

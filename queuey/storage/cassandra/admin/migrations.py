@@ -334,7 +334,7 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
     if not near:
         raise StoreUnavailable("no node of Cassandra is up")
     driver.await_pools(STATEMENT_TIMEOUT)
-    driver.run_text(statement, timeout=STATEMENT_TIMEOUT, host=near[0])
+    driver.run(Statement.unprepared(statement), timeout=STATEMENT_TIMEOUT, host=near[0])
     until = time.monotonic() + AGREEMENT_TIMEOUT
     while not driver.agrees():
         if time.monotonic() > until:

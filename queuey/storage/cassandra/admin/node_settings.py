@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from queuey.errors import StoreUnavailable
 from queuey.messages import Acknowledgement
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 
 ASK_TIMEOUT = 3.0
 """Seconds that a node may take to describe itself."""
@@ -64,14 +65,7 @@ def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], N
         answered.release()
 
     for address in nodes:
-        driver.begin(
-            statement,
-            (),
-            consistency="ONE",
-            timeout=ASK_TIMEOUT,
-            host=address,
-            done=lambda rows, error, address=address: take(address, rows, error),  # type: ignore[misc]
-        )
+        driver.send(Request(statement, consistency="ONE", timeout=ASK_TIMEOUT, host=address), partial(take, address))
     for _ in nodes:
         answered.acquire()
     return failed

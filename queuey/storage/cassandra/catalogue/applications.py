@@ -17,7 +17,7 @@ from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, scopes
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
@@ -153,8 +153,8 @@ class CassandraApplications(Applications):
     def keys(self, application: str) -> list[Key]:
         """See the contract."""
         entries = [_KeyEntry(*row) for row in self._ask(_ENTRIES, application)]
-        calls = [(_KEY, (entry.digest,)) for entry in entries]
-        rows = self._driver.run_all(calls, consistency=self._options.catalogue_read)
+        level = self._options.catalogue_read
+        rows = self._driver.gather([Request(_KEY, (entry.digest,), level) for entry in entries])
         found = [_found(row[0]).key for row in rows if row]
         wanted = {(application, entry.id) for entry in entries}
         keys = {key.id: key for key in found if (key.application, key.id) in wanted}

@@ -14,7 +14,7 @@ from queuey.errors import Conflict, GroupNotFound, StoreBusy
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets, offset_changes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.message_codec import uuid_of
@@ -123,7 +123,7 @@ class OffsetTable:
     def groups(self, uid: int) -> list[str]:
         """Lists the groups that have offsets, sorted."""
         names = self._names(uid)
-        rows = self._driver.run_all([(_ANY, (uid, name)) for name in names], consistency=self._options.catalogue_read)
+        rows = self._driver.gather([Request(_ANY, (uid, name), self._options.catalogue_read) for name in names])
         return sorted(name for name, found in zip(names, rows, strict=True) if found and found[0][0] is not None)
 
     def forget(self, uid: int, group: str) -> bool:

@@ -25,7 +25,7 @@ import msgspec
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import Principal, Queue
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
@@ -318,6 +318,6 @@ class QueueCache:
                 self._drop(key, began)
 
         try:
-            self._driver.begin(FIND, key, consistency=self._options.catalogue_read, done=done)
+            self._driver.send(Request(FIND, key, self._options.catalogue_read), done)
         except Exception as error:  # noqa: BLE001 - the row is still good; the next refresh tries again
             done(None, error)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.options import CassandraOptions
 
 log = logging.getLogger(__name__)
@@ -85,8 +85,10 @@ class QueueIndex:
             after: Shards and the entry to go on after.
             limit: Of each.
         """
-        calls = [(_SLICE, (application, shard, entry.name, entry.uid, limit)) for shard, entry in after]
-        found = self._driver.run_all(calls, consistency=self._options.catalogue_read)
+        level = self._options.catalogue_read
+        found = self._driver.gather(
+            [Request(_SLICE, (application, shard, entry.name, entry.uid, limit), level) for shard, entry in after]
+        )
         return [[IndexEntry(*row) for row in rows] for rows in found]
 
 

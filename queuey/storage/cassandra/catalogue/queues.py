@@ -15,7 +15,7 @@ from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, SHORTEST, QueueCache, Row, fields_of, row_of
 from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueIndex
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.options import CassandraOptions
@@ -208,9 +208,10 @@ class CassandraCatalogue(Catalogue, Applications):
         """Returns the queues of those entries that stand for one."""
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _TOGETHER)
-        calls = [(_SOME, (application, *names[first : first + _TOGETHER])) for first in range(0, len(names), _TOGETHER)]
+        some = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]
         read_at = self._clock.boottime()
-        found = self._driver.run_all(calls, consistency=self._options.catalogue_read)
+        level = self._options.catalogue_read
+        found = self._driver.gather([Request(_SOME, (application, *each), level) for each in some])
         rows = [row_of(application, name, values, read_at) for some in found for name, *values in some]
         by_uid = {row.queue.uid: row.queue for row in rows}
         return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]

@@ -5,8 +5,7 @@ Nothing above it sees an exception, a consistency constant or a row type of the 
 
 from queuey.storage.cassandra.driver.connection import Driver
 from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead, worst
-from queuey.storage.cassandra.driver.fast_path import Decode, Encoded
-from queuey.storage.cassandra.driver.requests import UNSET, Done, RowBatch, Rows, Statement
+from queuey.storage.cassandra.driver.requests import UNSET, Decode, Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.topology import Host
 
 __all__ = [
@@ -17,7 +16,7 @@ __all__ = [
     "Encoded",
     "Host",
     "InDoubt",
-    "RowBatch",
+    "Request",
     "Rows",
     "Statement",
     "TooManyDead",

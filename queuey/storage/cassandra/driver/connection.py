@@ -25,10 +25,10 @@ from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import fast_path, requests
-from queuey.storage.cassandra.driver.countdown import MOST, Countdown
+from queuey.storage.cassandra.driver.countdown import AllDone, Countdown
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
-from queuey.storage.cassandra.driver.fast_path import Decode, Encoded, FastPath
-from queuey.storage.cassandra.driver.requests import Call, Done, RowBatch, Rows, Statement
+from queuey.storage.cassandra.driver.fast_path import FastPath
+from queuey.storage.cassandra.driver.requests import Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
     RETRY_EVERY,
@@ -42,6 +42,8 @@ from queuey.storage.deadlines import Deadline
 
 log = logging.getLogger(__name__)
 
+MOST = 128
+"""Requests that one call has on the way at a time, so that a call with very many does not hold up other calls."""
 _EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
 """What the driver calls the thread that receives all answers; it would wait for one of them in vain."""
 
@@ -231,290 +233,182 @@ class Driver:
         except DRIVER_ERRORS as error:
             raise translate(error, reads=True) from error
 
-    def run(
-        self,
-        statement: Statement,
-        values: Sequence[Any] = (),
-        *,
-        consistency: str = "QUORUM",
-        serial: str | None = None,
-        timeout: float | None = None,
-        host: str | None = None,
-    ) -> Rows:
-        """Runs a statement and returns all its rows, as many pages as they take.
+    def send(self, request: Request | Encoded, done: Done) -> None:
+        """Sends a request; never raises: rows and errors go to ``done``, once, in any thread.
 
-        Args:
-            statement: What to run.
-            values: Python values in the order of its markers.
-            consistency: Of the read, the write or the commit of a conditional write.
-            serial: ``SERIAL`` or ``LOCAL_SERIAL`` for a conditional write.
-            timeout: Seconds for each page; the options' if None.
-            host: Address of the node to ask, and no other.
-
-        Raises:
-            StoreUnavailable: It failed; ``outcome`` says what became of a write (``InDoubt``: unknown).
+        A write's error is :class:`InDoubt` if it may have been made. Nothing is waited for, but that a statement is
+        prepared when it is first used.
         """
-        session = self._open_session()
-        self.requests += 1
-        future: ResponseFuture | None = None
-        try:
-            request = requests.bound(self._prepare(session, statement), values, consistency, serial, pages=True)
-            future = session.execute_async(
-                request,
-                timeout=self._patience(timeout, reads=statement.reads),
-                host=self._host(host),
-            )
-            return self._all_pages(future)
-        except DRIVER_ERRORS as error:
-            raise translate(error, reads=statement.reads, attempts=_attempts(future)) from error
+        with _telling(done, reads=request.statement.reads):
+            self.requests += 1
+            if isinstance(request, Encoded):
+                self._send_encoded(request, done)
+            elif request.further and request.serial is not None:
+                self._send_conditional_batch(request, done)
+            else:
+                statement = requests.bound(request, partial(self._prepare, self._open_session()))
+                reads = request.statement.reads
+                timeout = self._patience(request.timeout, reads=reads)
+                self._send(statement, timeout, done, reads=reads, host=request.host)
 
-    def run_text(self, cql: str, *, timeout: float | None = None, host: str | None = None) -> Rows:
-        """Runs a statement that cannot be prepared (schema changes), or whose table may not be there, like ``run``."""
-        session = self._open_session()
-        try:
-            seconds = self._patience(timeout, reads=False)
-            return self._all_pages(session.execute_async(cql, timeout=seconds, host=self._host(host)))
-        except DRIVER_ERRORS as error:
-            raise translate(error, reads=False) from error
+    def send_all(self, some: Sequence[Request | Encoded], done: AllDone) -> None:
+        """Sends requests side by side, at least one; ``done`` gets the rows of each, in order, and the errors."""
+        countdown = Countdown(len(some), done)
+        for number, request in enumerate(some):
+            self.send(request, countdown.taker(number))
 
-    def run_all(
-        self, calls: Sequence[Call], *, consistency: str = "QUORUM", timeout: float | None = None, most: int = MOST
-    ) -> list[Rows]:
-        """Runs statements side by side; returns the rows of each, in order (for small answers: one page each).
+    def gather(self, some: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
+        """Sends requests side by side and waits for all of them; returns the rows of each, in order.
 
         Args:
-            calls: The statements, with their values.
-            consistency: Of the reads or writes.
-            timeout: Seconds for each; the options' if None.
+            some: The requests.
             most: How many may be on the way at a time.
 
         Raises:
-            StoreUnavailable: Any of them failed; ``InDoubt`` if any write is in doubt, or some were made and some not.
+            StoreUnavailable: Any of them failed; ``outcome`` says what became of writes (``InDoubt``: unknown, or some
+                were made and some not). Or the call has no time left.
         """
-        begun = [
-            partial(self.begin, statement, values, consistency=consistency, timeout=timeout)
-            for statement, values in calls
-        ]
-        return self.side_by_side(begun, reads=all(statement.reads for statement, _ in calls), most=most)
-
-    def side_by_side(self, begun: Sequence[Callable[..., None]], *, reads: bool, most: int = MOST) -> list[Rows]:
-        """Does what :meth:`run_all` does with functions that each begin a request, whose end goes to ``done``."""
-        if not begun:
+        if not some:
             return []
+        writes = not all(request.statement.reads for request in some)
         self._deadline.left()
-        if not reads:
+        if writes:
             self._deadline.sent()
-        gathering = Countdown(len(begun), self._deadline, most)
-        for number, begin in enumerate(begun):
-            begin(done=gathering.taker(number))
-        rows, errors = gathering.wait()
+        room = threading.Semaphore(most) if len(some) > most else None
+        last = threading.Lock()  # Released by the last; a semaphore would be acquired once for each.
+        last.acquire()
+        found: list[tuple[list[Rows], list[StoreUnavailable]]] = []
+
+        def ended(*ends: Any) -> None:  # noqa: ANN401 - rows and errors
+            found.append(ends)
+            last.release()
+
+        countdown = Countdown(len(some), ended)
+        for number, request in enumerate(some):
+            done = countdown.taker(number)
+            if room is not None:
+                self._deadline.wait(room.acquire)
+                done = _releasing(room, done)
+            self.send(request, done)
+        self._deadline.wait(last.acquire)
+        [(rows, errors)] = found
         if errors:
-            raise worst(errors, some_made=not reads and len(errors) < len(begun))
+            raise worst(errors, some_made=writes and len(errors) < len(some))
         return rows
 
-    def batch(
-        self,
-        calls: Sequence[Call],
-        *,
-        consistency: str = "QUORUM",
-        serial: str | None = None,
-        timeout: float | None = None,
-    ) -> Rows:
-        """Runs one unlogged batch, all of one Cassandra partition; with conditions in it, as one conditional write.
-
-        Raises:
-            StoreUnavailable: It failed (``InDoubt``: perhaps not).
-        """
-        session = self._open_session()
-        self.requests += 1
-        future: ResponseFuture | None = None
-        try:
-            prepared = [(self._prepare(session, statement), values) for statement, values in calls]
-            idempotent = all(statement.idempotent for statement, _ in calls)
-            request = requests.batch(prepared, consistency, serial, idempotent=idempotent)
-            future = session.execute_async(request, timeout=self._patience(timeout, reads=False))
-            return self._all_pages(future)
-        except DRIVER_ERRORS as error:
-            raise translate(error, reads=False, attempts=_attempts(future)) from error
-
-    def begin_batch(self, calls: Sequence[Call], *, consistency: str, serial: str, done: Done) -> None:
-        """Starts what :meth:`batch` does with a condition; never raises, all errors go to ``done``."""
-        with _telling(done, reads=False):
-            session, express = self._open_session(), self._open_express()
-            self.requests += 1
-            prepared = [(self._prepare(session, statement), values) for statement, values in calls]
-            request = requests.batch(prepared, consistency, serial, idempotent=False)
-            levels = requests.LEVELS[consistency], requests.LEVELS[serial]
-
-            def own_way(tell: Done, attempts: int, left: float) -> None:
-                self._ask_again(request, left, tell, reads=False, attempts=attempts)
-
-            express.send(
-                fast_path.BATCH,
-                fast_path.conditional_batch(request, *levels),
-                request.routing_key,
-                None,
-                timeout=self._patience(None, reads=False),
-                decode=_nothing,
-                done=done,
-                own_way=own_way,
-                reads=False,
-                idempotent=False,
-            )
-
-    def begin(
-        self,
-        statement: Statement,
-        values: Sequence[Any],
-        *,
-        done: Done,
-        consistency: str = "QUORUM",
-        serial: str | None = None,
-        timeout: float | None = None,
-        host: str | None = None,
-    ) -> None:
-        """Starts a statement whose answer is one page; never raises, all errors go to ``done``."""
-        with _telling(done, reads=statement.reads):
-            session = self._open_session()
-            self.requests += 1
-            request = requests.bound(self._prepare(session, statement), values, consistency, serial, pages=False)
-            seconds = self._patience(timeout, reads=statement.reads)
-            self._send(session, request, seconds, done, reads=statement.reads, host=host)
-
-    def begin_rows(
-        self,
-        statement: Statement,
-        rows: Sequence[bytes],
-        count: int,
-        *,
-        routing_key: bytes,
-        consistency: str,
-        timeout: float,
-        done: Done,
-    ) -> None:
-        """Starts an idempotent write of serialized rows of one Cassandra partition as one request; never raises.
+    def run(self, statement: Statement, values: Sequence[Any] = (), consistency: str = "QUORUM", **how: Any) -> Rows:  # noqa: ANN401
+        """Sends one :class:`Request` and waits for it; returns all its rows, as many pages as they take.
 
         Args:
-            statement: Writes one row.
-            rows: Of each its values, encoded as in :class:`Encoded`.
-            count: How many values a row has.
-            routing_key: The partition key all of them share, as it is hashed.
-            consistency: Of the write.
-            timeout: Seconds. The deadline of the call in whose thread this runs does not count: writers have their own.
-            done: Called with the result.
-        """
-        with _telling(done, reads=False):
-            session, express = self._open_session(), self._open_express()
-            self.requests += 1
-            prepared = self._prepare(session, statement)
-            level = requests.LEVELS[consistency]
-            if len(rows) == 1:
-                opcode, body = fast_path.EXECUTE, fast_path.execute(prepared.query_id, count, rows[0], level)
-            else:
-                opcode, body = fast_path.BATCH, fast_path.batch(prepared.query_id, count, rows, level)
-
-            def own_way(tell: Done, attempts: int, left: float) -> None:
-                values = [fast_path.values_of(row) for row in rows]
-                request = requests.raw(prepared, values, routing_key, level, self.target.keyspace)
-                self._ask_again(request, left, tell, reads=False, attempts=attempts)
-
-            express.send(
-                opcode,
-                body,
-                routing_key,
-                None,
-                timeout=timeout,
-                decode=_nothing,
-                done=done,
-                own_way=own_way,
-                reads=False,
-            )
-
-    def run_rows(self, batches: Sequence[RowBatch], *, consistency: str) -> None:
-        """Writes serialized rows, each batch as one request, side by side (see :meth:`begin_rows`).
+            statement: What to run.
+            values: In the order of its markers.
+            consistency: Of the request.
+            how: Its other attributes.
 
         Raises:
-            StoreUnavailable: As :meth:`run_all`.
+            StoreUnavailable: As :meth:`gather`.
         """
-        gathering = Countdown(len(batches), self._deadline)
-        for number, batch in enumerate(batches):
-            done, timeout, key = gathering.taker(number), self._patience(None, reads=False), batch.routing_key
-            self.begin_rows(*batch[:3], routing_key=key, consistency=consistency, timeout=timeout, done=done)
-        _, errors = gathering.wait()
-        if errors:
-            raise worst(errors, some_made=len(errors) < len(batches))
+        [rows] = self.gather([Request(statement, values, consistency, **how)])
+        return rows
 
-    def run_encoded(self, calls: Sequence[tuple[Encoded, Decode]], *, consistency: str) -> list[Rows]:
-        """Runs reads of one page side by side; returns the rows of each, in order.
+    def _send_encoded(self, request: Encoded, done: Done) -> None:
+        prepared = self._prepare(self._open_session(), request.statement)
+        level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
+        if len(rows) == 1:
+            opcode, body = fast_path.EXECUTE, fast_path.execute(prepared.query_id, request.markers, rows[0], level)
+        else:
+            opcode, body = fast_path.BATCH, fast_path.batch(prepared.query_id, request.markers, rows, level)
 
-        Args:
-            calls: Each with what makes rows of the body of its answer (see :mod:`.fast_path`).
-            consistency: Of the reads.
+        def own_way(tell: Done, attempts: int, left: float) -> None:
+            values = [fast_path.values_of(row) for row in rows]
+            statement = requests.raw(prepared, values, request.routing_key, level, self.target.keyspace)
+            self._ask_again(statement, left, tell, reads=reads, attempts=attempts)
 
-        Raises:
-            StoreUnavailable: Any of them failed.
-        """
-        begun = [partial(self.begin_encoded, call, decode, consistency=consistency) for call, decode in calls]
-        return self.side_by_side(begun, reads=True, most=len(calls))
+        self._open_express().send(
+            opcode,
+            body,
+            request.routing_key,
+            prepared.result_metadata if reads else None,
+            timeout=self._patience(None, reads=reads) if request.timeout is None else request.timeout,
+            decode=request.decode or _nothing,
+            done=done,
+            own_way=own_way,
+            reads=reads,
+        )
 
-    def begin_encoded(self, call: Encoded, decode: Decode, *, consistency: str, done: Done) -> None:
-        """Starts a read of one page; never raises, all errors go to ``done`` (see :meth:`run_encoded`)."""
-        with _telling(done, reads=True):
-            session, express = self._open_session(), self._open_express()
-            self.requests += 1
-            level = requests.LEVELS[consistency]
-            prepared = self._prepare(session, call.statement)
+    def _send_conditional_batch(self, request: Request, done: Done) -> None:
+        statement = requests.bound(request, partial(self._prepare, self._open_session()))
 
-            def own_way(tell: Done, attempts: int, left: float) -> None:
-                values = [fast_path.values_of(call.values)]
-                request = requests.raw(prepared, values, call.routing_key, level, self.target.keyspace)
-                self._ask_again(request, left, tell, reads=True, attempts=attempts)
+        def own_way(tell: Done, attempts: int, left: float) -> None:
+            self._ask_again(statement, left, tell, reads=False, attempts=attempts)
 
-            express.send(
-                fast_path.EXECUTE,
-                fast_path.execute(prepared.query_id, call.markers, call.values, level),
-                call.routing_key,
-                prepared.result_metadata,
-                timeout=self._patience(None, reads=True),
-                decode=decode,
-                done=done,
-                own_way=own_way,
-                reads=True,
-            )
+        self._open_express().send(
+            fast_path.BATCH,
+            fast_path.conditional_batch(statement),
+            statement.routing_key,
+            None,
+            timeout=self._patience(request.timeout, reads=False),
+            decode=_nothing,
+            done=done,
+            own_way=own_way,
+            reads=False,
+            idempotent=False,
+        )
 
-    def _ask_again(self, request: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
+    def _ask_again(self, statement: Any, timeout: float, done: Done, *, reads: bool, attempts: int) -> None:  # noqa: ANN401
         """Asks by the driver's own way; ``attempts`` nodes may have had the request before."""
         with _telling(done, reads=reads, attempts=attempts):
-            self._send(self._open_session(), request, timeout, done, reads=reads, attempts=attempts)
+            self._send(statement, timeout, done, reads=reads, attempts=attempts)
 
     def _send(
         self,
-        session: Session,
-        request: Any,  # noqa: ANN401 - a statement of the driver
+        statement: Any,  # noqa: ANN401 - of the driver
         timeout: float,
         done: Done,
         *,
         reads: bool,
         host: str | None = None,
         attempts: int = 0,
+        before: Rows | None = None,
+        page: bytes | None = None,
     ) -> None:
-        future = session.execute_async(request, timeout=timeout, host=self._host(host))
-        hosts = future.attempted_hosts
-        waiting = [done]
+        """Sends a statement by the driver's own way, page by page.
 
-        def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
-            # The driver calls back whenever an attempt ends; with a speculative one that is twice.
-            try:
-                first = waiting.pop()
-            except IndexError:
+        Args:
+            statement: A statement of the driver.
+            timeout: Seconds for each page.
+            done: Called at the end.
+            reads: It changes nothing.
+            host: The only node to be asked.
+            attempts: How many nodes may have had it before.
+            before: The rows of earlier pages.
+            page: Where the page begins, as Cassandra says it; None: the first.
+        """
+        future = self._open_session().execute_async(
+            statement, timeout=timeout, host=self._host(host), paging_state=page
+        )
+        hosts = future.attempted_hosts
+        # The driver calls back whenever an attempt ends; with a speculative one that is twice. What it calls must not
+        # lead back to it for ever: nothing would be freed before the collector of cycles comes.
+        waiting = [future]
+
+        def answered(rows: Rows | None) -> None:
+            if (ended := _taken(waiting)) is None:
                 return
-            first(rows, error)
+            further = ended._paging_state  # noqa: SLF001 - the driver has no name for it
+            found = rows if before is None else before + list(rows or [])
+            if further is None:
+                done(found, None)
+                return
+            so_far = list(found or [])
+            with _telling(done, reads=reads, attempts=attempts):
+                self._send(statement, timeout, done, reads=reads, host=host, before=so_far, page=further)
 
         def failed(error: BaseException) -> None:
-            tell(None, translate(error, reads=reads, attempts=attempts + len(hosts)))
+            if _taken(waiting) is not None:
+                done(None, translate(error, reads=reads, attempts=attempts + len(hosts)))
 
-        # What it calls must not lead back to it: nothing would be freed before the collector of cycles comes.
-        future.add_callbacks(lambda rows: tell(rows, None), failed)
+        future.add_callbacks(answered, failed)
 
     def _patience(self, timeout: float | None, *, reads: bool) -> float:
         """Returns the seconds to wait for a request that is sent now: no longer than the call has that needs it.
@@ -526,17 +420,6 @@ class Driver:
         if not reads:
             self._deadline.sent()
         return seconds
-
-    def _all_pages(self, future: ResponseFuture) -> Rows:
-        result = future.result()
-        if not result.column_names:
-            return []
-        found = list(result.current_rows)
-        while result.has_more_pages:
-            self._deadline.left()
-            result.fetch_next_page()
-            found += result.current_rows
-        return found
 
     def _open_session(self) -> Session:
         session = self._session
@@ -595,5 +478,19 @@ def _nothing(_body: bytes) -> Rows:
     return []
 
 
-def _attempts(future: ResponseFuture | None) -> int:
-    return 0 if future is None else len(future.attempted_hosts)
+def _taken(waiting: list[ResponseFuture]) -> ResponseFuture | None:
+    """Takes what waits; None if another thread has."""
+    try:
+        return waiting.pop()
+    except IndexError:
+        return None
+
+
+def _releasing(room: threading.Semaphore, done: Done) -> Done:
+    """Returns what takes an end, and makes room for another request."""
+
+    def take(rows: Rows | None, error: StoreUnavailable | None) -> None:
+        room.release()
+        done(rows, error)
+
+    return take

@@ -1,62 +1,39 @@
-"""Waiting for requests that were made side by side."""
+"""The ends of requests that were made side by side."""
 
 from __future__ import annotations
 
 import itertools
-import threading
+from collections.abc import Callable
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver.requests import Done, Rows
-from queuey.storage.deadlines import Deadline
 
-MOST = 128
-"""Requests that one call has on the way at a time, so that a call with very many does not hold up other calls."""
+AllDone = Callable[[list[Rows], list[StoreUnavailable]], None]
+"""Called once, in any thread, with the rows of each request in order, and the errors there were."""
 
 
 class Countdown:
-    """The ends of requests that are made side by side, for the thread that makes them and waits for all of them.
+    """Waits, without a thread, for the ends of requests that were made side by side.
 
     Args:
         count: How many there are, at least one.
-        deadline: Ends the waiting.
-        most: How many may be on the way at a time.
+        done: Called by the last.
     """
 
-    def __init__(self, count: int, deadline: Deadline, most: int = MOST) -> None:
+    def __init__(self, count: int, done: AllDone) -> None:
         self._rows: list[Rows] = [[] for _ in range(count)]
         self._errors: list[StoreUnavailable] = []
         self._left = itertools.count(count - 1, -1)
-        self._deadline = deadline
-        self._last = threading.Lock()  # Released by the last; a semaphore would be acquired once for each.
-        self._last.acquire()
-        self._room = threading.Semaphore(most) if count > most else None
+        self._done = done
 
     def taker(self, number: int) -> Done:
-        """Returns what takes the end of one of them, when it may be sent.
+        """Returns what takes the end of one of them."""
 
-        Raises:
-            StoreUnavailable: The call has no time left; the remaining requests must not be made.
-        """
-        room = self._room
-        if room is not None:
-            self._deadline.wait(room.acquire)
-
-        def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
+        def take(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if error is not None:
                 self._errors.append(error)
             self._rows[number] = rows or []
-            if room is not None:
-                room.release()
             if not next(self._left):
-                self._last.release()
+                self._done(self._rows, self._errors)
 
-        return done
-
-    def wait(self) -> tuple[list[Rows], list[StoreUnavailable]]:
-        """Waits for all; returns the rows of each in order, and the errors there were.
-
-        Raises:
-            StoreUnavailable: The call has no time left.
-        """
-        self._deadline.wait(self._last.acquire)
-        return self._rows, self._errors
+        return take

@@ -27,7 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from cassandra import OperationTimedOut
 from cassandra.cluster import Cluster, Session
@@ -45,7 +45,7 @@ from cassandra.query import BatchStatement
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver.errors import translate
-from queuey.storage.cassandra.driver.requests import UNSET, Done, Rows, Statement
+from queuey.storage.cassandra.driver.requests import UNSET, Decode, Done, Rows
 
 PROTOCOL = 4
 EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
@@ -63,22 +63,6 @@ _no_flags = b"\0"
 _serial = b"\x10"
 _unlogged = b"\x01"
 _prepared = b"\x01"
-
-
-class Encoded(NamedTuple):
-    """A prepared statement with its values.
-
-    Attributes:
-        statement: Idempotent.
-        markers: How many values it takes.
-        values: Each value behind its length, or -1 for null, -2 for nothing, in four bytes.
-        routing_key: The partition key, as it is hashed.
-    """
-
-    statement: Statement
-    markers: int
-    values: bytes
-    routing_key: bytes
 
 
 def frame(opcode: int, body: bytes, stream: int) -> bytes:
@@ -106,19 +90,14 @@ def batch(query_id: bytes, count: int, rows: Sequence[bytes], consistency: int) 
     return b"".join((_unlogged, _short(len(rows)), each, each.join(rows), _short(consistency), _no_flags))
 
 
-def conditional_batch(request: BatchStatement, consistency: int, serial: int) -> bytes:
-    """Returns the body of an unlogged BATCH of several statements, as the driver has bound their values.
-
-    Args:
-        request: The batch.
-        consistency: Of the commit.
-        serial: Of the Paxos round.
-    """
+def conditional_batch(request: BatchStatement) -> bytes:
+    """Returns the body of an unlogged BATCH of several statements with a condition, as the driver has bound them."""
     statements = request._statements_and_parameters  # noqa: SLF001 - the driver has no name for it
     parts = [_unlogged, _short(len(statements))]
     for _, query_id, values in statements:
         parts += [_prepared, _short(len(query_id)), query_id, _short(len(values)), *map(_value, values)]
-    return b"".join([*parts, _short(consistency), _serial, _short(serial)])
+    levels = _short(request.consistency_level), _serial, _short(request.serial_consistency_level)
+    return b"".join([*parts, *levels])
 
 
 def _value(data: Any) -> bytes:  # noqa: ANN401 - bytes, None or the mark for nothing
@@ -147,8 +126,6 @@ LOOK_EVERY = 0.05
 _NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
 _PERHAPS_DONE = (OverloadedErrorMessage, ReadTimeoutErrorMessage, ServerError, TruncateError)
 
-Decode = Callable[[bytes], Rows]
-"""Makes rows of a result's body."""
 OwnWay = Callable[[Done, int, float], None]
 """Sends by the driver's own way; takes the callback, how many nodes may have the request already, and seconds."""
 

@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cassandra import ConsistencyLevel
-from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement, PreparedStatement
+from cassandra.query import (
+    UNSET_VALUE,
+    BatchStatement,
+    BatchType,
+    BoundStatement,
+    PreparedStatement,
+    SimpleStatement,
+)
+from cassandra.query import Statement as DriverStatement
 
 from queuey.errors import StoreUnavailable
 
@@ -18,6 +26,8 @@ Rows = list[Any]
 """Rows of a result: tuples of Python values."""
 
 Call = tuple["Statement", Sequence[Any]]
+Decode = Callable[[bytes], Rows]
+"""Makes rows of a result's body."""
 Done = Callable[[Rows | None, StoreUnavailable | None], None]
 """Called once, in any thread, with the rows (None of a plain write) or the error."""
 
@@ -33,10 +43,17 @@ class Statement(NamedTuple):
     Attributes:
         cql: Its text, tables without a keyspace.
         idempotent: It may be sent twice. False for everything with a condition.
+        prepared: False for what cannot be prepared (changes of the schema), or whose table may not be there.
     """
 
     cql: str
     idempotent: bool = True
+    prepared: bool = True
+
+    @classmethod
+    def unprepared(cls, cql: str) -> Statement:
+        """Returns a statement that is sent as it is, once."""
+        return cls(cql, idempotent=False, prepared=False)
 
     def within(self, keyspace: str) -> str:
         """Returns its text with its table in a keyspace: nodes warn of prepared statements that leave that open."""
@@ -48,54 +65,77 @@ class Statement(NamedTuple):
         return self.cql.lstrip()[:6].upper() == "SELECT"
 
 
-class RowBatch(NamedTuple):
-    """Rows of one Cassandra partition that are written by one request.
+class Request(NamedTuple):
+    """A statement with Python values, or an unlogged batch of several that are all of one Cassandra partition.
 
     Attributes:
-        statement: Writes one row.
-        rows: Of each its values, serialized.
-        values: How many a row has.
-        routing_key: The partition's key, as it is hashed.
+        statement: What to run; of a batch, the first.
+        values: In the order of its markers.
+        consistency: Of the read, the write or the commit of a conditional write.
+        serial: ``SERIAL`` or ``LOCAL_SERIAL`` if there is a condition.
+        timeout: Seconds for each page of the answer; the options' if None. The call's deadline counts as well.
+        host: Address of the node to ask, and no other.
+        further: The other statements of a batch.
     """
 
     statement: Statement
+    values: Sequence[Any] = ()
+    consistency: str = "QUORUM"
+    serial: str | None = None
+    timeout: float | None = None
+    host: str | None = None
+    further: Sequence[Call] = ()
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether it may be sent twice."""
+        return self.statement.idempotent and all(statement.idempotent for statement, _ in self.further)
+
+
+class Encoded(NamedTuple):
+    """What is asked all the time, its values serialized by the caller: a read of one page, or a write of rows.
+
+    Attributes:
+        statement: Reads, or writes one row; idempotent.
+        markers: How many values it takes.
+        rows: The values of each row, one if it reads: each value behind its length, or -1 for null, -2 for nothing, in
+            four bytes. All are of one Cassandra partition.
+        routing_key: The partition's key, as it is hashed.
+        consistency: Of the read or the write.
+        decode: Makes rows of the answer's body; None if it writes.
+        timeout: Seconds, whatever time the call has in whose thread it is sent; as long as the call may wait if None.
+    """
+
+    statement: Statement
+    markers: int
     rows: Sequence[bytes]
-    values: int
     routing_key: bytes
+    consistency: str
+    decode: Decode | None = None
+    timeout: float | None = None
 
 
-def bound(
-    prepared: PreparedStatement, values: Sequence[Any], consistency: str, serial: str | None, *, pages: bool
-) -> BoundStatement:
-    """Returns a request with its values.
+def bound(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:
+    """Returns a request as the driver sends it.
 
     Args:
-        prepared: The statement.
-        values: Python values in the order of its markers.
-        consistency: Of the read, the write or the commit.
-        serial: Of the Paxos round of a conditional write.
-        pages: The answer may come in several pages.
+        request: The request.
+        prepare: Returns what the driver knows a statement by.
     """
-    request = prepared.bind(values)
-    request.consistency_level = LEVELS[consistency]
-    if serial is not None:
-        request.serial_consistency_level = LEVELS[serial]
-    if not pages:
-        request.fetch_size = None
-    return request
-
-
-def batch(
-    calls: Sequence[tuple[PreparedStatement, Sequence[Any]]], consistency: str, serial: str | None, *, idempotent: bool
-) -> BatchStatement:
-    """Returns one unlogged batch; all its statements must be of one Cassandra partition."""
-    request = BatchStatement(batch_type=_UNLOGGED, consistency_level=LEVELS[consistency])
-    if serial is not None:
-        request.serial_consistency_level = LEVELS[serial]
-    for prepared, values in calls:
-        request.add(prepared, values)
-    request.is_idempotent = idempotent
-    return request
+    level = LEVELS[request.consistency]
+    if request.further:
+        found = BatchStatement(batch_type=_UNLOGGED, consistency_level=level)
+        for statement, values in [(request.statement, request.values), *request.further]:
+            found.add(prepare(statement), values)
+        found.is_idempotent = request.idempotent
+    elif request.statement.prepared:
+        found = prepare(request.statement).bind(request.values)
+        found.consistency_level = level
+    else:
+        found = SimpleStatement(request.statement.cql, consistency_level=level)
+    if request.serial is not None:
+        found.serial_consistency_level = LEVELS[request.serial]
+    return found
 
 
 def raw(

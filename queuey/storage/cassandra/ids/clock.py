@@ -35,7 +35,7 @@ from uuid import UUID
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -336,9 +336,8 @@ class ClockWatch:
         waiting = threading.Semaphore(0)
         nodes = [host.address for host in self._driver.hosts() if host.up]
         for node in nodes:
-            self._driver.begin(
-                _NOW, (), consistency="ONE", timeout=timeout, host=node, done=self._taker(node, readings, waiting)
-            )
+            request = Request(_NOW, consistency="ONE", timeout=timeout, host=node)
+            self._driver.send(request, self._taker(node, readings, waiting))
         for _ in nodes:
             if not waiting.acquire(timeout=timeout + LATE):
                 break  # The driver was closed: no callback comes any more.

@@ -340,9 +340,11 @@ class Stream:
             probe.lower,
             ids.preceding(probe.upper),
             probe.limit,
+            self._reading.consistency,
+            _whole,
             bodies=self._reading.bodies,
         )
-        self._reading.driver.begin_encoded(query, _whole, consistency=self._reading.consistency, done=done)
+        self._reading.driver.send(query, done)
 
     def fill(self) -> None:
         """Waits for a page if none is at hand.

@@ -23,7 +23,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import CLASSES, Bucket, RecordedBuckets
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.read.recent import Recent
@@ -129,18 +129,10 @@ class BucketIndex:
         if not missing:
             return
         now = self._clock.boottime()
-        calls = [
-            (
-                _RECORD,
-                (qid, part, time_bucket.width_index, time_bucket.start, time_bucket.kind, self._lifetime(time_bucket)),
-            )
-            for time_bucket in missing
-        ]
-        if len(calls) == 1:
-            self._driver.run(*calls[0], consistency=consistency)
-        else:
-            for at in range(0, len(calls), 100):
-                self._driver.batch(calls[at : at + 100], consistency=consistency)
+        records = [(_RECORD, (qid, part, one.width_index, one.start, one.kind, self._lifetime(one))) for one in missing]
+        for at in range(0, len(records), 100):
+            (statement, values), *further = records[at : at + 100]
+            self._driver.run(statement, values, consistency, further=further)
         with self._lock:
             for time_bucket in missing:
                 _remember(self._recorded, (qid, part, time_bucket), now, self._size)
@@ -184,7 +176,7 @@ class BucketIndex:
             StoreUnavailable: As the driver.
         """
         began = self._clock.boottime()
-        first = self._driver.run_all([(FIRST, (qid, part)) for qid, part, _ in wanted], consistency=consistency)
+        first = self._driver.gather([Request(FIRST, (qid, part), consistency) for qid, part, _ in wanted])
         found = []
         for (qid, part, at), rows in zip(wanted, first, strict=True):
             known = all_of(began, rows, low_watermarks=low_watermarks)
@@ -216,7 +208,7 @@ class BucketIndex:
             calls.append(
                 (_DOWN, (*key, width_index, bottom, high)) if descending else (_UP, (*key, width_index, bottom))
             )
-        answers = self._driver.run_all(calls, consistency=consistency)
+        answers = self._driver.gather([Request(*call, consistency) for call in calls])
         for rows in answers[2:]:
             if len(rows) >= MORE:  # There are more; beyond the last of these the lookup is incomplete.
                 last = rows[-1][2]
@@ -250,7 +242,7 @@ class BucketIndex:
                 return
             self._raised.put(key, now, now)
         values = lifetime, uuid_of(low_watermark), *key
-        self._driver.begin(SET_LOW_WATERMARK, values, consistency=consistency, done=_noted)
+        self._driver.send(Request(SET_LOW_WATERMARK, values, consistency), _noted)
 
 
 def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> Known | None:

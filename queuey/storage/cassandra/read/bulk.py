@@ -17,7 +17,7 @@ from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue import queue_cache
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.consistency_levels import InForce
-from queuey.storage.cassandra.driver import InDoubt, Statement, TooManyDead
+from queuey.storage.cassandra.driver import InDoubt, Request, TooManyDead
 from queuey.storage.cassandra.ids.clock import ticks
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.messages import CassandraMessages
@@ -73,14 +73,14 @@ class CassandraBulk(CassandraMessages):
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
         """See the contract."""
         self._watch.require()
-        return statistics.run(self._measuring(queue) for queue in queues)
+        return statistics.run(self._driver, (self._measuring(queue) for queue in queues))
 
     def _measuring(self, queue: Queue) -> statistics.Steps[list[Measure]]:
         """Measures a queue."""
         row = self._rows.held(queue)
         if row is None:
             began, name = self._clock.boottime(), (queue.application, queue.name)
-            [found] = yield [self._asking(queue_cache.FIND, name, self._options.catalogue_read)]
+            [found] = yield [Request(queue_cache.FIND, name, self._options.catalogue_read)]
             row = queue_cache.row_of(*name, found[0], began) if found else None
         if row is None or row.queue.version != queue.version:
             return []
@@ -89,7 +89,7 @@ class CassandraBulk(CassandraMessages):
         for first in range(1, row.queue.partitions + 1, LOOKS):
             numbers = range(first, min(first + LOOKS, row.queue.partitions + 1))
             began = self._clock.boottime()
-            looks = yield [self._asking(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
+            looks = yield [Request(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
             for number, found in zip(numbers, looks, strict=True):
                 known = bucket_index.all_of(began, found, low_watermarks=low_watermarks)
                 measure = yield from self._measuring_partition(row, known, number, now)
@@ -105,7 +105,7 @@ class CassandraBulk(CassandraMessages):
             if extent.complete and len(extent.sources) <= statistics.MOST_PLACES:
                 reads = self._levels.of(row.queue).reads
                 try:
-                    meter = statistics.Meter(self._driver, (row.queue.qid, number), reads, now)
+                    meter = statistics.Meter((row.queue.qid, number), reads, now)
                     return (yield from meter.measure(extent))
                 except TooManyDead:
                     pass  # The other way asks for less at a time.
@@ -127,9 +127,6 @@ class CassandraBulk(CassandraMessages):
         sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]
         size = tally.size * sum(sizes) // max(1, len(sizes))
         return Measure(number, tally.size, size, exact=False, oldest=tally.oldest, newest=tally.newest)
-
-    def _asking(self, statement: Statement, values: Sequence[object], consistency: str) -> statistics.Ask:
-        return lambda done: self._driver.begin(statement, values, consistency=consistency, done=done)
 
     def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> Iterator[tuple[Columns, Position]]:
         """Reads a slice upwards.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from queuey import ids
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Slice
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver import Driver, Statement, TooManyDead
+from queuey.storage.cassandra.driver import Driver, Request, TooManyDead
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 
@@ -114,16 +114,17 @@ def _count(
         narrow if not left_out else [narrow[len(narrow) * (2 * number + 1) // (2 * most)] for number in range(most)]
     )
     wide = [source for source in sources if source.time_bucket.wide]
-    calls: list[tuple[Statement, Sequence[Any]]] = []
+    counts: list[Request] = []
     counted = []
     for time_bucket, lowest in [*chosen, *wide]:
         low, high = max(bounds[0], lowest), min(bounds[1], (time_bucket.end, LOW_MIN))
         if low < high:
             ends = message_codec.uuid_of(low), message_codec.uuid_of(ids.preceding(high))
-            calls.append((message_codec.COUNT[time_bucket.kind], (*key, time_bucket.bucket, *ends)))
+            values = (*key, time_bucket.bucket, *ends)
+            counts.append(Request(message_codec.COUNT[time_bucket.kind], values, consistency))
             counted.append(time_bucket)
     try:
-        answers = [int(answer[0][0]) for answer in driver.run_all(calls, consistency=consistency)]
+        answers = [int(answer[0][0]) for answer in driver.gather(counts)]
     except TooManyDead:  # An estimate is not worth more than what was listed.
         return 0, 0
     of_narrow = [number for time_bucket, number in zip(counted, answers, strict=True) if not time_bucket.wide]

@@ -20,7 +20,7 @@ from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.names import TABLE
 from queuey.storage.cassandra.read.reading import Gathered
 from queuey.storage.cassandra.write.names import Found, NameRow, find_shown
-from queuey.storage.cassandra.write.step_run import StepRun, StoreParts, decode_row
+from queuey.storage.cassandra.write.step_run import StepRun, StoreParts
 from queuey.storage.deadlines import Deadline
 
 AT_ONCE = 64
@@ -113,9 +113,8 @@ class _Looks:
         with self._lock:
             name = next(self._waiting, None)
         if name is not None:
-            look = TABLE.statements.look(self._queue.qid, name)
-            level = self._parts.options.catalogue_read
-            self._parts.driver.begin_encoded(look, decode_row, consistency=level, done=partial(self._read, name))
+            look = TABLE.statements.look(self._queue.qid, name, self._parts.options.catalogue_read)
+            self._parts.driver.send(look, partial(self._read, name))
 
     def _read(self, name: str, rows: Rows | None, error: StoreUnavailable | None) -> None:
         """Takes a row, which need not be the newest: whoever shows a newer value has removed this one before.

@@ -14,10 +14,8 @@ themselves, and one body for each slice; more only where a round asks every buck
 from __future__ import annotations
 
 import math
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,7 +26,7 @@ from queuey.messages import Message, Page, Slice, bytes_at_most, bytes_of, rende
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
-from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, TooManyDead, worst
+from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead, worst
 from queuey.storage.deadlines import Deadline
 
 TIMES = 4
@@ -443,15 +441,12 @@ class Going:
     """
 
     __slots__ = (
-        "_answers",
         "_consistency",
         "_deadline",
         "_done",
         "_driver",
         "_ends",
         "_key",
-        "_left",
-        "_lock",
         "_note",
         "_probes",
         "_reader",
@@ -475,10 +470,7 @@ class Going:
         self._done = done
         self._deadline = deadline
         self._ends = deadline.next_end()
-        self._lock = threading.Lock()
         self._probes: list[Probe] = []
-        self._answers: list[Rows | StoreUnavailable | None] = []
-        self._left = 0
 
     def start(self) -> None:
         """Sends off the first round. Never raises and never blocks."""
@@ -487,29 +479,16 @@ class Going:
     def _go(self, step: Callable[[], list[Probe]]) -> None:
         try:
             self._probes = probes = step()
-            self._answers = [None] * len(probes)
-            self._left = len(probes)
             with self._deadline.running(self._ends):
                 self._deadline.left()
-                for number, probe in enumerate(probes):
-                    call, decode = query(self._key, probe)
-                    self._driver.begin_encoded(
-                        call, decode, consistency=self._consistency, done=partial(self._took, number)
-                    )
+                self._driver.send_all([query(self._key, probe, self._consistency) for probe in probes], self._took)
         except StopIteration as ended:
             self._done(ended.value, None)
         except Exception as error:  # noqa: BLE001 - passed to the waiting caller
             self._done(None, error)
 
-    def _took(self, number: int, found: Rows | None, error: StoreUnavailable | None) -> None:
-        with self._lock:
-            self._answers[number] = error if error is not None else found or []
-            self._left -= 1
-            if self._left:
-                return
-        errors = [answer for answer in self._answers if isinstance(answer, StoreUnavailable)]
+    def _took(self, answers: list[Rows], errors: list[StoreUnavailable]) -> None:
         if not errors:
-            answers = [answer for answer in self._answers if isinstance(answer, list)]
             for probe, answer in zip(self._probes, answers, strict=True):
                 if not answer and self._note is not None:
                     self._note(self._key, probe)
@@ -526,7 +505,7 @@ def _answers(
     """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
     wanted = [(keys[number], probe) for number, probes in asked.items() for probe in probes]
     try:
-        found = iter(driver.run_encoded([query(*one) for one in wanted], consistency=consistency))
+        found = iter(driver.gather([query(*one, consistency) for one in wanted], most=max(1, len(wanted))))
         return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     except TooManyDead:
         if len(asked) == 1:
@@ -554,8 +533,8 @@ def _advance(
         return None
 
 
-def query(key: tuple[int, int], probe: Probe) -> tuple[Encoded, Decode]:
-    """Returns the query for a probe, and what makes rows of its answer: id, body, expires, meta; or id, expires."""
+def query(key: tuple[int, int], probe: Probe, consistency: str) -> Encoded:
+    """Returns the query for a probe, whose rows are: id, body, expires, meta; or id, expires."""
     where = (*key, probe.time_bucket.bucket)
     values = message_codec.encoded_range(
         message_codec.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit
@@ -566,4 +545,5 @@ def query(key: tuple[int, int], probe: Probe) -> tuple[Encoded, Decode]:
         statements = message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP
         decode = message_codec.decode_ids
     statement = statements[probe.time_bucket.kind]
-    return Encoded(statement, message_codec.RANGED, values, message_codec.routing_of(*where)), decode
+    routing = message_codec.routing_of(*where)
+    return Encoded(statement, message_codec.RANGED, [values], routing, consistency, decode)

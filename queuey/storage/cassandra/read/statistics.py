@@ -8,8 +8,7 @@ both ends. No more bodies are read than that.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
@@ -20,7 +19,7 @@ from queuey.ids import LOW_MIN, Position
 from queuey.messages import Measure
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
-from queuey.storage.cassandra.driver import Done, Driver, Rows, worst
+from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, worst
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import Extent, Probe
 
@@ -35,18 +34,18 @@ MOST_PLACES = 16
 """A partition with more buckets is measured in another way."""
 
 T = TypeVar("T")
-Ask = Callable[[Done], None]
-"""Sends a request, never raises, and calls back at the end."""
+Ask = Request | Encoded
 Answers = list[Rows]
 Steps = Generator[list[Ask], Answers, T]
 """Yields requests, at least one at a time, and is sent their answers; or is thrown the worst of their errors."""
 _Ended = SimpleQueue[tuple[int, Answers, list[StoreUnavailable]]]
 
 
-def run(tasks: Iterable[Steps[T]], *, flying: int = 48, held: int = 1000) -> Iterator[T]:
+def run(driver: Driver, tasks: Iterable[Steps[T]], *, flying: int = 48, held: int = 1000) -> Iterator[T]:
     """Runs generators side by side; gives their results in order.
 
     Args:
+        driver: The way to Cassandra.
         tasks: The generators.
         flying: How many of them have requests on the way at most.
         held: How many results wait for an earlier one at most.
@@ -67,7 +66,7 @@ def run(tasks: Iterable[Steps[T]], *, flying: int = 48, held: int = 1000) -> Ite
             results[number] = end.value
             return
         going[number] = task
-        _send(number, asks, ended)
+        driver.send_all(asks, lambda answers, errors: ended.put((number, answers, errors)))
 
     while True:
         while len(going) < flying and len(going) + len(results) < held and (new := next(numbered, None)) is not None:
@@ -81,23 +80,6 @@ def run(tasks: Iterable[Steps[T]], *, flying: int = 48, held: int = 1000) -> Ite
             advance(number, task, partial(task.throw, worst(errors)) if errors else partial(task.send, answers))
         elif new is None:
             return
-
-
-def _send(number: int, asks: Sequence[Ask], ended: _Ended) -> None:
-    """Sends requests; when the last answer has come, all of them are put into ``ended``."""
-    answers: Answers = [[] for _ in asks]
-    errors: list[StoreUnavailable] = []
-    left = itertools.count(len(asks) - 1, -1)
-
-    def done(at: int, found: Rows | None, error: StoreUnavailable | None) -> None:
-        if error is not None:
-            errors.append(error)
-        answers[at] = found or []
-        if not next(left):
-            ended.put((number, answers, errors))
-
-    for at, ask in enumerate(asks):
-        ask(partial(done, at))
 
 
 class Rest(NamedTuple):
@@ -117,14 +99,12 @@ class Meter:
     """Measures one partition.
 
     Args:
-        driver: The way to Cassandra.
         key: qid and partition.
         consistency: The queue's read level.
         now: Ticks; what has expired by then does not count where it is read.
     """
 
-    def __init__(self, driver: Driver, key: tuple[int, int], consistency: str, now: int) -> None:
-        self._driver = driver
+    def __init__(self, key: tuple[int, int], consistency: str, now: int) -> None:
         self._key = key
         self._consistency = consistency
         self._now = now
@@ -172,13 +152,12 @@ class Meter:
         return Measure(self._key[1], count, size, exact, min(seen), max(seen))
 
     def _read(self, part: Rest, limit: int, *, descending: bool = False) -> Ask:
-        call = reading.query(self._key, Probe(part.time_bucket, part.lower, part.upper, limit, descending))
-        return lambda done: self._driver.begin_encoded(*call, consistency=self._consistency, done=done)
+        probe = Probe(part.time_bucket, part.lower, part.upper, limit, descending)
+        return reading.query(self._key, probe, self._consistency)
 
     def _count(self, part: Rest) -> Ask:
         values = (*self._key, part.time_bucket.bucket, *part.bounds)
-        statement = message_codec.COUNT[part.time_bucket.kind]
-        return lambda done: self._driver.begin(statement, values, consistency=self._consistency, done=done)
+        return Request(message_codec.COUNT[part.time_bucket.kind], values, self._consistency)
 
     def _taken(self, part: Rest, limit: int, answer: Rows) -> Rest | None:
         """Notes down what was read; returns what may be left of the bucket."""

@@ -20,7 +20,7 @@ from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import Row
 from queuey.storage.cassandra.consistency_levels import InForce
-from queuey.storage.cassandra.driver import Driver, Rows
+from queuey.storage.cassandra.driver import Driver, Encoded, Rows
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, Stamps
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
@@ -150,15 +150,15 @@ class Loader:
                 if errors:
                     room.release(weight)
                     break
-                self._driver.begin_rows(
+                request = Encoded(
                     message_codec.INSERT[time_bucket.kind],
-                    encoded[first + start : first + stop],
                     message_codec.INSERTED,
-                    routing_key=message_codec.routing_of(qid, partition, time_bucket.bucket),
-                    consistency=self._level.writes,
+                    encoded[first + start : first + stop],
+                    message_codec.routing_of(qid, partition, time_bucket.bucket),
+                    self._level.writes,
                     timeout=self._level.deadline,
-                    done=partial(done, weight),
                 )
+                self._driver.send(request, partial(done, weight))
         for _ in range(FLYING):
             room.acquire()
         if errors:

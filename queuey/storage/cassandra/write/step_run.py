@@ -15,7 +15,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
-from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import judge, read_outcome
 from queuey.storage.cassandra.options import CassandraOptions
@@ -66,11 +66,12 @@ class RowStatements:
             idempotent=False,
         )
 
-    def look(self, qid: int, key: str) -> Encoded:
-        """Returns what reads a row the short way; :func:`decode_row` reads the answer."""
+    def look(self, qid: int, key: str, consistency: str) -> Encoded:
+        """Returns what reads a row the short way."""
         text = key.encode()
         values = struct.pack(">iqi", 8, qid, len(text)) + text
-        return Encoded(self.find, 2, values, struct.pack(">HqBH", 8, qid, 0, len(text)) + text + b"\0")
+        routing_key = struct.pack(">HqBH", 8, qid, 0, len(text)) + text + b"\0"
+        return Encoded(self.find, 2, [values], routing_key, consistency, decode_row)
 
 
 def decode_row(body: bytes) -> Rows:
@@ -290,13 +291,8 @@ class RowChange:
         expected = None if swap.seen is None else swap.seen.version
         values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
         self._sent += 1
-        self._parts.driver.begin(
-            table.statements.change,
-            values,
-            consistency=options.catalogue_write,
-            serial=self._serial,
-            done=self._answered,
-        )
+        change = Request(table.statements.change, values, options.catalogue_write, self._serial)
+        self._parts.driver.send(change, self._answered)
 
     def _answered(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         swap = self._swap
@@ -318,7 +314,7 @@ class RowChange:
 
     def look(self) -> None:
         """Reads what stands there instead, as a transaction: what others have in doubt is decided before."""
-        self._parts.driver.begin(self._table.statements.find, self._key, consistency=self._serial, done=self._found)
+        self._parts.driver.send(Request(self._table.statements.find, self._key, self._serial), self._found)
 
     def _found(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
         if error is not None:

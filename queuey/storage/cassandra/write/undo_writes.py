@@ -23,7 +23,7 @@ from typing import NamedTuple
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.storage.cassandra import message_codec
-from queuey.storage.cassandra.driver import Driver, InDoubt, Rows
+from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.ids.id_generator import undo_timestamp
 from queuey.storage.cassandra.write.write_batches import Written
@@ -212,15 +212,15 @@ class UndoWriter:
             deletes = [message_codec.encoded_delete(key, one, undo_timestamp(now, one[0])) for one in chunk.positions]
             done = self._taker(undo_write, chunk)
             try:
-                self._driver.begin_rows(
+                request = Encoded(
                     message_codec.DELETE[chunk.kind],
-                    deletes,
                     message_codec.DELETED,
-                    routing_key=message_codec.routing_of(*time_bucket),
-                    consistency=undo_write.consistency,
+                    deletes,
+                    message_codec.routing_of(*time_bucket),
+                    undo_write.consistency,
                     timeout=TIMEOUT,
-                    done=done,
                 )
+                self._driver.send(request, done)
             except Exception as error:
                 log.exception("An undo write could not be sent.")
                 done(None, InDoubt(f"an undo write could not be sent: {error}"))

@@ -30,7 +30,7 @@ from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row, covering
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
-from queuey.storage.cassandra.driver import Driver, InDoubt
+from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import Delayed, IdGenerator
 from queuey.storage.cassandra.options import CassandraOptions
@@ -363,15 +363,15 @@ class MessageWriter:
             self.batches += 1
         buffer, time_bucket = in_flight.buffer, in_flight.time_bucket
         try:
-            self._driver.begin_rows(
+            request = Encoded(
                 message_codec.INSERT[time_bucket.kind],
-                in_flight.rows,
                 message_codec.INSERTED,
-                routing_key=message_codec.routing_of(buffer.qid, buffer.partition, time_bucket.bucket),
-                consistency=level.writes,
+                in_flight.rows,
+                message_codec.routing_of(buffer.qid, buffer.partition, time_bucket.bucket),
+                level.writes,
                 timeout=level.deadline,
-                done=lambda _, error: self._arrived(in_flight, level, error),
             )
+            self._driver.send(request, lambda _, error: self._arrived(in_flight, level, error))
         except Exception as error:
             log.exception("Messages could not be sent.")
             self._arrived(in_flight, level, InDoubt(f"messages could not be sent: {error}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.driver import Done, Request
 from queuey.storage.cassandra.ids.clock import ATTEMPTS, FRESH, GAP, ClockCheck, ClockReading, ClockWatch
 from tests.unit.cassandra.ids.clocks import Machine
 
@@ -224,9 +225,9 @@ class Nodes:
         """None: connected."""
         return None
 
-    def begin(self, statement: object, values: object, *, done: Callable[..., None], host: str, **_: object) -> None:
+    def send(self, request: Request, done: Done) -> None:
         """Answers, after a millisecond."""
-        self.asked.append(host)
+        self.asked.append(str(request.host))
         self.machine.advance(0.001)
         now = UUID(hex=ids.to_hex((ids.seconds_to_ticks(self.machine.true + self.ahead), 0)))
         self.machine.advance(0.001)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 from uuid import UUID
 
@@ -18,10 +17,11 @@ from queuey.messages import Message, Meta, NewMessage
 from queuey.storage import columns
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import PUT, Bucket
-from queuey.storage.cassandra.driver import Driver, Encoded, TooManyDead, fast_path
+from queuey.storage.cassandra.driver import Encoded, TooManyDead, fast_path
 from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import Extent, Probe
 from tests import strategies
+from tests.cassandra.scripted import AnsweringDriver
 from tests.replacing import replace
 from tests.unit.cassandra.read.test_reading import END, NOW, START, Partition, partitions, place_at, positions
 from tests.unit.cassandra.test_message_codec import answer_of, longs, metas
@@ -136,7 +136,7 @@ def test_an_answer_of_another_shape() -> None:
         arrow_scan.page_of(answer_of([(bytes(16), bytes(8))], message_codec.ID_COLUMNS), message_codec.COLUMNS)
 
 
-class Places:
+class Places(AnsweringDriver):
     """Stands in for the driver: answers at once, out of a partition that lies in memory.
 
     Args:
@@ -145,18 +145,20 @@ class Places:
     """
 
     def __init__(self, partition: Partition, *, decoded: bool = False) -> None:
+        super().__init__()
         self.partition = partition
         self.decoded = decoded
         self.asked: list[Probe] = []
         self.most = 1 << 30
         """Rows that may be asked for without a failure."""
 
-    def begin_encoded(self, call: Encoded, decode: Callable[..., Any], *, consistency: str, done: Any) -> None:  # noqa: ANN401
-        """See the driver."""
-        assert consistency == "QUORUM"
-        bodies = call.statement in message_codec.BULK_UP
-        kind = (message_codec.BULK_UP if bodies else message_codec.BULK_IDS_UP).index(call.statement)
-        _, _, bucket, first, last, limit = fast_path.values_of(call.values)
+    def answer(self, request: Encoded) -> list[Any]:
+        """Answers reads."""
+        assert request.consistency == "QUORUM"
+        assert request.decode is not None
+        bodies = request.statement in message_codec.BULK_UP
+        kind = (message_codec.BULK_UP if bodies else message_codec.BULK_IDS_UP).index(request.statement)
+        _, _, bucket, first, last, limit = fast_path.values_of(request.rows[0])
         time_bucket = Bucket(kind, int.from_bytes(bucket, "big", signed=True))
         upper = ids.following(message_codec.position_of(last))
         probe = Probe(
@@ -164,17 +166,12 @@ class Places:
         )
         self.asked.append(probe)
         if probe.limit > self.most:
-            done(None, StoreUnavailable("too slow"))
-            return
+            raise StoreUnavailable("too slow")
         if self.partition.refuses(probe):
-            done(None, TooManyDead("too many"))
-            return
+            raise TooManyDead("too many")
         found = [row if bodies else (row[0], row[2]) for row in self.partition.answer(probe)]
-        if self.decoded:
-            done([(UUID(bytes=row[0]), *row[1:]) for row in found], None)
-            return
-        packed = message_codec.packed([(UUID(bytes=row[0]), *row[1:]) for row in found], 4 if bodies else 2)
-        done(decode(packed), None)
+        rows = [(UUID(bytes=row[0]), *row[1:]) for row in found]
+        return rows if self.decoded else request.decode(message_codec.packed(rows, 4 if bodies else 2))
 
 
 def scanned(
@@ -191,7 +188,7 @@ def scanned(
         *bounds,
         complete=True,
     )
-    reading = arrow_scan.ScanContext(cast("Driver", time_buckets), (1, 1), "QUORUM", bodies, rows_of_page, 1 << 20)
+    reading = arrow_scan.ScanContext(time_buckets, (1, 1), "QUORUM", bodies, rows_of_page, 1 << 20)
     found: list[tuple[Position, str]] = []
     before = bounds[0]
     for some, end in arrow_scan.scan(reading, extent, arrow_scan.Pace(reading, page_bytes=page_bytes)):

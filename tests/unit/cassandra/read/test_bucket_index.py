@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import CLASSES, HOME_WIDTH, PUT, Bucket
+from queuey.storage.cassandra.driver import Encoded, Request
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.read import bucket_index
 from queuey.storage.cassandra.read.bucket_index import (
@@ -26,6 +27,7 @@ from queuey.storage.cassandra.read.bucket_index import (
     BucketIndex,
 )
 from tests import strategies
+from tests.cassandra.scripted import AnsweringDriver
 
 START = ids.seconds_to_ticks(1_750_000_000)
 END = ids.TICKS_MAX + 1
@@ -39,10 +41,11 @@ def in_order(rows: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]
     return sorted(set(rows), key=lambda row: (row[0], -row[1], row[2]))
 
 
-class Record:
+class Record(AnsweringDriver):
     """Answers from the rows of one partition, and counts what is asked; time passes by hand."""
 
     def __init__(self, time_buckets: Sequence[Bucket] = ()) -> None:
+        super().__init__()
         self.rows = in_order(
             (time_bucket.width_index, time_bucket.start, time_bucket.kind) for time_bucket in time_buckets
         )
@@ -52,27 +55,30 @@ class Record:
         self.asked: list[int] = []
         self.seconds = 1000.0
         clock = Clock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 1_750_000_000_000_000_000)
-        self.bucket_index = BucketIndex(self, clock, 1000, age=AGE)  # type: ignore[arg-type]
+        self.bucket_index = BucketIndex(self, clock, 1000, age=AGE)
 
-    def run(self, statement: object, values: Sequence[Any], *, consistency: str) -> list[Any]:
-        """Takes one record."""
-        return self.batch([(statement, values)], consistency=consistency)
-
-    def batch(self, calls: Sequence[tuple[object, Sequence[Any]]], *, consistency: str) -> list[Any]:
-        """Takes records."""
-        assert 0 < len(calls) <= 100
+    def answer(self, request: Request) -> list[Any]:
+        """Takes records and low watermarks, and answers looks."""
+        calls = [(request.statement, request.values), *request.further]
+        assert len(calls) <= 100
+        if request.statement.reads:
+            [call] = calls
+            return [(self.low_watermark, *row) for row in self._found(*call)]
+        if request.statement is bucket_index.SET_LOW_WATERMARK:
+            self.written.append(request.values)
         if self.error is not None:
             raise self.error
         for statement, values in calls:
-            assert statement is bucket_index._RECORD
-            self.written.append(values)
-            self.rows = in_order([*self.rows, (values[2], values[3], values[4])])
+            if statement is bucket_index._RECORD:
+                self.written.append(values)
+                self.rows = in_order([*self.rows, (values[2], values[3], values[4])])
         return []
 
-    def run_all(self, calls: Sequence[tuple[object, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
-        """Answers looks."""
-        self.asked.append(len(calls))
-        return [[(self.low_watermark, *row) for row in self._found(*call)] for call in calls]
+    def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[list[Any]]:  # noqa: ANN401
+        """Notes how many looks come together."""
+        if some[0].statement.reads:
+            self.asked.append(len(some))
+        return super().gather(some, **options)
 
     def _found(self, statement: object, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         assert values[:2] == (QID, PART)
@@ -85,12 +91,6 @@ class Record:
             return [row for row in width_index if values[3] < row[1] < values[4]][:MORE]
         assert statement is bucket_index._WIDE
         return width_index
-
-    def begin(self, statement: object, values: Sequence[Any], *, consistency: str, done: Callable[..., None]) -> None:
-        """Takes a floor."""
-        assert statement is bucket_index.SET_LOW_WATERMARK
-        self.written.append(values)
-        done(None if self.error else [], self.error)
 
     def lookup(self, at: int = 0, *, low_watermarks: bool = True, descending: bool = False) -> bucket_index.Known:
         """Looks the partition up."""
@@ -220,13 +220,13 @@ def test_the_age_of_a_look_counts_from_its_beginning() -> None:
     """Time that an answer takes makes the look older: what was recorded meanwhile may be missing from it."""
     record = Record()
     begun = record.seconds
-    original = record.run_all
+    original = record.answer
 
-    def slow(calls: Sequence[tuple[object, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
+    def slow(request: Request) -> list[Any]:
         record.seconds += 2.0
-        return original(calls, consistency=consistency)
+        return original(request)
 
-    record.run_all = slow  # type: ignore[method-assign]
+    record.answer = slow  # type: ignore[method-assign]
     assert record.lookup().began == begun
 
 
@@ -367,8 +367,8 @@ def test_readers_at_the_tail_of_a_hot_partition_share_a_look(descending: bool) -
 def test_memory_is_bounded() -> None:
     """No more partitions are remembered than was said."""
     record = Record()
-    small = BucketIndex(record, Clock(), 3, age=AGE)  # type: ignore[arg-type]
-    record.run_all = lambda calls, *, consistency: [[] for _ in calls]  # type: ignore[method-assign]
+    small = BucketIndex(record, Clock(), 3, age=AGE)
+    record.answer = lambda request: []  # type: ignore[method-assign]
     for part in range(10):
         small.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
         small.record(QID, part, [row_of(3, 0)], consistency="QUORUM")
@@ -380,7 +380,7 @@ def test_memory_is_bounded() -> None:
 def test_looks_that_are_too_old_are_forgotten() -> None:
     """What may not be used any more takes no memory as soon as something else is looked up."""
     record = Record()
-    record.run_all = lambda calls, *, consistency: [[] for _ in calls]  # type: ignore[method-assign]
+    record.answer = lambda request: []  # type: ignore[method-assign]
     for part in range(10):
         record.bucket_index.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
     record.seconds += AGE + 1
@@ -392,8 +392,8 @@ def test_a_look_weighs_as_much_as_its_places() -> None:
     """Of looks with many buckets fewer are remembered."""
     record = Record()
     rows = [(None, *row) for row in in_order((3, row_of(3, n).start, 1) for n in range(FIRST_LOOK - 1))]
-    record.run_all = lambda calls, *, consistency: [rows for _ in calls]  # type: ignore[method-assign]
-    small = BucketIndex(record, Clock(), 4, age=AGE)  # type: ignore[arg-type]
+    record.answer = lambda request: rows  # type: ignore[method-assign]
+    small = BucketIndex(record, Clock(), 4, age=AGE)
     for part in range(4):
         small.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
     assert len(small._known) == 1

@@ -18,10 +18,10 @@ KEY = (7, 1)
 def play(first: int, *answers: list[Rows]) -> tuple[LogPage | None, list[list[str]]]:
     """Reads with these answers; returns the page, None if more is asked for, and which statements each step had."""
     names = {_ENTRIES: "entries", _HEAD: "head", _SNAPSHOT: "snapshot"}
-    steps, asked = _reading(KEY, first), []
+    steps, asked = _reading(KEY, first, "ONE"), []
     calls = next(steps)
     for answer in answers:
-        asked.append([f"{names[statement]} {values[2:]}" for statement, values in calls])
+        asked.append([f"{names[call.statement]} {call.values[2:]}" for call in calls])
         try:
             calls = steps.send(answer)
         except StopIteration as ended:
@@ -39,6 +39,13 @@ def test_what_is_there_takes_one_step() -> None:
     page, asked = play(8, [[entry(8), entry(9)]])
     assert page == LogPage(9, [LogEntry(8, b"8"), LogEntry(9, b"9")])
     assert asked == [["entries (8,)"]]
+
+
+def test_an_entry_that_came_between_two_steps() -> None:
+    """A reader that has come further than the snapshot does not need it for an entry that was only just appended."""
+    page, asked = play(10, [[]], [[(10, 5, -1)]], [[entry(10, 10)]])
+    assert page == LogPage(10, [LogEntry(10, b"10")])
+    assert asked == [["entries (10,)"], ["head ()"], ["entries (10,)"]]
 
 
 @pytest.mark.parametrize("back", [[4], [2, 4], [2, 4, 5]])

@@ -13,47 +13,45 @@ from queuey import ids
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import HOME_WIDTH, Bucket
-from queuey.storage.cassandra.driver import Encoded, TooManyDead, fast_path
+from queuey.storage.cassandra.driver import Encoded, Request, TooManyDead, fast_path
 from queuey.storage.cassandra.read import counting
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
+from tests.cassandra.scripted import AnsweringDriver
 
 NOW = ids.seconds_to_ticks(1_750_000_000)
 START = NOW // bucketing.width(1, 3) * bucketing.width(1, 3)
 KEY = (7, 1)
 
 
-class Counted:
+class Counted(AnsweringDriver):
     """Places with so many messages each, a tick apart; answers what is asked of their ids."""
 
     def __init__(self, time_buckets: dict[Bucket, int]) -> None:
+        super().__init__()
         self.time_buckets = time_buckets
         self.counts = 0
         self.listed = 0
         self.refuses = False
 
-    def run_all(self, calls: Sequence[tuple[Any, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
-        """Counts."""
-        return [self._count(*call) for call in calls]
+    def answer(self, request: Request | Encoded) -> list[Any]:
+        """Counts, or lists ids."""
+        return self._count(request) if isinstance(request, Request) else self._list(request)
 
-    def run_encoded(self, calls: Sequence[tuple[Encoded, Any]], *, consistency: str) -> list[list[Any]]:
-        """Lists ids."""
-        return [self._list(call) for call, _ in calls]
-
-    def _count(self, statement: Any, values: Sequence[Any]) -> list[Any]:  # noqa: ANN401 - a statement
-        assert statement in message_codec.COUNT
+    def _count(self, request: Request) -> list[Any]:
+        assert request.statement in message_codec.COUNT
         if self.refuses:
             raise TooManyDead("too many")
         self.counts += 1
-        _, _, bucket, low, high = values
-        assert values[:2] == KEY
+        _, _, bucket, low, high = request.values
+        assert request.values[:2] == KEY
         return [(len(self._found(bucket, low.bytes, high.bytes)),)]
 
-    def _list(self, call: Encoded) -> list[Any]:
-        assert call.statement in {*message_codec.IDS_UP, *message_codec.IDS_DOWN}, "bodies are not needed"
-        qid, partition, bucket, low, high, limit = fast_path.values_of(call.values)
+    def _list(self, request: Encoded) -> list[Any]:
+        assert request.statement in {*message_codec.IDS_UP, *message_codec.IDS_DOWN}, "bodies are not needed"
+        qid, partition, bucket, low, high, limit = fast_path.values_of(request.rows[0])
         assert (int.from_bytes(qid), int.from_bytes(partition)) == KEY
         found = self._found(int.from_bytes(bucket), low, high)
-        if call.statement in message_codec.IDS_DOWN:
+        if request.statement in message_codec.IDS_DOWN:
             found.reverse()
         found = found[: int.from_bytes(limit)]
         self.listed += len(found)
@@ -81,7 +79,7 @@ class Counted:
             complete=complete,
         )
         extents = extent, extent
-        return counting.tally(self, KEY, extents, "QUORUM", now=NOW, rough=rough)  # type: ignore[arg-type]
+        return counting.tally(self, KEY, extents, "QUORUM", now=NOW, rough=rough)
 
 
 def narrow(counts: Sequence[int]) -> dict[Bucket, int]:
@@ -144,7 +142,7 @@ def test_what_lies_between_two_looks_is_estimated() -> None:
             [wide, *time_buckets[-20:]], (time_buckets[-20].time_bucket.start, LOW_MIN), counting.END, complete=False
         ),
     )
-    found = counting.tally(partition, KEY, extents, "QUORUM", now=NOW)  # type: ignore[arg-type]
+    found = counting.tally(partition, KEY, extents, "QUORUM", now=NOW)
     assert not found.exact
     assert found.size == pytest.approx(200 * 300 + 100, rel=0.05)
     assert partition.counts == 9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -18,10 +18,11 @@ from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Page, Slice, bytes_of, rendered_bytes
 from queuey.storage.cassandra import PREPARED, bucketing, message_codec
 from queuey.storage.cassandra.bucketing import DENSE_LOAD, HOME_WIDTH, LOAD, PUT, WIDTHS, Bucket
-from queuey.storage.cassandra.driver import Done, Encoded, Statement, TooManyDead, fast_path
+from queuey.storage.cassandra.driver import Encoded, Request, Statement, TooManyDead, fast_path
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Probe, Rounds
 from queuey.storage.deadlines import Deadline
+from tests.cassandra.scripted import AnsweringDriver
 
 START = ids.seconds_to_ticks(1_750_000_000)
 SECOND = TICKS_PER_SECOND
@@ -390,40 +391,40 @@ def test_what_was_loaded_or_put_counts_more_than_what_was_minted() -> None:
             assert [message.body for message in found] == ["given"]
 
 
-class Answering:
+class Answering(AnsweringDriver):
     """Answers queries of several partitions, and notes how many came together."""
 
     def __init__(self, partitions_by_number: dict[int, Partition]) -> None:
+        super().__init__()
         self.partitions = partitions_by_number
         self.calls: list[int] = []
         self.rows: list[int] = []
         """How many rows queries that came together asked for."""
 
-    def run_encoded(self, calls: Sequence[tuple[Encoded, Any]], *, consistency: str) -> list[list[Any]]:
-        """Answers queries of messages by their encoded values."""
-        self.calls.append(len(calls))
-        self.rows.append(sum(int.from_bytes(fast_path.values_of(call.values)[-1], "big") for call, _ in calls))
-        return [self._decoded(call, decode) for call, decode in calls]
+    def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[list[Any]]:  # noqa: ANN401
+        """Notes how many queries come together."""
+        self.calls.append(len(some))
+        encoded = [request for request in some if isinstance(request, Encoded)]
+        self.rows.append(sum(int.from_bytes(fast_path.values_of(request.rows[0])[-1], "big") for request in encoded))
+        return super().gather(some, **options)
 
-    def begin_encoded(self, call: Encoded, decode: Any, *, consistency: str, done: Done) -> None:  # noqa: ANN401
-        """Answers one query, or says that it would pass too many dead rows."""
-        self.calls.append(1)
-        try:
-            done(self._decoded(call, decode), None)
-        except TooManyDead as error:
-            done(None, error)
+    def send_all(self, some: Sequence[Request | Encoded], done: Callable[..., None]) -> None:
+        """The same, where nobody waits."""
+        self.calls.append(len(some))
+        super().send_all(some, done)
 
-    def _decoded(self, call: Encoded, decode: Any) -> list[Any]:  # noqa: ANN401
-        values = fast_path.values_of(call.values)
-        assert len(values) == call.markers
+    def answer(self, request: Encoded) -> list[Any]:
+        """Answers a query by its encoded values, or says that it would pass too many dead rows."""
+        values = fast_path.values_of(request.rows[0])
+        assert len(values) == request.markers
+        assert request.decode is not None
         _, part, bucket, low, high, limit = values
         numbers = [int.from_bytes(value, "big") for value in (part, bucket, limit)]
-        answer = self._answer(call.statement, numbers[0], numbers[1], (low, high), numbers[2])
-        if "body" in call.statement.cql:
-            assert decode is message_codec.decode
+        answer = self._answer(request.statement, numbers[0], numbers[1], (low, high), numbers[2])
+        if "body" in request.statement.cql:
+            assert request.decode is message_codec.decode
             return answer
-        rows: list[Any] = decode(message_codec.packed([(UUID(bytes=row[0]), row[2]) for row in answer], 2))
-        return rows
+        return request.decode(message_codec.packed([(UUID(bytes=row[0]), row[2]) for row in answer], 2))
 
     def _answer(
         self, statement: Statement, part: int, bucket: int, bounds: tuple[bytes, bytes], limit: int
@@ -454,7 +455,7 @@ def test_slices_of_several_partitions_share_their_rounds(bodies: bool) -> None: 
         for part, one in zip(wanted, partitions_by_number.values(), strict=True)
     ]
     keys = [(7, part.partition) for part in wanted]
-    found = reading.run(driver, readers, keys, "QUORUM")  # type: ignore[arg-type]
+    found = reading.run(driver, readers, keys, "QUORUM")
     assert [len(one.messages) for one in found] == [30, 35, 2, 0]
     assert [one.more for one in found] == [False, True, False, False]
     assert all(message.body == "" for one in found for message in one.messages) == (not bodies)
@@ -475,7 +476,7 @@ def test_readers_ask_together_only_for_what_there_is_room_for() -> None:
         reading.ascend(part, extent, NOW, first=4, most=room) for part, extent in zip(wanted, extents, strict=True)
     ]
     keys = [(7, part.partition) for part in wanted]
-    found = reading.run(driver, readers, keys, "QUORUM", room=room)  # type: ignore[arg-type]
+    found = reading.run(driver, readers, keys, "QUORUM", room=room)
     assert [[message.body for message in one.messages] for one in found] == [["0", "1", "2", "3", "4"]] * 10
     assert [message.partition for one in found for message in one.messages[:1]] == list(partitions_by_number)
     assert driver.rows
@@ -544,12 +545,14 @@ def test_a_reader_that_runs_by_itself_notes_empty_places() -> None:
 class Failing(Answering):
     """Answers the first query and fails the others."""
 
-    def begin_encoded(self, call: Encoded, decode: Any, *, consistency: str, done: Done) -> None:  # noqa: ANN401
+    asked = False
+
+    def answer(self, request: Encoded) -> list[Any]:
         """Answers or fails."""
-        if self.calls:
-            done(None, StoreUnavailable("no node is there"))
-            return
-        super().begin_encoded(call, decode, consistency=consistency, done=done)
+        if self.asked:
+            raise StoreUnavailable("no node is there")
+        self.asked = True
+        return super().answer(request)
 
 
 def test_a_reader_that_runs_by_itself_tells_of_failures() -> None:
@@ -568,5 +571,5 @@ def test_a_reader_that_runs_by_itself_tells_of_failures() -> None:
 def test_what_reads_send_is_prepared_before(descending: bool, bodies: bool) -> None:  # noqa: FBT001
     """A read goes on in the thread that delivers all answers, which cannot wait for a statement to be prepared."""
     for time_bucket in (Bucket(kind, place_at(START).bucket) for kind in range(len(bucketing.NAMES))):
-        call, _ = reading.query((7, 1), Probe(time_bucket, FIRST, END, 1, descending, bodies))
+        call = reading.query((7, 1), Probe(time_bucket, FIRST, END, 1, descending, bodies), "QUORUM")
         assert call.statement in PREPARED

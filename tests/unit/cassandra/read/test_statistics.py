@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -17,44 +17,45 @@ from queuey.ids import FIRST, LOW_MIN
 from queuey.messages import Measure
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import LOAD, PUT, Bucket
-from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead, fast_path
+from queuey.storage.cassandra.driver import Done, Encoded, Request, Rows, Statement, TooManyDead, fast_path
 from queuey.storage.cassandra.read import statistics
 from queuey.storage.cassandra.read.reading import Extent, Probe
-from queuey.storage.cassandra.read.statistics import Answers, Ask, Meter, Steps
+from queuey.storage.cassandra.read.statistics import Answers, Meter, Steps
+from tests.cassandra.scripted import AnsweringDriver, ScriptedDriver
 from tests.unit.cassandra.read.test_reading import END, NOW, SECOND, START, Partition, partitions, place_at
 
 
-class Places:
+class Places(AnsweringDriver):
     """Stands in for the driver: answers at once, out of a partition that lies in memory."""
 
     def __init__(self, partition: Partition) -> None:
+        super().__init__()
         self.partition = partition
         self.read = 0
         """Rows whose bodies left the store."""
 
-    def begin_encoded(self, call: Encoded, decode: Callable[..., Any], *, consistency: str, done: Any) -> None:  # noqa: ANN401
-        """See the driver."""
-        assert consistency == "QUORUM"
-        descending = call.statement in message_codec.DOWN
-        kind = (message_codec.DOWN if descending else message_codec.UP).index(call.statement)
-        _, _, bucket, first, last, limit = fast_path.values_of(call.values)
+    def answer(self, request: Request | Encoded) -> list[Any]:
+        """Answers reads and counts."""
+        assert request.consistency == "QUORUM"
+        if isinstance(request, Request):
+            return self._count(request.statement, request.values)
+        descending = request.statement in message_codec.DOWN
+        kind = (message_codec.DOWN if descending else message_codec.UP).index(request.statement)
+        _, _, bucket, first, last, limit = fast_path.values_of(request.rows[0])
         time_bucket = Bucket(kind, int.from_bytes(bucket, "big", signed=True))
         upper = ids.following(message_codec.position_of(last))
         probe = Probe(time_bucket, message_codec.position_of(first), upper, int.from_bytes(limit, "big"), descending)
         if self.partition.refuses(probe):
-            done(None, TooManyDead("too many"))
-            return
+            raise TooManyDead("too many")
         found = self.partition.answer(probe)
         self.read += len(found)
-        done(found, None)
+        return found
 
-    def begin(self, statement: Any, values: Sequence[Any], *, consistency: str, done: Any) -> None:  # noqa: ANN401
-        """See the driver."""
-        assert consistency == "QUORUM"
+    def _count(self, statement: Statement, values: Sequence[Any]) -> list[Any]:
         _, _, bucket, low, high = values
         time_bucket = Bucket(message_codec.COUNT.index(statement), bucket)
         bounds = message_codec.position_of(low.bytes), message_codec.position_of(high.bytes)
-        done([(sum(bounds[0] <= at <= bounds[1] for at in self.partition.time_buckets[time_bucket]),)], None)
+        return [(sum(bounds[0] <= at <= bounds[1] for at in self.partition.time_buckets[time_bucket]),)]
 
     def measure(self) -> Measure | None:
         """Measures the partition."""
@@ -64,7 +65,7 @@ class Places:
             END,
             complete=True,
         )
-        [found] = statistics.run([Meter(cast("Driver", self), (1, 3), "QUORUM", NOW).measure(extent)])
+        [found] = statistics.run(self, [Meter((1, 3), "QUORUM", NOW).measure(extent)])
         return found
 
 
@@ -131,41 +132,47 @@ def test_dead_rows_are_left_to_others() -> None:
         Places(partition).measure()
 
 
-class Later:
-    """Answers from a thread of its own, the latest of what has come meanwhile first."""
+def numbered(number: int) -> Request:
+    """A request with a number."""
+    return Request(message_codec.COUNT[0], (number,))
+
+
+class Later(AnsweringDriver):
+    """Answers with a request's number, from a thread of its own, the latest of what has come meanwhile first."""
 
     def __init__(self) -> None:
-        self._asked: SimpleQueue[tuple[int, Any] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
+        self._asked: SimpleQueue[tuple[Any, Done] | None] = SimpleQueue()
+        self._answering = threading.Thread(target=self._run)
 
     def __enter__(self) -> Self:
         """Starts the thread."""
-        self._thread.start()
+        self._answering.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Ends it."""
         self._asked.put(None)
-        self._thread.join()
+        self._answering.join()
 
-    def ask(self, number: int) -> Ask:
-        """Returns a request whose answer is its number."""
-        return lambda done: self._asked.put((number, done))
+    def send(self, request: Any, done: Done) -> None:  # noqa: ANN401 - of any kind
+        """Leaves it to the thread."""
+        self._asked.put((request, done))
 
     def _run(self) -> None:
         while (first := self._asked.get()) is not None:
             waiting = [first]
             while not self._asked.empty() and (further := self._asked.get()) is not None:
                 waiting.append(further)
-            for number, done in reversed(waiting):
-                done([number], None)
+            for request, done in reversed(waiting):
+                done([*request.values], None)
 
 
-def asking(later: Later, number: int, counts: Sequence[int]) -> Steps[list[Rows]]:
+def asking(number: int, counts: Sequence[int]) -> Steps[list[Rows]]:
     """Asks so many things, round by round; gives all answers."""
     found: Answers = []
     for count in counts:
-        found += yield [later.ask(number * 100 + at) for at in range(count)]
+        found += yield [numbered(number * 100 + at) for at in range(count)]
     return found
 
 
@@ -173,7 +180,8 @@ def asking(later: Later, number: int, counts: Sequence[int]) -> Steps[list[Rows]
 def test_results_in_order(plans: list[list[int]], flying: int) -> None:
     """Results come in the order of the tasks, whatever is answered first; each task gets its own answers in order."""
     with Later() as later:
-        found = list(statistics.run((asking(later, number, plan) for number, plan in enumerate(plans)), flying=flying))
+        tasks = (asking(number, plan) for number, plan in enumerate(plans))
+        found = list(statistics.run(later, tasks, flying=flying))
     assert found == [
         [[number * 100 + at] for count in plan for at in range(count)] for number, plan in enumerate(plans)
     ]
@@ -182,37 +190,44 @@ def test_results_in_order(plans: list[list[int]], flying: int) -> None:
 def test_an_error_that_is_caught_and_one_that_is_not() -> None:
     """A task is told of an error and may go on; if it does not, the caller is told."""
 
-    def failing(done: Any) -> None:  # noqa: ANN401 - the driver's
-        done(None, StoreUnavailable("down"))
+    class Down(AnsweringDriver):
+        """Answers only what has a number above 0."""
+
+        def answer(self, request: Request) -> list[Any]:
+            """Answers or fails."""
+            if not request.values[0]:
+                raise StoreUnavailable("down")
+            return [*request.values]
 
     def catching() -> Steps[str]:
         try:
-            yield [failing, lambda done: done([1], None)]
+            yield [numbered(0), numbered(1)]
         except StoreUnavailable as error:
             return str(error)
         return "nothing happened"
 
     def letting_go() -> Steps[str]:
-        yield [failing]
+        yield [numbered(0)]
         return "nothing happened"
 
-    assert list(statistics.run([catching()])) == ["down"]
+    assert list(statistics.run(Down(), [catching()])) == ["down"]
     with pytest.raises(StoreUnavailable, match="down"):
-        list(statistics.run([catching(), letting_go()]))
+        list(statistics.run(Down(), [catching(), letting_go()]))
 
 
 def test_few_results_wait() -> None:
     """Behind a task that takes long others go on, but no more of them than may wait."""
     started: list[int] = []
-    slow: list[Any] = []
+    slow = ScriptedDriver()
 
     def task(number: int) -> Steps[int]:
         started.append(number)
         if not number:
-            yield [slow.append]
+            yield [numbered(0)]
         elif number == 9:
-            slow[0]([], None)
+            slow.begun[0]([], None)
         return number
 
-    assert list(statistics.run((task(number) for number in range(30)), held=10)) == list(range(30))
+    tasks = (task(number) for number in range(30))
+    assert list(statistics.run(slow, tasks, held=10)) == list(range(30))
     assert started == list(range(30))

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from queuey.errors import Outcome, StoreUnavailable
-from queuey.storage.cassandra.driver import Driver, InDoubt
+from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.write.undo_writes import FLYING, Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
@@ -28,10 +28,10 @@ class Deletes:
         self.broken = False
         self._some = threading.Condition()
 
-    def begin_rows(self, *_: object, done: Done, consistency: str, **__: object) -> None:
+    def send(self, request: Encoded, done: Done) -> None:
         """Takes one."""
         with self._some:
-            self.levels.append(consistency)
+            self.levels.append(request.consistency)
             self.begun.append(done)
             self._some.notify_all()
         if self.broken:
