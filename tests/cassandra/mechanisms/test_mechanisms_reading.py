@@ -21,7 +21,7 @@ from queuey.storage.cassandra.ids.clock import ticks
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.bucket_index import BucketIndex, Known
 from queuey.storage.cassandra.read.reading import Probe
-from tests.cassandra.interposed import FLOORS, INSERTS, PATIENCE, READS
+from tests.cassandra.interposed import INSERTS, LOW_WATERMARKS, PATIENCE, READS
 from tests.cassandra.scene import (
     TTL,
     D,
@@ -157,7 +157,7 @@ def found_empty_too_early(scene: Scene) -> list[str]:
     return shown(looking, queue, attempt.result()[0])
 
 
-def floor_raised_too_early(scene: Scene) -> list[str]:
+def low_watermark_raised_too_early(scene: Scene) -> list[str]:
     """A queue is read without any delay and found empty while a write is on its way; others read from the beginning."""
     writing, looking, other = scene.start(), scene.start(), scene.start()
     queue = scene.queue(writing, read_delay=0.0)
@@ -165,25 +165,25 @@ def floor_raised_too_early(scene: Scene) -> list[str]:
     attempt = writing.post(queue)
     gate.reached()
     scene.world.advance(0.1)
-    note_floor(looking, queue)
+    note_low_watermark(looking, queue)
     gate.open()
     assert end_of(attempt) == "acknowledged"
     scene.world.advance(D + S)
     return shown(other, queue, attempt.result()[0])
 
 
-def note_floor(process: Process, queue: Queue) -> None:
+def note_low_watermark(process: Process, queue: Queue) -> None:
     """Has a partition read from its beginning, and waits until it is recorded where its messages begin."""
-    gate = process.wire.hold(FLOORS)
+    gate = process.wire.hold(LOW_WATERMARKS)
     gate.open()
     Reader(process, queue).go_on()
     gate.passed()
 
 
-def raise_floor(scene: Scene, process: Process, queue: Queue) -> None:
+def raise_low_watermark(scene: Scene, process: Process, queue: Queue) -> None:
     """Has it recorded where messages of some age begin."""
     scene.world.advance(100)
-    note_floor(process, queue)
+    note_low_watermark(process, queue)
     scene.world.advance(D)
 
 
@@ -194,26 +194,26 @@ def shown(process: Process, queue: Queue, position: Position) -> list[str]:
     return [] if position in reader.seen else ["written, but not shown"]
 
 
-def below_the_floor(scene: Scene) -> list[str]:
+def below_the_low_watermark(scene: Scene) -> list[str]:
     """A message is written under an id of long ago, below everything that is alive."""
     process, other = scene.start(), scene.start()
     queue = scene.queue(process)
     process.post(queue).result(PATIENCE)
-    raise_floor(scene, process, queue)
+    raise_low_watermark(scene, process, queue)
     position = process.store._clock.now() - 1000 * TICKS_PER_SECOND, 1
     process.store.put(queue, [(1, position)], message())
     return shown(other, queue, position)
 
 
-def overtaken_by_the_floor(scene: Scene) -> list[str]:
-    """A message is written under an id that was still to come, but takes so long that the floor passes it."""
+def overtaken_by_the_low_watermark(scene: Scene) -> list[str]:
+    """A message is written under an id that was still to come, but takes so long that the low watermark passes it."""
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
     position = writing.store._clock.now() + 1000, 1
     gate = writing.wire.hold(INSERTS)
     thread = in_thread(lambda: writing.store.put(queue, [(1, position)], message()))
     gate.reached()
-    raise_floor(scene, other, queue)
+    raise_low_watermark(scene, other, queue)
     gate.open()
     thread.join(PATIENCE)
     return shown(other, queue, position)
@@ -286,8 +286,8 @@ def empty_up_to_now(removed: ExitStack) -> None:
     removed.enter_context(replace(ConsistencyLevels.empty_below, lambda self, queue, now: (now, LOW_MIN)))
 
 
-def floor_for_all(removed: ExitStack) -> None:
-    """Takes the floor to be that of all buckets."""
+def low_watermark_for_all(removed: ExitStack) -> None:
+    """Takes the low watermark to be that of all buckets."""
     removed.enter_context(replace(Bucket.minted, property(lambda self: True)))
 
 
@@ -308,10 +308,10 @@ READING = (
     Mechanism("age of looks at places", place_of_another, looks_for_ever),
     Mechanism("age of looks at places, to the second", place_seen_late, looks_of_longer_ago),
     Mechanism("emptiness only below the horizon", found_empty_too_early, empty_up_to_now),
-    Mechanism("floor only below the horizon", floor_raised_too_early, empty_up_to_now),
-    Mechanism("floor of minted places only", below_the_floor, floor_for_all),
-    Mechanism("places of given ids (past)", below_the_floor, given_among_minted),
-    Mechanism("places of given ids (future)", overtaken_by_the_floor, given_among_minted),
+    Mechanism("low watermark only below the horizon", low_watermark_raised_too_early, empty_up_to_now),
+    Mechanism("low watermark of minted places only", below_the_low_watermark, low_watermark_for_all),
+    Mechanism("places of given ids (past)", below_the_low_watermark, given_among_minted),
+    Mechanism("places of given ids (future)", overtaken_by_the_low_watermark, given_among_minted),
 )
 
 

@@ -20,7 +20,7 @@ from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.messages import LOOKED_AT
 from queuey.storage.cassandra.write import writer
 from tests.cassandra.begun import page_of
-from tests.cassandra.interposed import CLOCKS, FLOORS, Wire
+from tests.cassandra.interposed import CLOCKS, LOW_WATERMARKS, Wire
 from tests.cassandra.scene import C, D, S, Scene
 from tests.replacing import replace_in
 
@@ -300,6 +300,6 @@ def test_a_read_concludes_nothing_where_another_data_centre_writes(scene: Scene)
         scene.world.advance(10 * D)
         before = len(process.wire.log.statements)
         assert page_of(process.store, queue, Slice(1)).messages == []
-        found.append([statement in FLOORS for statement in process.wire.log.statements[before:]].count(True))
+        found.append([statement in LOW_WATERMARKS for statement in process.wire.log.statements[before:]].count(True))
         copies["west"] = 3
     assert found == [1, 0]

@@ -1,4 +1,4 @@
-"""The record of buckets: when it is asked, how far a look reaches, and the floor."""
+"""The record of buckets: when it is asked, how far a look reaches, and the low watermark."""
 
 from __future__ import annotations
 
@@ -196,8 +196,8 @@ def test_an_idle_partition_costs_one_query() -> None:
     assert record.asked == [1]
 
 
-def test_a_partition_with_a_floor_and_no_places() -> None:
-    """The floor alone gives a row without a bucket."""
+def test_a_partition_with_a_low_watermark_and_no_places() -> None:
+    """The low watermark alone gives a row without a bucket."""
     record = Record()
     record.low_watermark = UUID(hex=ids.to_hex((START, 5)))
     known = record.lookup()
@@ -277,8 +277,8 @@ def test_a_look_knows_every_place_within_its_reach(data: st.DataObject, descendi
 
 
 @given(st.data(), st.booleans())
-def test_a_look_may_leave_out_what_lies_below_the_floor(data: st.DataObject, descending: bool) -> None:  # noqa: FBT001
-    """Of the buckets within its reach a look knows at least those of given ids, and the minted ones above the floor."""
+def test_a_look_may_leave_out_what_lies_below_the_low_watermark(data: st.DataObject, descending: bool) -> None:  # noqa: FBT001
+    """Of the buckets in its reach a look knows at least those of given ids, and minted ones above the low watermark."""
     time_buckets = data.draw(recorded())
     record = Record(time_buckets)
     low_watermark = (data.draw(times(time_buckets)), 0)
@@ -293,8 +293,8 @@ def test_a_look_may_leave_out_what_lies_below_the_floor(data: st.DataObject, des
     } <= set(known.recorded.time_buckets)
 
 
-def test_a_look_does_not_walk_over_what_lies_below_the_floor() -> None:
-    """A look for the head of a partition whose old messages are gone reaches as far as one from the floor."""
+def test_a_look_does_not_walk_over_what_lies_below_the_low_watermark() -> None:
+    """A look for the head of a partition whose old messages are gone reaches as far as one from the low watermark."""
     time_buckets = [row_of(4, number) for number in range(3 * MORE)]
     record = Record(time_buckets)
     assert record.lookup().high < time_buckets[-1].start
@@ -305,8 +305,8 @@ def test_a_look_does_not_walk_over_what_lies_below_the_floor() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 3, 3 * MORE])
-def test_a_floor_that_may_not_be_trusted_is_ignored(count: int) -> None:
-    """Where reads may miss what another data centre acknowledged, a recorded floor hides no bucket."""
+def test_a_low_watermark_that_may_not_be_trusted_is_ignored(count: int) -> None:
+    """Where reads may miss what another data centre acknowledged, a recorded low watermark hides no bucket."""
     time_buckets = [row_of(4, number) for number in range(count)]
     record = Record(time_buckets)
     record.low_watermark = UUID(hex=ids.to_hex((START + 10**15, 0)))
@@ -399,18 +399,18 @@ def test_a_look_weighs_as_much_as_its_places() -> None:
     assert len(small._known) == 1
 
 
-# The floor
+# The low watermark
 
 
 def raise_to(record: Record, known: bucket_index.Known, low_watermark: ids.Position) -> bool:
-    """Asks for a higher floor; returns whether one was written."""
+    """Asks for a higher low watermark; returns whether one was written."""
     before = len(record.written)
     record.bucket_index.raise_low_watermark((QID, PART), known, low_watermark, lifetime=99, consistency="QUORUM")
     return len(record.written) > before
 
 
-def test_a_floor_is_raised_by_a_step_at_least() -> None:
-    """A floor is not written for less than a step, and is written as an id that reads back as the same position."""
+def test_a_low_watermark_is_raised_by_a_step_at_least() -> None:
+    """It is not written for less than a step, and is written as an id that reads back as the same position."""
     record = Record()
     record.low_watermark = UUID(hex=ids.to_hex((START, 0)))
     known = record.lookup()
@@ -423,8 +423,8 @@ def test_a_floor_is_raised_by_a_step_at_least() -> None:
     assert record.lookup().low_watermark == (START + LOW_WATERMARK_STEP, -9)
 
 
-def test_a_floor_is_raised_only_now_and_then() -> None:
-    """One process raises a partition's floor once in some seconds, however many readers come; others are not held."""
+def test_a_low_watermark_is_raised_only_now_and_then() -> None:
+    """One process raises that of a partition once in some seconds, however many readers come; others are not held."""
     record = Record()
     known = record.lookup()
     assert raise_to(record, known, (START, 0))
@@ -436,8 +436,8 @@ def test_a_floor_is_raised_only_now_and_then() -> None:
     assert raise_to(record, known, (START + LOW_WATERMARK_STEP, 0))
 
 
-def test_a_floor_that_cannot_be_raised_hurts_nobody() -> None:
-    """An error is only noted: the floor has to be true, not high."""
+def test_a_low_watermark_that_cannot_be_raised_hurts_nobody() -> None:
+    """An error is only noted: the low watermark has to be true, not high."""
     record = Record()
     record.error = StoreUnavailable("down")
     assert raise_to(record, record.lookup(), (START, 0))
