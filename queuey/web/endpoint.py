@@ -15,7 +15,7 @@ import msgspec
 from queuey.errors import NoCredential, NotAllowed, Outcome, QueueChanged
 from queuey.metrics import Metrics
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_response
-from queuey.web.requests import UNKNOWN, check_path, read_query, warning_about
+from queuey.web.requests import UNKNOWN, check_path, read_query, with_warning
 from queuey.web.responses import Environ, Response, text_response
 
 Done = Callable[[Any, Exception | None], None]
@@ -132,7 +132,7 @@ class Endpoint:
                 error = NoCredential(*error.args)
             response = error_response(error, environ)
         if UNKNOWN in environ:
-            response.headers += (warning_about(environ[UNKNOWN]),)
+            response.headers = with_warning(response.headers, environ[UNKNOWN])
         self._observe(environ, response, start)
         return response
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn
 from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
@@ -241,6 +241,7 @@ _DIGITS = 18
 
 STRICT = "strict"
 """The field of any query that has unknown fields refused."""
+WARNING = "Warning"
 UNKNOWN = "queuey.unknown"
 """Set in the environ of a request whose query has unknown fields: their names."""
 MOST_NAMED = 10
@@ -382,11 +383,16 @@ def _note_unknown(environ: Environ, given: dict[str, str], known: frozenset[str]
         environ[UNKNOWN] = unknown
 
 
-def warning_about(unknown: list[str]) -> Header:
-    """Returns the header that names fields which were ignored, a few of them, percent-encoded."""
+def with_warning(headers: Sequence[Header], unknown: list[str]) -> tuple[Header, ...]:
+    """Returns headers with a warning that names fields which were ignored, a few of them, percent-encoded.
+
+    It stands behind a warning that is there already, in the same header: many clients keep one of each name.
+    """
     names = ", ".join(quote(name, safe="")[:LONGEST_NAMED] for name in unknown[:MOST_NAMED])
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
-    return ("Warning", f'299 - "Ignored, as they are no fields of this query: {names}{more}"')
+    text = f'299 - "Ignored, as they are no fields of this query: {names}{more}"'
+    before = [value for name, value in headers if name == WARNING]
+    return (*(header for header in headers if header[0] != WARNING), (WARNING, ", ".join([*before, text])))
 
 
 def _unquote(text: str) -> str:

@@ -22,7 +22,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Begun, Match, WouldBlock
 from queuey.web.errors import BATCH
 from queuey.web.json_values import list_decoder, read_value
-from queuey.web.requests import JSON_ERRORS, bad_json, read_body, read_query, too_large
+from queuey.web.requests import JSON_ERRORS, WARNING, bad_json, read_body, read_query, too_large
 from queuey.web.responses import (
     JSON,
     NO_OWN_HEADERS,
@@ -272,7 +272,7 @@ class _LooseBatch(msgspec.Struct):
 _JSON = "application/json"
 _LIKE_A_BATCH = re.compile(rb'\s*\{\s*"messages"\s*:\s*\[')
 _STORED_AS_ONE: Header = (
-    "Warning",
+    WARNING,
     '299 - "Stored as one message. For a batch, send it with the header Content-Type: application/json"',
 )
 _LARGE, _BRACES = 1024 * 1024, 64

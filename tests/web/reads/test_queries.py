@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.web.requests import warning_about
+from queuey.web.requests import with_warning
 from tests.web.caller import Caller
 
 ID = "ab" * 6 + "1bcd8" + "0" * 15
@@ -41,6 +41,16 @@ def test_unknown_fields(owner: Caller, method: str, path: str, body: str) -> Non
             assert reply.status < 300
 
 
+def test_two_warnings_are_one_header(owner: Caller) -> None:
+    """A batch that is taken for a message because of its Content-Type is warned of as well; clients see both."""
+    owner.create("q")
+    reply = owner("POST", "q?until=-1", '{"messages": [{"body": "x"}]}', headers={"Content-Type": "text/plain"})
+    assert reply.status == 201
+    stored, ignored = reply.headers["Warning"].split(", 299 - ")
+    assert stored.startswith('299 - "Stored as one message.')
+    assert ignored == '"Ignored, as they are no fields of this query: until"'
+
+
 def test_known_fields(owner: Caller) -> None:
     """Fields that mean something are no reason for a warning, and strict takes them."""
     owner.create("q")
@@ -53,7 +63,7 @@ def test_known_fields(owner: Caller) -> None:
 @given(st.lists(st.text(), min_size=1, max_size=200))
 def test_a_warning_is_one_short_line(names: list[str]) -> None:
     """Whatever somebody names a field, the header is a short text that no reader takes for anything else."""
-    name, value = warning_about(names)
+    [(name, value)] = with_warning((), names)
     assert (name, value.isascii(), value.isprintable(), value.count('"'), "\\" in value) == (
         "Warning",
         True,
