@@ -269,11 +269,12 @@ class _Interposed(LastingDriver):
     def send(self, request: Request | Encoded, done: Done) -> None:
         """See the driver. The store's clock says which write is too late; the driver waits as long as it takes."""
         send = super().send
-        if isinstance(request, Encoded) and request.decode is None:
-            self._wire.log.levels.setdefault(request.statement, set()).add(request.consistency)
-            request = request._replace(timeout=PATIENCE)
-        elif isinstance(request, Encoded) and request.decode is not None:
-            request = request._replace(decode=partial(self._weighed, request.decode))
+        if isinstance(request, Encoded):
+            if request.decode is None:
+                self._wire.log.levels.setdefault(request.statement, set()).add(request.consistency)
+                request = request._replace(timeout=PATIENCE)
+            else:
+                request = request._replace(decode=partial(self._weighed, request.decode))
         self._wire.start(request.statement, done, partial(send, request))
 
     def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401

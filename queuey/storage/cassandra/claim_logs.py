@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.covers import FORGET_ALL as FORGET_ALL_COVERS
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
@@ -50,7 +51,6 @@ PREPARED = (_ADVANCE, _ADVANCE_AND_NAME, _ENTER, _BEGIN, _TRUNCATE, _HEAD, _ENTR
 _ATTEMPTS = 5
 """Snapshots that were replaced between two steps of one read, after which it is given up."""
 
-_Call = tuple[Statement, Sequence[Any]]
 _Steps = Generator[list[Request], list[Rows], LogPage]
 """Yields reads to be made side by side, is sent their rows, and returns the page."""
 
@@ -273,13 +273,13 @@ class _LogRead:
             self._send(lambda: self._steps.send(answers))
 
 
-def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[_Call]:
+def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[Call]:
     """Returns the statements of an append; the first has the condition."""
     expected = entry.number - 1 or None
-    advance: _Call = (_ADVANCE, (entry.number, *key, expected))
+    advance: Call = (_ADVANCE, (entry.number, *key, expected))
     if snapshot is not None:
         advance = (_ADVANCE_AND_NAME, (entry.number, snapshot, *key, expected))
-    calls: list[_Call] = [advance, (_ENTER, (*key, entry.number, entry.body))]
+    calls: list[Call] = [advance, (_ENTER, (*key, entry.number, entry.body))]
     if expected is None:
         calls.append((_BEGIN, key))
     if truncate_below is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 
 import pytest
@@ -65,7 +64,6 @@ def test_writes_of_which_some_were_made_are_in_doubt() -> None:
             return []
 
     driver = Half()
-    driver._deadline = Deadline(math.inf)
     for statement, outcome in ((WRITE, "unknown"), (READ, "none")):
         with pytest.raises(StoreUnavailable) as failed:
             driver.gather([Request(statement), Request(statement, (1,))])

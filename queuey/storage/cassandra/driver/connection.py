@@ -240,13 +240,15 @@ class Driver:
         prepared when it is first used.
         """
         with _telling(done, reads=request.statement.reads):
+            session = self._open_session()
             self.requests += 1
             if isinstance(request, Encoded):
-                self._send_encoded(request, done)
-            elif request.further and request.serial is not None:
-                self._send_conditional_batch(request, done)
+                self._send_encoded(session, request, done)
+                return
+            statement = requests.bound(request, partial(self._prepare, session))
+            if request.further and request.serial is not None:
+                self._send_conditional_batch(statement, request.timeout, done)
             else:
-                statement = requests.bound(request, partial(self._prepare, self._open_session()))
                 reads = request.statement.reads
                 timeout = self._patience(request.timeout, reads=reads)
                 self._send(statement, timeout, done, reads=reads, host=request.host)
@@ -274,7 +276,7 @@ class Driver:
         self._deadline.left()
         if writes:
             self._deadline.sent()
-        room = threading.Semaphore(most) if len(some) > most else None
+        slots = threading.Semaphore(most) if len(some) > most else None
         last = threading.Lock()  # Released by the last; a semaphore would be acquired once for each.
         last.acquire()
         found: list[tuple[list[Rows], list[StoreUnavailable]]] = []
@@ -286,9 +288,9 @@ class Driver:
         countdown = Countdown(len(some), ended)
         for number, request in enumerate(some):
             done = countdown.taker(number)
-            if room is not None:
-                self._deadline.wait(room.acquire)
-                done = _releasing(room, done)
+            if slots is not None:
+                self._deadline.wait(slots.acquire)
+                done = _releasing(slots, done)
             self.send(request, done)
         self._deadline.wait(last.acquire)
         [(rows, errors)] = found
@@ -311,8 +313,8 @@ class Driver:
         [rows] = self.gather([Request(statement, values, consistency, **how)])
         return rows
 
-    def _send_encoded(self, request: Encoded, done: Done) -> None:
-        prepared = self._prepare(self._open_session(), request.statement)
+    def _send_encoded(self, session: Session, request: Encoded, done: Done) -> None:
+        prepared = self._prepare(session, request.statement)
         level, rows, reads = requests.LEVELS[request.consistency], request.rows, request.decode is not None
         if len(rows) == 1:
             opcode, body = fast_path.EXECUTE, fast_path.execute(prepared.query_id, request.markers, rows[0], level)
@@ -336,9 +338,7 @@ class Driver:
             reads=reads,
         )
 
-    def _send_conditional_batch(self, request: Request, done: Done) -> None:
-        statement = requests.bound(request, partial(self._prepare, self._open_session()))
-
+    def _send_conditional_batch(self, statement: Any, timeout: float | None, done: Done) -> None:  # noqa: ANN401 - of the driver
         def own_way(tell: Done, attempts: int, left: float) -> None:
             self._ask_again(statement, left, tell, reads=False, attempts=attempts)
 
@@ -347,7 +347,7 @@ class Driver:
             fast_path.conditional_batch(statement),
             statement.routing_key,
             None,
-            timeout=self._patience(request.timeout, reads=False),
+            timeout=self._patience(timeout, reads=False),
             decode=_nothing,
             done=done,
             own_way=own_way,
@@ -486,11 +486,11 @@ def _taken(waiting: list[ResponseFuture]) -> ResponseFuture | None:
         return None
 
 
-def _releasing(room: threading.Semaphore, done: Done) -> Done:
-    """Returns what takes an end, and makes room for another request."""
+def _releasing(slots: threading.Semaphore, done: Done) -> Done:
+    """Returns what takes an end, and lets another request be sent."""
 
     def take(rows: Rows | None, error: StoreUnavailable | None) -> None:
-        room.release()
+        slots.release()
         done(rows, error)
 
     return take

@@ -196,19 +196,15 @@ class BucketIndex:
         narrow = [
             width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
         ]
-        calls: list[tuple[Statement, Sequence[Any]]] = [
-            (_WIDE, (*key, bucketing.HOME_WIDTH)),
-            (_WIDE, (*key, bucketing.PUT)),
-        ]
+        looks = [Request(_WIDE, (*key, width), consistency) for width in (bucketing.HOME_WIDTH, bucketing.PUT)]
         low = 0 if descending else max(0, at - _BEFORE)
         high = at + _BEFORE if descending else ids.TICKS_MAX + 1
         for width_index in narrow:
             lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT else low
             bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
-            calls.append(
-                (_DOWN, (*key, width_index, bottom, high)) if descending else (_UP, (*key, width_index, bottom))
-            )
-        answers = self._driver.gather([Request(*call, consistency) for call in calls])
+            statement, ends = (_DOWN, (bottom, high)) if descending else (_UP, (bottom,))
+            looks.append(Request(statement, (*key, width_index, *ends), consistency))
+        answers = self._driver.gather(looks)
         for rows in answers[2:]:
             if len(rows) >= MORE:  # There are more; beyond the last of these the lookup is incomplete.
                 last = rows[-1][2]

@@ -505,7 +505,7 @@ def _answers(
     """Asks for all readers at once, or one by one if a reader asks for too much; that one gets None."""
     wanted = [(keys[number], probe) for number, probes in asked.items() for probe in probes]
     try:
-        found = iter(driver.gather([query(*one, consistency) for one in wanted], most=max(1, len(wanted))))
+        found = iter(driver.gather([query(*one, consistency) for one in wanted], most=len(wanted)))
         return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     except TooManyDead:
         if len(asked) == 1:
