@@ -35,7 +35,7 @@ from tests.sim.world import Process
 
 HISTORIES, SHORT = 240, 30
 """Histories of `make test`, and of these such with short scans."""
-MANY = int(os.environ.get("SIM_HISTORIES", "50000"))
+MANY = int(os.environ.get("SIM_HISTORIES", "10000"))
 """Histories of the slow test."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow test."""
