@@ -13,6 +13,7 @@ from queuey.errors import StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, JoinedAck, Size
+from queuey.service.core import Core
 from queuey.service.drafts import Draft
 from queuey.service.explaining import Explaining, Explanation
 from queuey.service.limits import Limits
@@ -85,7 +86,8 @@ class Service:
         self.reader = Reader(store, self.limits, self.metrics, self.stopping)
         self.offsets = OffsetUseCases(store)
         watchers = self.reader.watchers
-        self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers)
+        self.core = Core()
+        self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers, core=self.core)
         self.workers = Workers()
         self.claims.share(self.workers)
         self.explaining = Explaining(store, self.limits, self.claims)

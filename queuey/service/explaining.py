@@ -161,11 +161,14 @@ class Explaining:
             yield Reason(code="not_claimable", text=f"It cannot be claimed: {refusal}")
             yield from self._doubt(queue)
             return
-        for number, standing in self._claims.look_at(queue, partial(_standing, position), numbers).items():
+        for number, standing in self._standings(queue, numbers, position).items():
             yield from _of_stored(standing, number)
         if queue.kind == "dedup":
             text = "This is a dedup queue: of messages with equal bodies that wait one is delivered, perhaps another."
             yield Reason(code="duplicates", text=text)
+
+    def _standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
+        return self._claims.core.run(self._claims.look_at(queue, partial(_standing, position), numbers))
 
     # A message that is not stored
 
@@ -202,7 +205,7 @@ class Explaining:
 
     def _traces(self, queue: Queue, numbers: Sequence[int], position: Position) -> Iterator[Reason]:
         if self._store.claims_refusal(queue) is None:
-            for number, standing in self._claims.look_at(queue, partial(_standing, position), numbers).items():
+            for number, standing in self._standings(queue, numbers, position).items():
                 yield from _of_absent(standing, number)
 
 

@@ -216,7 +216,7 @@ class NameUseCases:
                 message = None
             else:
                 message = next(iter(self._store.fetch(queue, [there])), None)
-                if message is None or self._claims.is_done(queue, there):
+                if message is None or self._is_done(queue, there):
                     done = there  # Or another value has replaced it since the row was read.
                     continue
             if named is not None and named.replaced is not None:
@@ -241,7 +241,7 @@ class NameUseCases:
             IsUsed: lambda step: self._is_used(queue, step.location),
             Write: lambda step: self._store.write_named(queue, name, item, content, step.seen),
             Delete: lambda step: self._store.delete(queue, [step.location]),
-            Supersede: lambda step: self._claims.supersede(queue, step.location),
+            Supersede: lambda step: self._claims.core.run(self._claims.supersede(queue, step.location)),
             Settle: lambda step: self._settle(queue, name, step.seen),
             Pause: lambda step: self._pause(queue, name, step.number),
         }
@@ -261,7 +261,10 @@ class NameUseCases:
             self._stopping.wait(PAUSE * (number + random.random()))  # noqa: S311 - spreads callers
 
     def _is_used(self, queue: Queue, location: Location) -> bool:
-        return not self._claims.is_done(queue, location) and bool(self._store.fetch(queue, [location]))
+        return not self._is_done(queue, location) and bool(self._store.fetch(queue, [location]))
+
+    def _is_done(self, queue: Queue, location: Location) -> bool:
+        return self._claims.core.run(self._claims.is_done(queue, location))
 
     def _settle(self, queue: Queue, name: str, seen: Named) -> None:
         """Settles a name. If that fails, the next caller finds the value and has nothing to do with it."""

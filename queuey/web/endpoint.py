@@ -6,7 +6,7 @@ original's did: other methods are 404, HEAD included, and requests without a cre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -25,9 +25,9 @@ Begin = Callable[[Done], Callable[[], Outcome]]
 Match = dict[str, str]
 """The parts of the path that a route names."""
 Handler = Callable[[Environ, Match], Response]
-Begun = tuple[Begin, Callable[[Any], Response]]
+Begun = tuple[Begin | Coroutine[Any, Any, Any], Callable[[Any], Response]]
 EarlyHandler = Callable[[Environ, Match], Begun | Response]
-"""Never blocks: returns the response, or how to begin the work and how to answer with its result."""
+"""Never blocks: returns the response; or the work, or how to begin it, and how to answer with its result."""
 
 WAITER = "queuey.waiter"
 """Set in the environ by a server that waits for messages itself: a :class:`~queuey.service.Waiter`, whose ``wait``
@@ -44,6 +44,18 @@ class Hot(NamedTuple):
 
 class WouldBlock(Exception):
     """The request has to be handled in a thread that may block. Nothing has been done."""
+
+
+class Awaited(msgspec.Struct, frozen=True):
+    """A response that is not known before something was awaited.
+
+    Attributes:
+        work: What to await.
+        finish: As that of :class:`Deferred`.
+    """
+
+    work: Coroutine[Any, Any, Any]
+    finish: Callable[[Any, Exception | None], Response]
 
 
 class Deferred(msgspec.Struct, frozen=True):
@@ -136,7 +148,7 @@ class Endpoint:
         self._observe(environ, response, start)
         return response
 
-    def begin(self, environ: Environ, match: Match) -> Response | Deferred:
+    def begin(self, environ: Environ, match: Match) -> Response | Deferred | Awaited:
         """Answers without blocking, at once or later.
 
         Raises:
@@ -155,7 +167,7 @@ class Endpoint:
         if isinstance(begun, Response):
             self._observe(environ, begun, start)
             return begun
-        begin, respond_with = begun
+        work, respond_with = begun
 
         def finish(value: object, error: Exception | None) -> Response:
             if isinstance(error, QueueChanged) or (value is None and error is None):
@@ -167,7 +179,7 @@ class Endpoint:
             self._observe(environ, response, start)
             return response
 
-        return Deferred(begin, finish)
+        return Deferred(work, finish) if callable(work) else Awaited(work, finish)
 
     def _observe(self, environ: Environ, response: Response, start: float) -> None:
         """Counts a request, unless this was a try of one that may wait."""

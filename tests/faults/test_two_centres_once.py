@@ -17,6 +17,7 @@ from queuey.messages import NewMessage, PostKey, PostResult, Queue, Slice
 from queuey.service import Draft, QueueAccess, Service
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraStore
+from tests.blocking import blocking
 from tests.faults.centres import NAMES, Centres
 from tests.faults.test_two_centres import PATIENCE, CentreStores, D, W, make_queue, stores_on, until
 
@@ -150,9 +151,9 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
     for store in stores:
         until(lambda store=store: shown(store, queue) == [values[0]])  # type: ignore[misc]
     (east, here), (west, there) = ways
-    [given] = patiently(lambda: east.claims.claim(here, limit=9, ttl=600))
+    [given] = patiently(lambda: blocking(east.claims).claim(here, limit=9, ttl=600))
     assert given.message.body == values[0]
-    patiently(lambda: east.claims.acknowledge(here, [given.receipt]))
+    patiently(lambda: blocking(east.claims).acknowledge(here, [given.receipt]))
     assert body_of(ways[1]) is None
     assert patiently(lambda: west.names.create(there, "n", Draft("again"))).stored
 

@@ -6,15 +6,17 @@ append to a log, a post under a key, or a delete is. Chunks have two messages, b
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from queuey.claims import ClaimReceipt, ClaimTiming, Copies, CoverDraft, EntryDraft, Poll, State, sift
 from queuey.ids import Position
-from queuey.messages import Message, Page, Queue
+from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
 from queuey.service.moves.partition_moves import Ask, Delete, Fetch, Publish, Step, Steps, give_back, move_partition
+from tests.sim import world as simulated
 
 Event = Literal["cancel", "purge", "acknowledge", "release"]
 Kind = Literal["plain", "dedup"]
@@ -31,6 +33,8 @@ _BODIES = {"plain": [_BODY] * 4, "dedup": [f"{letter}{_BODY}" for letter in "ABA
 _GROUPS = {"plain": [[0], [1], [2], [3]], "dedup": [[0, 2], [1], [3], [4]]}
 """Which of the messages are one for consumers."""
 _QUEUES = {kind: Queue(application="a", name="q", uid=1, qid=1, kind=kind) for kind in _BODIES}
+_LOOP = simulated.SimulatedCore(simulated.Process(simulated.World(0), 0.0), 0.0).loop
+"""What the futures of requests belong to."""
 _LATER: Position = (1000, 0)
 _NOW = 1_000_000
 
@@ -240,10 +244,12 @@ def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]
     give = step.give_back and taken != "not returned"
     stop = step.stop or step.give_back or world.cancelled
     order = MoveOrder(move=MOVE, below=_LATER, exact=True, moved=step.moved, last=step.last, stop=stop, give_back=give)
-    request = MoveRequest(_QUEUES[world.kind], lambda _value, _error: None, order)
+    with _LOOP.running():
+        request = MoveRequest(_QUEUES[world.kind], order)
     expired = ClaimTiming().expired(_NOW)
-    reads = request.gather(state, expired, 1, lambda places: places, lambda part: part, partial(_sift, world, state))  # type: ignore[arg-type, return-value]
-    _read_all(reads, world)
+    calls = partial(_fetch, world), partial(_read, world), partial(_sift, world, state)
+    with suppress(StopIteration):
+        request.gather(state, expired, 1, *calls).send(None)
     dedup = world.kind == "dedup" and taken != "no covers"
     until = min(request.horizon, request.below)[0]
     draft = EntryDraft(state, _NOW, ClaimTiming(), CoverDraft(state.covers, request.copies, until) if dedup else None)
@@ -257,28 +263,21 @@ def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]
     return world, request.result(state)
 
 
-def _sift(world: World, state: State, copies: Copies, found: list[Message]) -> Generator[Any, Any, list[Message]]:
-    yield from ()
+async def _sift(world: World, state: State, copies: Copies, found: list[Message]) -> list[Message]:
     return sift(state.covers, copies, found)[0] if world.kind == "dedup" else found
 
 
-def _read_all(reads: Any, world: World) -> None:  # noqa: ANN401 - the steps of a request
-    """Gives a request what it reads."""
-    given: Any = None
-    try:
-        while True:
-            asked = reads.send(given)
-            if isinstance(asked, list):
-                given = [_message(world, place) for _, place in asked if place in world.source]
-            else:
-                there = sorted(place for place in world.source if asked.lower <= place < asked.upper)
-                size = 2
-                more = len(there) > size
-                messages = [_message(world, place) for place in there[:size]]
-                following = (there[size - 1][0], there[size - 1][1] + 1) if more else asked.upper
-                given = Page(messages, 2000, following, more)
-    except StopIteration:
-        return
+async def _fetch(world: World, places: Sequence[Location]) -> list[Message]:
+    return [_message(world, place) for _, place in places if place in world.source]
+
+
+async def _read(world: World, part: Slice) -> Page:
+    there = sorted(place for place in world.source if part.lower <= place < part.upper)
+    size = 2
+    more = len(there) > size
+    messages = [_message(world, place) for place in there[:size]]
+    following = (there[size - 1][0], there[size - 1][1] + 1) if more else part.upper
+    return Page(messages, 2000, following, more)
 
 
 def _message(world: World, place: Position) -> Message:

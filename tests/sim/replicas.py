@@ -249,6 +249,10 @@ class ModelStore:
         """See the contract."""
         return None
 
+    def claim_time(self) -> int:
+        """See the contract."""
+        return ids.seconds_to_ticks(self._process.clock())
+
     # Covers
 
     ids_follow_clocks = True

@@ -17,13 +17,13 @@ from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, Waiter, Watchers
-from queuey.service.claims.runtime import Done
 from queuey.service.claims.upkeep import Upkeep
+from queuey.service.core import Done
 from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
 from tests.sim.availability import EmptyAnswer
 from tests.sim.history import APART, FOR_GOOD, Acknowledging, Delivery, History, Outcome, ReleasingAll
 from tests.sim.replicas import Faults, ModelStore, Replicas
-from tests.sim.world import Process, SimulatedRuntime, World
+from tests.sim.world import Process, SimulatedCore, World, begin
 
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
 OUTCOMES: Mapping[ReceiptStatus, Outcome] = {
@@ -67,6 +67,7 @@ class Web:
         self.claims = self._start()
 
     def _start(self) -> ClaimUseCases:
+        self.core = SimulatedCore(self.process, self._replicas.faults.slow)
         self.watchers = Watchers()
         self.workers = SimulatedWorkers(self)
         store = self._setup.store(self._replicas, self.process).store
@@ -76,7 +77,7 @@ class Web:
             Metrics(),
             threading.Event(),
             watchers=self.watchers,
-            runtime=SimulatedRuntime(self.process, self._replicas.faults.slow),
+            core=self.core,
             timing=self._setup.timing,
             upkeep=Upkeep(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
         )
@@ -197,7 +198,7 @@ class Poll(Waiter):
         self._attempting, self._woken, self.wait = True, False, 0.0
         self.tries += 1
         self._began = self._process.world.now
-        self._web.claims.begin_claim(self._queue, self._tried, **self._asked, waiter=self)
+        begin(self._web.core, self._web.claims.claim(self._queue, **self._asked, waiter=self), self._tried)
 
     def _tried(self, found: list[HandedOut] | None, error: Exception | None) -> None:
         self._attempting = False
@@ -319,14 +320,16 @@ class Client:
                     job.renewals[now] = asked
             self._world.at(self._world.some(1.5), partial(self._acknowledge, jobs))
 
-        web.claims.begin_renew(self._storm.queue, [receipt for _, receipt in jobs], self._rng.choice((2.0, 6.0)), done)
+        receipts, ttl = [receipt for _, receipt in jobs], self._rng.choice((2.0, 6.0))
+        begin(web.core, web.claims.renew(self._storm.queue, receipts, ttl), done)
 
     def _release(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         for job, _ in jobs:
             job.dropped = self._world.now
         web = self._rng.choice(self._storm.webs)
         delay = self._rng.choice((0.0, 0.0, 1.0, 4.0))
-        web.claims.begin_release(self._storm.queue, [receipt for _, receipt in jobs], lambda *_: None, delay)
+        receipts = [receipt for _, receipt in jobs]
+        begin(web.core, web.claims.release(self._storm.queue, receipts, delay))
 
     def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         if self._rng.random() < 0.4:
@@ -334,7 +337,7 @@ class Client:
             return
         web = self._rng.choice(self._storm.webs)
         receipts = [receipt for _, receipt in jobs]
-        web.claims.begin_acknowledge(self._storm.queue, receipts, self._acknowledging(jobs, web))
+        begin(web.core, web.claims.acknowledge(self._storm.queue, receipts), self._acknowledging(jobs, web))
 
     def _acknowledging(self, jobs: list[tuple[Delivery, ClaimReceipt]], web: Web) -> Done:
         """Notes that jobs are being acknowledged; returns what takes in the result."""
@@ -370,9 +373,9 @@ class Client:
         """Speaks of messages that are done, by their bare ids."""
         claims = self._rng.choice(self._storm.webs).claims
         if receipts and self._rng.random() < 0.7:
-            claims.begin_renew(self._storm.queue, receipts, 1.0, lambda *_: None)
+            begin(claims.core, claims.renew(self._storm.queue, receipts, 1.0))
         elif receipts:
-            claims.begin_acknowledge(self._storm.queue, receipts, lambda *_: None)
+            begin(claims.core, claims.acknowledge(self._storm.queue, receipts))
 
 
 class Storm:
@@ -440,6 +443,7 @@ class Storm:
             world.run(world.now + 5.0)
         for (_, partition), log in self.replicas.logs.items():
             self.history.stored.entries[partition] = log.history
+        world.end()
         return self.history
 
     def release_all(self) -> None:
@@ -451,7 +455,8 @@ class Storm:
             if error is None:
                 demand.answered = self.world.now
 
-        self.world.rng.choice(self.webs).claims.begin_release_all(self.queue, done)
+        claims = self.world.rng.choice(self.webs).claims
+        begin(claims.core, claims.release_all(self.queue), done)
 
     def _keep(self) -> None:
         """Claims messages for longer than anybody waits, and never ends the claims."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,15 +18,16 @@ from queuey.claims.entries import CoverMade
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, NewMessage, Page, Queue, Slice
-from queuey.service import Limits
+from queuey.service import ClaimUseCases, Limits
 from queuey.service.claims import duplicates, follow_ups, scans
-from queuey.service.claims.claiming import ClaimSearch
 from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
-from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog
+from queuey.service.claims.log_cache import Key
+from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog, claim_now
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import Material
+from queuey.service.claims.scans import Candidates
+from queuey.service.core import Done
 from tests.replacing import replace, replace_in
 from tests.sim.history import APART
 from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
@@ -154,9 +155,7 @@ class Early(ModelStore):
         return ModelStore(self._replicas, ahead).begin_read(queue, part, read)
 
 
-def answering_first(
-    log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
-) -> Generator[Any, Any, bool]:
+async def answering_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
     """Answers before it appends."""
     for request in taken:
         if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
@@ -165,16 +164,16 @@ def answering_first(
             request.answer([(one, 1, receipt(*one.position), expires) for one in request.poll.given])
         elif isinstance(request, SettleRequest):
             request.answer(request.settled)
-    applied: bool = yield from REAL_APPEND(log, queue, entry, taken)
+    applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 
 
-def reading_once(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> Generator[Any, Any, bool]:
+async def reading_once(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
     """Takes an append in doubt for what one read says of it."""
     number = log.state.number + 1
     send = log._send
 
-    def doubting(queue: Queue, one: LogEntry, snapshot: int | None, below: int | None, done: Any) -> None:  # noqa: ANN401
+    def doubting(queue: Queue, one: LogEntry, snapshot: int | None, below: int | None, done: Done) -> None:
         def ended(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001
             if isinstance(error, StoreUnavailable):
                 try:
@@ -191,42 +190,29 @@ def reading_once(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[
 
         send(queue, one, snapshot, below, ended)
 
-    steps = REAL_APPEND(log, queue, entry, taken)
-    value: Any = None
-    failure: Exception | None = None
-    while True:
-        try:
-            call = steps.send(value) if failure is None else steps.throw(failure)
-        except StopIteration as end:
-            return bool(end.value)
-        if isinstance(call, partial) and call.func == send:
-            call = partial(doubting, *call.args)
-        try:
-            value, failure = (yield call), None
-        except Exception as error:  # noqa: BLE001 - handed on
-            value, failure = None, error
+    log._send = doubting  # type: ignore[method-assign]
+    try:
+        return await REAL_APPEND(log, queue, entry, taken)
+    finally:
+        log._send = send  # type: ignore[method-assign]
 
 
-def deleting_first(
-    log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
-) -> Generator[Any, Any, bool]:
+async def deleting_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
     """Deletes what is acknowledged before that is in the log."""
     if entry.delete:
         with suppress(StoreUnavailable):
             log._store.delete(queue, [(log.key[1], position) for position in entry.finals])
-    applied: bool = yield from REAL_APPEND(log, queue, entry, taken)
+    applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 
 
-def publishing_first(
-    log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
-) -> Generator[Any, Any, bool]:
+async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
     """Publishes dead letters before they are in the log."""
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         with suppress(StoreUnavailable):
-            publish(log._store, queue, log.key[1], letters, ids.FIRST, log._runtime.now() / 1000)
-    applied: bool = yield from REAL_APPEND(log, queue, entry, taken)
+            publish(log._store, queue, log.key[1], letters, ids.FIRST, claim_now(log._store) / 1000)
+    applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 
 
@@ -242,7 +228,6 @@ class Renumbering(ModelStore):
 REAL_APPEND = PartitionLog._append
 REAL_ANSWER = PartitionLog._answer_poll
 REAL_MAY_AGAIN = EntryDraft._may_again
-REAL_END = ClaimSearch._end
 
 
 @dataclass(frozen=True)
@@ -260,43 +245,36 @@ class Mutation:
     first: int = 0
 
 
-def ending_alone(search: ClaimSearch, error: Exception | None = None) -> None:
-    """Takes what waited for an acknowledgement for as good as new."""
-    REAL_END(search, error)
-    search._went_on = False
-
-
-def finding_for_nobody_else(material: Material) -> bool:
+def finding_for_nobody_else(found: Candidates) -> bool:
     """Tells those who got nothing that there was nothing."""
     return False
 
 
-def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest]) -> Generator[Any, Any, bool]:
+async def current_already(log: PartitionLog, queue: Queue, polls: Sequence[PollRequest]) -> bool:
     """Takes the state in memory for the newest."""
-    yield from ()
     return False
 
 
-def empty_when_old(log: PartitionLog, request: PollRequest, material: Material, end: Appended) -> bool:
+def empty_when_old(log: PartitionLog, request: PollRequest, found: Candidates, end: Appended) -> bool:
     """Answers a poll that has waited for too long that there is nothing."""
     if end.chosen - request.asked < PATIENCE or request.gets(log.state, log.key[1], end.number):
-        return REAL_ANSWER(log, request, material, end)
+        return REAL_ANSWER(log, request, found, end)
     request.answer([])
     return True
 
 
-def empty_after_doubt(log: PartitionLog, request: PollRequest, material: Material, end: Appended) -> bool:
+def empty_after_doubt(log: PartitionLog, request: PollRequest, found: Candidates, end: Appended) -> bool:
     """Answers a poll that there is nothing if others have ended its claims while their entry was in doubt."""
     if not request.poll.given or request.gets(log.state, log.key[1], end.number):
-        return REAL_ANSWER(log, request, material, end)
+        return REAL_ANSWER(log, request, found, end)
     request.answer([])
     return True
 
 
-def cut_unseen(log: PartitionLog, request: PollRequest, material: Material, end: Appended) -> bool:
+def cut_unseen(log: PartitionLog, request: PollRequest, found: Candidates, end: Appended) -> bool:
     """Takes what a scan has not reached for nothing."""
-    material.found.end, material.more = None, material.more and material.found.stopped
-    return REAL_ANSWER(log, request, material, end)
+    found.scan.end = None
+    return REAL_ANSWER(log, request, found, end._replace(more=end.more and found.scan.stopped))
 
 
 @contextmanager
@@ -367,12 +345,21 @@ class Forgetful(ModelStore):
         """Does nothing."""
 
 
-def never_late(forwarding: Forwarding, asked: float, ttl: float) -> bool:
-    """Tells callers of claims however late another worker's answer comes."""
+def counted_from_the_answer(
+    forwarding: Forwarding, key: Key, request: Request, read: Callable[[bytes], list[Any]], answer: bytes | None
+) -> None:
+    """Counts the deadline from when another worker's answer is heard."""
+    request.decided = forwarding._core.boottime()
+    REAL_HEARD(forwarding, key, request, read, answer)
+
+
+def never_late(claims: ClaimUseCases, ttl: float, decided: float) -> bool:
+    """Tells callers of claims however late that is."""
     return False
 
 
 REAL_DRAFT = Duplicates.draft
+REAL_HEARD = Forwarding._heard
 
 
 @contextmanager
@@ -402,10 +389,10 @@ MUTATIONS = {
     "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART))),
     "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART))),
     "the deadline of another worker's answer": Mutation(
-        ("G4",), instead=lambda: replace(Forwarding._is_late, never_late), first=1450
+        ("G4",), instead=lambda: replace(Forwarding._heard, counted_from_the_answer), first=1450
     ),
-    "the deadline of an answer that waits for an acknowledgement": Mutation(
-        ("G4",), instead=lambda: replace(ClaimSearch._end, ending_alone), first=1090
+    "the deadline when a caller is told": Mutation(
+        ("G4",), instead=lambda: replace(ClaimUseCases._is_late, never_late)
     ),
     "sending again what is in doubt": Mutation(
         ("G5", "G6"), instead=lambda: replace(PartitionLog._append, reading_once)
@@ -441,7 +428,7 @@ MUTATIONS = {
     ),
     "the id of a dead letter": Mutation(("outbox",), Setup(store=Renumbering), first=270),
     "another round for those who got nothing": Mutation(
-        ("empty",), instead=lambda: replace(Material.has_any, finding_for_nobody_else)
+        ("empty",), instead=lambda: replace(Candidates.has_any, finding_for_nobody_else)
     ),
     "the read of the log before an empty answer": Mutation(
         ("empty",), instead=lambda: replace(PartitionLog._catch_up_for, current_already)

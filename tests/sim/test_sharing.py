@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from queuey.claims import MOST_ABOVE, Settlement, decode_entry
@@ -22,8 +23,9 @@ from queuey.service.claims.requests import ClaimUndecided
 from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers
 from queuey.storage.contracts.claim_logs import Appended
 from tests.replacing import replace_in
+from tests.sim import world
 from tests.sim.replicas import Faults, ModelStore, Replicas
-from tests.sim.world import Process, SimulatedRuntime, World
+from tests.sim.world import TURN, Process, SimulatedCore, World, begin
 
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
 SOON = 1.0
@@ -94,9 +96,9 @@ class Scene:
     def start(self, kind: type[ModelStore]) -> tuple[ModelStore, ClaimUseCases]:
         """Starts a process with a store of this kind."""
         process = Process(self.world, 0.0)
-        store, runtime = kind(self.replicas, process), SimulatedRuntime(process, 0.001)
+        store, core = kind(self.replicas, process), SimulatedCore(process, 0.001)
         watchers, stopping = Watchers(), threading.Event()
-        return store, ClaimUseCases(store.store, Limits(), Metrics(), stopping, watchers=watchers, runtime=runtime)
+        return store, ClaimUseCases(store.store, Limits(), Metrics(), stopping, watchers=watchers, core=core)
 
     def fill(self, partitions: int, each: int) -> None:
         """Posts messages, which everybody can see afterwards."""
@@ -112,15 +114,22 @@ class Scene:
 
     def claim(self, claims: ClaimUseCases, queue: Queue, limit: int) -> None:
         """Begins a claim."""
-        claims.begin_claim(queue, partial(self._told, self.found), limit=limit, ttl=60)
+        begin(claims.core, claims.claim(queue, limit=limit, ttl=60), partial(self._told, self.found))
 
     def acknowledge(self, claims: ClaimUseCases, one: HandedOut) -> None:
         """Begins an acknowledgement."""
-        claims.begin_acknowledge(QUEUE, [one.receipt], partial(self._told, self.settled))
+        begin(claims.core, claims.acknowledge(QUEUE, [one.receipt]), partial(self._told, self.settled))
 
     def _told(self, where: list[Any], got: list[Any] | None, error: Exception | None) -> None:
         assert error is None
         where += got or ()
+
+
+@pytest.fixture(autouse=True)
+def _in_order() -> Iterator[None]:
+    """What is ready at one moment is called at that moment, in order."""
+    with replace_in(world, TURN, 0.0):
+        yield
 
 
 def claimed_from(clients: int, limit: int) -> Counter[int]:
@@ -182,13 +191,14 @@ def test_a_partition_that_can_give_nothing_ends_no_search() -> None:
         _, claims = scene.start(ModelStore)
         with replace_in(scans, MOST_ABOVE, 20):
             scene.fill(partitions, 40)
-            claims.begin_claim(queue, partial(scene._told, scene.found), limit=20, ttl=60, partitions=[1])
+            asked = claims.claim(queue, limit=20, ttl=60, partitions=[1])
+            begin(claims.core, asked, partial(scene._told, scene.found))
             scene.let(SOON / 4)
             for one in scene.found:
                 scene.acknowledge(claims, one)
             scene.let(SOON / 4)
             told: list[tuple[list[HandedOut] | None, Exception | None]] = []
-            claims.begin_claim(queue, lambda *result, told=told: told.append(result), limit=1, ttl=60, partitions=None)
+            begin(claims.core, claims.claim(queue, limit=1, ttl=60), lambda *result, told=told: told.append(result))
             scene.let(SOON / 4)
         [(found, error)] = told
         if partitions == 1:
@@ -288,7 +298,7 @@ def test_the_home_is_asked_by_who_was_refused() -> None:
     scene = Scene()
     _, claims, other, mine = met(scene)
     scene.claim(claims, AWAY, 1)
-    claims.begin_acknowledge(AWAY, [mine.receipt], partial(scene._told, scene.settled))
+    begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), partial(scene._told, scene.settled))
     scene.let(SOON)
     assert [topic for topic, _ in other.asked] == [Topic.CLAIM, Topic.SETTLE]
     assert (len(scene.found), len(scene.settled)) == (3, 0)
@@ -322,7 +332,7 @@ def test_silence_is_doubt() -> None:
     failing, claims, other, mine = met(scene, Failing)
     assert isinstance(failing, Failing)
     errors: list[Exception | None] = []
-    claims.begin_acknowledge(AWAY, [mine.receipt], lambda _settled, error: errors.append(error))
+    begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), lambda _settled, error: errors.append(error))
     scene.let(SOON)
     [(_, answer)] = other.asked
     failing.fails = True
@@ -332,7 +342,7 @@ def test_silence_is_doubt() -> None:
     assert isinstance(error, StoreUnavailable)
     assert error.outcome == "unknown"
     scene.let(SHARED)
-    claims.begin_acknowledge(AWAY, [mine.receipt], lambda _settled, error: errors.append(error))
+    begin(claims.core, claims.acknowledge(AWAY, [mine.receipt]), lambda _settled, error: errors.append(error))
     scene.let(SOON)
     assert isinstance(errors[1], StoreUnavailable)
     assert errors[1].outcome == "none"

@@ -19,7 +19,7 @@ from queuey.service.claims.requests import ClaimUndecided
 from tests.replacing import replace_in
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.storm import QUEUE, Poll, Setup, Web
-from tests.sim.world import World
+from tests.sim.world import World, begin
 
 LONG = 1000.0
 """Seconds."""
@@ -94,7 +94,7 @@ class Scene:
 
     def release(self, web: Web, *receipts: ClaimReceipt) -> None:
         """Gives messages back."""
-        web.claims.begin_release(QUEUE, receipts, lambda *_: None)
+        begin(web.core, web.claims.release(QUEUE, receipts))
 
     def after(self, seconds: float) -> None:
         """Lets so much time pass."""
@@ -126,7 +126,7 @@ def test_who_waits_is_tried_again_where_messages_may_be_free(scene: Scene) -> No
     with replace_in(scans, MOST_ABOVE, 20):
         scene.post(*[1] * 40)
         receipts = scene.given(scene.one, limit=20)
-        scene.one.claims.begin_acknowledge(QUEUE, receipts, lambda *_: None)
+        begin(scene.one.core, scene.one.claims.acknowledge(QUEUE, receipts))
         scene.after(0.1)
         short, long = (scene.claim(scene.one, wait=wait) for wait in (0.1, LONG))
         scene.after(0.2)

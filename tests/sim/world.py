@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import Context, copy_context
+from typing import Any, TypeVar, cast
 
-from queuey.service.claims.runtime import Done, Runtime
+from queuey.service.core import Core, Done
 
+T = TypeVar("T")
 Work = Callable[[], None]
+TURN = 0.001
+"""Seconds until a loop calls what is ready, at most."""
 
 
 class World:
@@ -24,6 +30,8 @@ class World:
         self.rng = random.Random(seed)
         self.now = 1000.0
         """True seconds since 1970."""
+        self.loops: list[ProcessLoop] = []
+        """Of all processes, also of those that have crashed."""
         self._events: list[tuple[float, int, Work]] = []
         self._numbers = itertools.count()
 
@@ -37,6 +45,11 @@ class World:
             self.now, _, work = heapq.heappop(self._events)
             work()
         self.now = until
+
+    def end(self) -> None:
+        """Ends everything."""
+        for loop in self.loops:
+            loop.end()
 
     def some(self, mean: float) -> float:
         """Returns a random time: mostly short, seldom very long."""
@@ -89,55 +102,214 @@ class Process:
     def crash(self) -> None:
         """Forgets everything that it has begun."""
         self.life += 1
+        for loop in self.world.loops:
+            loop.end(self)
 
 
-class SimulatedRuntime(Runtime):
-    """The runtime of a simulated process."""
+class _Call:
+    """Something that a loop is to call."""
+
+    __slots__ = ("_cancelled",)
+
+    def __init__(self) -> None:
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Takes it back."""
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        """Returns whether it was taken back."""
+        return self._cancelled
+
+
+class _Coroutine(Coroutine[Any, Any, Any]):
+    """A coroutine that is known to a loop until it begins.
+
+    Args:
+        coroutine: What it stands for.
+        new: What has not begun.
+    """
+
+    __slots__ = ("_coroutine", "_new")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], new: set[_Coroutine]) -> None:
+        self._coroutine = coroutine
+        self._new = new
+        new.add(self)
+
+    def send(self, value: Any) -> Any:  # noqa: ANN401
+        """See the base class."""
+        self._new.discard(self)
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:  # noqa: ANN401
+        """See the base class."""
+        self._new.discard(self)
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """See the base class."""
+        self._coroutine.close()
+
+    def __await__(self) -> Any:  # noqa: ANN401
+        """See the base class."""
+        return self._coroutine.__await__()
+
+
+class ProcessLoop(asyncio.AbstractEventLoop):
+    """The event loop of one life of a process, in simulated time. What is ready is called in random order.
+
+    After a crash nothing is called any more, so every task stands still where it is: none of its ``finally`` is run.
+
+    Args:
+        process: Whose loop this is.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._life = process.life
+        self._new: set[_Coroutine] = set()
+        self._ended = False
+        process.world.loops.append(self)
+
+    def end(self, process: Process | None = None) -> None:
+        """Ends what has not begun, of which Python would complain; if it is of some process."""
+        if process in {None, self._process}:
+            for coroutine in self._new:
+                coroutine.close()
+            self._new.clear()
+            self._ended = True
+
+    def get_debug(self) -> bool:
+        """See the base class."""
+        return False
+
+    def time(self) -> float:
+        """See the base class."""
+        return self._process.world.now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """See the base class."""
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - see the base class
+        """See the base class."""
+        if self._ended:  # Somebody's end is told by the garbage collector.
+            coro.close()
+            return cast("asyncio.Task[Any]", self.create_future())
+        task: asyncio.Task[Any] = asyncio.Task(_Coroutine(coro, self._new), loop=self, **options)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # of a process that has crashed
+        return task
+
+    def call_soon(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,  # noqa: ANN401
+        context: Context | None = None,
+    ) -> Any:  # noqa: ANN401
+        """See the base class."""
+        return self.call_later(self._process.world.rng.random() * TURN, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,  # noqa: ANN401
+        context: Context | None = None,
+    ) -> Any:  # noqa: ANN401
+        """See the base class."""
+        return self.call_later(when - self.time(), callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,  # noqa: ANN401
+        context: Context | None = None,
+    ) -> Any:  # noqa: ANN401
+        """See the base class."""
+        call, where = _Call(), context or copy_context()
+
+        def run() -> None:
+            if not call.cancelled():
+                with self.running():
+                    where.run(callback, *args)
+
+        self._process.soon(max(0.0, delay), run, self._life)
+        return call
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Makes this the loop of the thread meanwhile."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(before)
+
+
+class SimulatedCore(Core):
+    """The core of one life of a simulated process.
+
+    Args:
+        process: Whose core this is.
+        delay: Seconds, on average, that a thread takes to do something, and to say so.
+    """
 
     def __init__(self, process: Process, delay: float) -> None:
         self._process = process
         self._delay = delay
+        self._loop = ProcessLoop(process)  # type: ignore[abstract]  # much of it is not needed
+        self.chance = process.world.rng
 
-    def now(self) -> int:
+    @property
+    def tell(self) -> Callable[..., None]:
         """See the base class."""
-        return int(self._process.clock() * 1000)
+        return self._loop.call_soon
+
+    @property
+    def loop(self) -> ProcessLoop:
+        """See the base class."""
+        return self._loop
 
     def boottime(self) -> float:
         """See the base class."""
         return self._process.world.now
 
-    def submit(self, work: Work) -> None:
-        """See the base class."""
-        self._process.soon(self._process.world.rng.random() * 0.002, work)
-
-    def later(self, seconds: float, work: Work) -> Work:
-        """See the base class."""
-        pending = [work]
-
-        def run() -> None:
-            for one in pending:
-                one()
-
-        self._process.soon(seconds, run)
-        return pending.clear
-
-    def block(self, work: Callable[[], Any], done: Done) -> None:
+    async def in_thread(self, work: Callable[[], T]) -> T:
         """See the base class. The work is done at one moment on its way."""
         process, life = self._process, self._process.life
 
-        def run() -> None:
-            try:
-                result, failure = work(), None
-            except Exception as error:  # noqa: BLE001 - whoever waits is told
-                result, failure = None, error
-            process.soon(process.world.some(self._delay), lambda: done(result, failure), life)
+        def start(done: Done) -> None:
+            def run() -> None:
+                try:
+                    result, failure = work(), None
+                except Exception as error:  # noqa: BLE001 - whoever waits is told
+                    result, failure = None, error
+                process.soon(process.world.some(self._delay), lambda: done(result, failure), life)
 
-        process.soon(process.world.some(self._delay), run)
+            process.soon(process.world.some(self._delay), run, life)
 
-    def token(self) -> int:
-        """See the base class."""
-        return self._process.world.rng.getrandbits(63)
+        result: T = await self.ended(start)
+        return result
 
-    def jitter(self) -> float:
-        """See the base class."""
-        return self._process.world.rng.random()
+
+def begin(core: Core, call: Coroutine[Any, Any, Any], done: Done = lambda _value, _error: None) -> Callable[[], None]:
+    """Starts a call in a simulated process for a caller outside; returns what gives it up."""
+    assert isinstance(core, SimulatedCore)
+
+    def ended(task: asyncio.Task[Any]) -> None:
+        if (error := task.exception()) is not None:
+            done(None, cast("Exception", error))
+        else:
+            done(task.result(), None)
+
+    def give_up() -> None:
+        task.cancel()
+
+    with core.loop.running():
+        task = core.loop.create_task(call)
+    task.add_done_callback(ended)
+    return give_up

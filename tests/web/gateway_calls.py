@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from queuey.metrics import Metrics
+from queuey.service.core import Core
 from queuey.web.endpoint import WouldBlock
 from queuey.web.facades.facade import Facade
 from queuey.web.gateway.asgi import Gateway
@@ -139,6 +140,7 @@ class Stub:
         self.hot = {"": self}
         self.authorization = self
         self.service = self
+        self.core = Core()
         self.store = self
         self.reader = self
         self.watchers: Any = self

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from queuey.claims import ClaimReceipt, Poll, Settlement
-from queuey.errors import Outcome, TooManyClaims, in_doubt
+from queuey.errors import QueueyError, TooManyClaims, in_doubt
 from queuey.messages import Message, Queue, bytes_of
 from queuey.service.claims.log_cache import LogCache
-from queuey.service.claims.requests import ClaimUndecided, PollRequest, Request, giving_back, too_late
-from queuey.service.claims.runtime import Done
+from queuey.service.claims.requests import (
+    ClaimUndecided,
+    PollRequest,
+    Request,
+    SettleRequest,
+    giving_back,
+    outcome_of,
+    too_late,
+)
 from queuey.service.claims.turns import Turns
+from queuey.service.core import GivenUp
 
-Add = Callable[[int, Request], None]
-"""Passes a request to the log of a partition."""
+IsLate = Callable[[float], bool]
+"""Says whether claims that were decided on at a time (boot time) may be over before their caller hears of them."""
 
 
 class HandedOut(msgspec.Struct, gc=False):
@@ -56,226 +64,155 @@ class JoinedAck(msgspec.Struct):
         """Whether there is something to acknowledge."""
         return self.settled is None and bool(self.receipts)
 
+    async def take(self, settles: Mapping[int, SettleRequest]) -> None:
+        """Waits for what becomes of the receipts.
+
+        Raises:
+            QueueyError: They could not be acknowledged; perhaps some of them were.
+        """
+        try:
+            found = await answers(settles)
+        except QueueyError as error:
+            # Receipts beside one that was refused may have been acknowledged.
+            self.in_doubt = self.in_doubt or isinstance(error, TooManyClaims)
+            raise
+        self.in_doubt = True
+        self.settled = in_order(found, self.receipts)
+
 
 class ClaimSearch:
-    """Asks partitions for messages until one has some, or enough. The result is a list of :class:`HandedOut`.
+    """Asks partitions for messages until one has some, or enough.
 
     Args:
         logs: Of this process.
         turns: Notes partitions that have nothing.
         queue: The row.
-        partitions: In the order in which they are asked.
         poll: What is wanted.
-        done: Called at the end, and not before :meth:`acknowledged`.
-        is_late: Says, given when the first partition that had messages was asked (boot time), whether its claims are
-            over before the caller has the answer.
-        ack: What is acknowledged beside.
         gather: Go on to further partitions until there are as many messages as wanted.
     """
 
-    def __init__(  # noqa: PLR0913 - what a claim needs, and what it was asked for
-        self,
-        logs: LogCache,
-        turns: Turns,
-        queue: Queue,
-        partitions: Sequence[int],
-        poll: Poll,
-        done: Done,
-        is_late: Callable[[float], bool],
-        ack: JoinedAck,
-        *,
-        gather: bool,
-    ) -> None:
+    def __init__(self, logs: LogCache, turns: Turns, queue: Queue, poll: Poll, *, gather: bool) -> None:
         self._logs = logs
         self._turns = turns
         self._queue = queue
-        self._partitions = partitions
         self._poll = poll
-        self._done = done
-        self._is_late = is_late
         self._gather = gather
-        self._ack = ack
-        self._ended = False
-        self._error: Exception | None = None
+        self._asked: list[PollRequest] = []
         self._found: list[HandedOut] = []
-        self._weight = 0
-        self._lock = threading.Lock()
-        self._gone = False
-        self._asked: PollRequest | None = None
-        self._refused: Exception | None = None
-        self._at = 0
-        self._began = 0.0
-        self._went_on = False
-        """It went on after it had found messages, so their claims may be over soon."""
+        self._decided = math.inf
+        """When the first of their claims was decided on."""
 
-    def start(self, *beside: Request) -> Callable[[], Outcome]:
-        """Begins; returns what gives it up. The first partition gets other requests as well, for the same entry."""
-        self._ask(*beside)
-        return self.give_up
+    async def run(
+        self, partitions: Sequence[int], ack: JoinedAck, settles: Mapping[int, SettleRequest], is_late: IsLate
+    ) -> list[HandedOut]:
+        """Returns what is claimed for the caller. If it fails, what was claimed is released.
 
-    def acknowledged(self, settled: list[Settlement] | None, error: Exception | None) -> None:
-        """Takes in what became of the receipts; if that is an error, what was claimed is released."""
-        ack = self._ack
-        # Receipts beside one that was refused may have been acknowledged.
-        ack.in_doubt = ack.in_doubt or error is None or isinstance(error, TooManyClaims)
-        if error is not None:
-            self.give_up()
-            self._done(None, error)
-            return
-        with self._lock:
-            ack.settled = settled
-            ended = self._ended
-        if ended:
-            self._report()
+        Args:
+            partitions: In the order in which they are asked.
+            ack: What is acknowledged beside.
+            settles: The requests for that, by partition. The first partition gets its own for the same entry.
+            is_late: Says, given when claims were decided on, whether they are over before the caller has the answer.
 
-    def give_up(self) -> Outcome:
-        """Ends the claim without calling back; messages that were claimed for the caller are released."""
-        with self._lock:
-            self._gone = True
-            asked, found = self._asked, self._found
-            self._found = []
-        self._release(found)
-        outcome: Outcome = "none" if asked is None else asked.give_up()
-        return "unknown" if found and self._poll.ttl else outcome
+        Raises:
+            GivenUp: The caller has cancelled this.
+        """
+        for number, request in settles.items():
+            if number != partitions[0]:
+                self._logs.add((self._queue.qid, number), request)
+        try:
+            failure = await self._search(partitions, settles)
+            if settles:
+                await ack.take(settles)
+        except (asyncio.CancelledError, GivenUp):
+            claimed = self._give_up() and self._poll.ttl
+            raise GivenUp("unknown" if claimed else outcome_of([*settles.values(), *self._asked[-1:]])) from None
+        except Exception:
+            self._give_up()
+            raise
+        if failure is not None and not self._found:
+            raise failure
+        if self._found and self._poll.ttl and is_late(self._decided):
+            self._give_up()
+            raise too_late()
+        return self._found
 
-    def _release(self, found: Sequence[HandedOut]) -> None:
-        """Ends claims that nobody waits for any more. If that fails they end by themselves."""
-        if not self._poll.ttl:
-            return
-        for number in {each.receipt.partition for each in found}:
-            receipts = [each.receipt for each in found if each.receipt.partition == number]
-            self._logs.add((self._queue.qid, number), giving_back(self._queue, receipts))
-
-    def _ask(self, *beside: Request) -> None:
-        number = self._partitions[self._at]
-        poll = Poll(self._poll.limit - len(self._found), self._poll.ttl, self._poll.max_bytes - self._weight)
-        self._went_on = bool(self._found)
-        with self._lock:
-            if self._gone:
-                return
-            request = self._asked = PollRequest(self._queue, partial(self._told, number), poll)
-        self._logs.add((self._queue.qid, number), *beside, request)
-
-    def _told(
-        self, number: int, given: list[tuple[Message, int, ClaimReceipt, int]] | None, error: Exception | None
-    ) -> None:
-        if isinstance(error, TooManyClaims | ClaimUndecided):
-            self._refused = error  # of this partition; others may have messages
-        elif error is not None:
-            self._end(error)
-            return
-        if given:
-            found = [
+    async def _search(self, partitions: Sequence[int], settles: Mapping[int, SettleRequest]) -> QueueyError | None:
+        """Asks one partition after another; returns the error that has ended this, or that hid messages."""
+        refused: QueueyError | None = None
+        beside = [settles[partitions[0]]] if partitions[0] in settles else []
+        for number in partitions:
+            request = PollRequest(self._queue, self._wanted(), settles.values())
+            self._asked.append(request)
+            self._logs.add((self._queue.qid, number), *beside, request)
+            beside = []
+            try:
+                given = await request.future
+            except (TooManyClaims, ClaimUndecided) as error:
+                refused, given = error, ()  # of this partition; others may have messages
+            except QueueyError as error:
+                return error
+            if given:
+                self._decided = min(self._decided, request.decided)
+            else:
+                self._turns.passed(self._queue.qid, number)
+            self._found += [
                 HandedOut(message, receipt, deliveries, expires / 1000)
                 for message, deliveries, receipt, expires in given
             ]
-            with self._lock:
-                gone = self._gone
-                if not self._found and self._asked is not None:
-                    self._began = self._asked.asked
-                self._found += found
-            if gone:
-                self._release(found)
-                return
             if self._has_enough():
-                self._end()
-                return
-        else:
-            self._turns.passed(self._queue.qid, number)
-        self._at += 1
-        if self._at < len(self._partitions):
-            self._ask()
-        else:
-            self._end(self._refused)
+                return None
+        return refused
+
+    def _wanted(self) -> Poll:
+        weight = bytes_of(each.message for each in self._found)
+        return Poll(self._poll.limit - len(self._found), self._poll.ttl, self._poll.max_bytes - weight)
 
     def _has_enough(self) -> bool:
         """Returns whether no further partition is to be asked."""
-        if not self._gather or len(self._found) >= self._poll.limit:
-            return True
-        self._weight = bytes_of(each.message for each in self._found)
-        return self._weight >= self._poll.max_bytes
+        if not self._found or not self._gather:
+            return bool(self._found)
+        wanted = self._wanted()
+        return wanted.limit <= 0 or wanted.max_bytes <= 0
 
-    def _end(self, error: Exception | None = None) -> None:
-        """Notes the end of the search, and reports it unless receipts are still being acknowledged."""
-        with self._lock:
-            self._ended, self._error = True, error
-            if self._ack.pending:
-                self._went_on = True
-                return
-        self._report()
-
-    def _report(self) -> None:
-        """Gives the caller what was found; the error if that is nothing."""
-        if self._found and self._went_on and self._poll.ttl and self._is_late(self._began):
-            self._release(self._found)
-            self._done(None, too_late())
-        elif self._found or self._error is None:
-            self._done(self._found, None)
-        else:
-            self._done(None, self._error)
+    def _give_up(self) -> bool:
+        """Ends claims that nobody waits for; returns whether there are any. If that fails they end by themselves."""
+        given = [receipts for request in self._asked if (receipts := request.give_up())]
+        for receipts in given if self._poll.ttl else ():
+            self._logs.add((self._queue.qid, receipts[0].partition), giving_back(self._queue, receipts))
+        return bool(given)
 
 
-def begin_each(
-    add: Add, numbers: Sequence[int], make: Callable[[int, Done], Request], done: Done
-) -> Callable[[], Outcome]:
-    """Asks the logs of several partitions; reports their results by partition, or the first error."""
-    if not numbers:
-        done({}, None)
-        return lambda: "none"
-    lock = threading.Lock()
-    found: dict[int, Any] = {}
-    errors: list[Exception] = []
+async def answers(requests: Mapping[int, Request]) -> dict[int, Any]:
+    """Returns the answers of requests to several logs, by partition.
 
-    def told(number: int, value: object, error: Exception | None) -> None:
-        with lock:
-            found[number] = value
-            if error is not None:
-                errors.append(error)
-            last = len(found) == len(numbers)
-        if last and errors:
-            done(None, _first_error(errors, sent=any(request.sent for _, request in requests)))
-        elif last:
-            done({number: found[number] for number in numbers}, None)
-
-    requests = [(number, make(number, partial(told, number))) for number in numbers]
-    for number, request in requests:
-        add(number, request)
-
-    def give_up() -> Outcome:
-        outcomes = {request.give_up() for _, request in requests}
-        return "unknown" if "unknown" in outcomes else "none"
-
-    return give_up
+    Raises:
+        QueueyError: The first error; in doubt if other requests may have changed something.
+        GivenUp: The caller has cancelled this.
+    """
+    errors: list[QueueyError] = []
+    for request in requests.values():
+        try:
+            await request.future
+        except QueueyError as error:
+            errors.append(error)
+        except asyncio.CancelledError:
+            for each in requests.values():
+                each.future.cancel()
+            raise GivenUp(outcome_of(requests.values())) from None
+    if errors:
+        raise in_doubt(errors[0]) if len(requests) > 1 and outcome_of(requests.values()) == "unknown" else errors[0]
+    return {number: request.future.result() for number, request in requests.items()}
 
 
-def begin_after(
-    first: Callable[[Done], Callable[[], Outcome]], then: Callable[[], Callable[[], Outcome]], done: Done
-) -> Callable[[], Outcome]:
-    """Begins something when something else has succeeded, perhaps at once; reports the error if that fails."""
-    lock = threading.RLock()
-    given_up: list[Callable[[], Outcome]] = []
-    gone = False
-
-    def told(_value: object, error: Exception | None) -> None:
-        if error is not None:
-            done(None, error)
-            return
-        with lock:
-            if not gone:
-                given_up.append(then())
-
-    with lock:
-        given_up.insert(0, first(told))
-
-    def give_up() -> Outcome:
-        nonlocal gone
-        with lock:
-            gone = True
-            return given_up[-1]()
-
-    return give_up
+def by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceipt]]:
+    """Returns receipts by their partitions."""
+    found: dict[int, list[ClaimReceipt]] = {}
+    for receipt in receipts:
+        found.setdefault(receipt.partition, []).append(receipt)
+    return found
 
 
-def _first_error(errors: Sequence[Exception], *, sent: bool) -> Exception:
-    """Returns the error for a caller if some of several partitions failed; ``sent``: others may have changed."""
-    return in_doubt(errors[0]) if sent else errors[0]
+def in_order(settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+    """Returns what became of receipts, in their order, given that by partition."""
+    each = {number: iter(some) for number, some in settled.items()}
+    return [next(each[receipt.partition]) for receipt in receipts]

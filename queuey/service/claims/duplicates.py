@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Collection
 from functools import partial
-from typing import Any
 
 from queuey import ids
 from queuey.claims import ClaimTiming, Copies, CoverDraft, State, sift
 from queuey.errors import QueueyError
 from queuey.ids import Position
 from queuey.messages import Message, Queue
-from queuey.service.claims.runtime import Runtime
 from queuey.service.claims.scans import Sift
-from queuey.service.claims.steps import Call
+from queuey.service.core import Core
 from queuey.storage import Store
 
 MOST_COVERS = 5_000
 """Covers whose representatives are below the cursor that a state keeps, before they are written to the store."""
 TICKS_PER_MILLISECOND = 10_000
-
-Work = Generator[Call, Any, Any]
 
 
 class Duplicates:
@@ -29,16 +25,16 @@ class Duplicates:
     Args:
         store: Where they are written.
         partition: Its number.
-        runtime: Threads.
+        core: Threads.
         timing: S.
     """
 
-    __slots__ = ("_partition", "_runtime", "_store", "_stored_until", "_timing", "_written")
+    __slots__ = ("_core", "_partition", "_store", "_stored_until", "_timing", "_written")
 
-    def __init__(self, store: Store, partition: int, runtime: Runtime, timing: ClaimTiming) -> None:
+    def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming) -> None:
         self._store = store
         self._partition = partition
-        self._runtime = runtime
+        self._core = core
         self._timing = timing
         self._written: tuple[int, tuple[int, Position]] | None = None
         self._stored_until = 0
@@ -47,12 +43,10 @@ class Duplicates:
         """Returns what separates the messages of a scan from copies."""
         return partial(self._sift, queue, state) if queue.kind == "dedup" else _all_of_them
 
-    def _sift(
-        self, queue: Queue, state: State, copies: Copies, messages: list[Message]
-    ) -> Generator[Call, Any, list[Message]]:
+    async def _sift(self, queue: Queue, state: State, copies: Copies, messages: list[Message]) -> list[Message]:
         fresh, asked = sift(state.covers, copies, messages)
         if asked:
-            found = yield self._block(lambda: self._store.read_covers(queue, self._partition, asked))
+            found = await self._core.in_thread(lambda: self._store.read_covers(queue, self._partition, asked))
             known = dict.fromkeys(asked, 0) | found
             fresh, _ = sift(state.covers, copies, messages, known)
         return fresh
@@ -77,7 +71,7 @@ class Duplicates:
             until = max(until, self._timing.expired(now) * TICKS_PER_MILLISECOND + ids.EPOCH_TICKS)
         return CoverDraft(state.covers, copies, min(until, below[0]))
 
-    def write(self, queue: Queue, state: State) -> Work:
+    async def write(self, queue: Queue, state: State) -> None:
         """Writes covers to the store if the state has too many of them.
 
         Raises:
@@ -88,7 +82,7 @@ class Duplicates:
             return
         upto = state.number, state.cursor
         there = covers.storable(state.cursor, state.number)
-        yield self._block(lambda: self._store.write_covers(queue, self._partition, there))
+        await self._core.in_thread(lambda: self._store.write_covers(queue, self._partition, there))
         self._written = covers.version, upto
         self._stored_until = max([self._stored_until, covers.stored_until, *(until for _, until in there)])
 
@@ -98,24 +92,20 @@ class Duplicates:
             return None
         return self._written[1]
 
-    def forget(self, queue: Queue, state: State) -> Work:
+    async def forget(self, queue: Queue, state: State) -> None:
         """Removes covers from the store, if the cursor has passed all of them. If that fails, they expire."""
         until = self._stored_until = max(self._stored_until, state.covers.stored_until)
         # Another process may be writing those that the cursor has not passed yet.
         if until and not state.covers.stored_until and (until, ids.LOW_MIN) <= ids.following(state.cursor):
             self._stored_until = 0
             try:
-                yield self._block(lambda: self._store.forget_covers(queue, self._partition, until))
+                await self._core.in_thread(lambda: self._store.forget_covers(queue, self._partition, until))
             except QueueyError:
                 return
 
-    def _block(self, work: Callable[[], object]) -> Call:
-        return partial(self._runtime.block, work)
 
-
-def _all_of_them(_copies: Copies, messages: list[Message]) -> Generator[Call, Any, list[Message]]:
+async def _all_of_them(_copies: Copies, messages: list[Message]) -> list[Message]:
     """In a plain queue nothing is a copy."""
-    yield from ()
     return messages
 
 

@@ -8,18 +8,19 @@ answer: what the home did then is as if an answer to a caller had been lost.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from queuey.claims import ClaimReceipt, ClaimTiming, Poll, ReceiptStatus, Settlement
+from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
 from queuey.messages import Message, Meta, Queue
 from queuey.service.claims.log_cache import Key
-from queuey.service.claims.requests import Kind, PollRequest, Request, SettleRequest, giving_back, too_late
-from queuey.service.claims.runtime import Done, Runtime
+from queuey.service.claims.requests import Given, Kind, PollRequest, Request, SettleRequest, giving_back
 from queuey.service.claims.totals import ClaimTotals
+from queuey.service.core import Core
 from queuey.service.workers import Answer, Topic, Workers
 
 SHARED = 30.0
@@ -74,18 +75,14 @@ class Forwarding:
     Args:
         workers: This one and the others.
         add: Passes requests to a log of this process, which does them.
-        runtime: Clocks.
-        timing: When claims are over.
+        core: Where it runs.
         totals: Counts what other workers are asked for.
     """
 
-    def __init__(
-        self, workers: Workers, add: Callable[..., None], runtime: Runtime, timing: ClaimTiming, totals: ClaimTotals
-    ) -> None:
+    def __init__(self, workers: Workers, add: Callable[..., None], core: Core, totals: ClaimTotals) -> None:
         self._workers = workers
         self._add = add
-        self._runtime = runtime
-        self._timing = timing
+        self._core = core
         self._totals = totals
         workers.handle(Topic.CLAIM, self._claim)
         workers.handle(Topic.SETTLE, self._settle)
@@ -104,90 +101,109 @@ class Forwarding:
         total, own = self._workers.identity.total, self._workers.identity.number
         if total == 1:
             return requests
-        now, home = self._runtime.boottime(), 1 + (key[0] + key[1]) % total
+        now, home = self._core.boottime(), 1 + (key[0] + key[1]) % total
         if home == own or now - refused > SHARED or not self._workers.is_up(home):
             return requests
         return [request for request in requests if not self._ask(home, key, now, request)]
 
     def _ask(self, home: int, key: Key, now: float, request: Request) -> bool:
         """Asks another worker for what a request wants, if it can do that; returns whether it is asked."""
-        told: Callable[[bytes], None]
+        read: Callable[[bytes], list[Any]]
         if isinstance(request, PollRequest):
             poll = request.poll
             claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes)
-            topic, question, told = Topic.CLAIM, _encode(claim), partial(self._given, key, request, now)
+            topic, question, read = Topic.CLAIM, _encode(claim), partial(_given, key[1])
         elif isinstance(request, SettleRequest):
             receipts = [(one.ticks, one.low, one.number, one.secret) for one in request.receipts]
             settle = _Settle(request.queue, key[1], request.kind, receipts, request.ttl)
-            topic, question, told = Topic.SETTLE, _encode(settle), partial(self._settled, request, now)
+            topic, question, read = Topic.SETTLE, _encode(settle), partial(_settled, request)
         else:
             return False
 
-        def heard(answer: bytes | None) -> None:
-            if answer is not None:
-                told(answer)
-            elif not request.answered:
-                request.doubtful = True
-                self._add(key, request)
-
-        request.asked, request.sent = now, True
+        # The expiries of claims are chosen after this, and the caller's clock for them begins now.
+        request.asked = request.decided = now
+        request.sent = True
         self._totals.forwarded()
-        self._workers.ask(home, topic, question, heard)
+        self._workers.ask(home, topic, question, partial(self._core.tell, self._heard, key, request, read))
         return True
 
-    def _given(self, key: Key, request: PollRequest, asked: float, answer: bytes) -> None:
-        """Gives a caller the messages that were claimed for it, or releases them again."""
-        ttl = request.poll.ttl
-        given = [
-            (
-                Message(one.ticks, one.low, one.partition, one.expires, one.body, one.meta),
-                one.deliveries,
-                ClaimReceipt(key[1], one.ticks, one.low, one.number, one.secret),
-                one.until,
-            )
-            for one in _read_given(answer)
-        ]
-        if not (given and ttl):
-            request.answer(given)
+    def _heard(self, key: Key, request: Request, read: Callable[[bytes], list[Any]], answer: bytes | None) -> None:
+        """Gives a caller what the other worker has answered; without an answer it is done here."""
+        if answer is None:
+            if not request.answered:
+                request.doubtful = True
+                self._add(key, request)
             return
-        if not request.tell(given, late=self._is_late(asked, ttl)):
-            self._add(key, giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
-
-    def _settled(self, request: SettleRequest, asked: float, answer: bytes) -> None:
-        if request.kind == "renew" and self._is_late(asked, request.ttl):
-            request.answer(None, too_late())
-            return
-        pairs = zip(request.receipts, _read_settled(answer), strict=request.kind != "check")
-        request.answer([Settlement(receipt, status, expires) for receipt, (status, expires) in pairs])
-
-    def _is_late(self, asked: float, ttl: float) -> bool:
-        """Returns whether a claim may be over when the caller hears of it. Its expiry was chosen after the question."""
-        return self._runtime.boottime() - asked > self._timing.answer_within(ttl)
+        found = read(answer)
+        if not request.answer(found) and found and isinstance(request, PollRequest) and request.poll.ttl:
+            self._add(key, giving_back(request.queue, [receipt for _, _, receipt, _ in found]))
 
     # Questions of other workers
 
     def _claim(self, question: bytes, answer: Answer) -> Callable[[], object]:
         asked = _read_claim(question)
         poll = Poll(asked.limit, asked.ttl, asked.max_bytes)
-        return self._begin(asked, PollRequest(asked.queue, _answered(answer, _write_given), poll))
+        return self._begin(asked, lambda: PollRequest(asked.queue, poll), answer, _write_given)
 
     def _settle(self, question: bytes, answer: Answer) -> Callable[[], object]:
         asked = _read_settle(question)
         receipts = [ClaimReceipt(asked.partition, *receipt) for receipt in asked.receipts]
-        done = _answered(answer, lambda settled: _encode([(one.status, one.expires) for one in settled]))
-        return self._begin(asked, SettleRequest(asked.queue, done, asked.kind, receipts, asked.ttl))
+        return self._begin(
+            asked,
+            lambda: SettleRequest(asked.queue, asked.kind, receipts, asked.ttl),
+            answer,
+            lambda settled: _encode([(one.status, one.expires) for one in settled]),
+        )
 
-    def _begin(self, asked: _Claim | _Settle, request: Request) -> Callable[[], object]:
-        self._add((asked.queue.qid, asked.partition), request)
-        return request.give_up
+    def _begin(
+        self,
+        asked: _Claim | _Settle,
+        make: Callable[[], Request],
+        answer: Answer,
+        encode: Callable[[Any], bytes],
+    ) -> Callable[[], object]:
+        """Has this process do what another worker asks for; called from any thread. Returns what gives it up.
+
+        An error is no answer: the worker does it by itself and finds out what is wrong.
+        """
+        begun: list[Request] = []
+
+        def ended(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled():
+                answer(None if future.exception() is not None else encode(future.result()))
+
+        def begin() -> None:
+            request = make()
+            begun.append(request)
+            request.future.add_done_callback(ended)
+            self._add((asked.queue.qid, asked.partition), request)
+
+        def give_up() -> None:
+            for request in begun:
+                request.future.cancel()
+
+        self._core.tell(begin)
+        return partial(self._core.tell, give_up)
 
 
-def _answered(answer: Answer, encode: Callable[[Any], bytes]) -> Done:
-    """Returns what answers a worker. An error is none: the worker does it by itself and finds out what is wrong."""
-    return lambda value, error: answer(None if error is not None else encode(value))
+def _given(partition: int, answer: bytes) -> list[Given]:
+    return [
+        (
+            Message(one.ticks, one.low, one.partition, one.expires, one.body, one.meta),
+            one.deliveries,
+            ClaimReceipt(partition, one.ticks, one.low, one.number, one.secret),
+            one.until,
+        )
+        for one in _read_given(answer)
+    ]
 
 
-def _write_given(given: list[tuple[Message, int, ClaimReceipt, int]]) -> bytes:
+def _settled(request: SettleRequest, answer: bytes) -> list[Settlement]:
+    pairs = zip(request.receipts, _read_settled(answer), strict=request.kind != "check")
+    return [Settlement(receipt, status, expires) for receipt, (status, expires) in pairs]
+
+
+def _write_given(given: list[Given]) -> bytes:
     return _encode(
         [
             _Given(

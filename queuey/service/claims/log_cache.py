@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -28,7 +27,6 @@ class LogCache:
     def __init__(self, make: Callable[[Key, Callable[[PartitionLog], None]], PartitionLog], bound: int) -> None:
         self._make = make
         self._bound = bound
-        self._lock = threading.Lock()
         self._logs: OrderedDict[Key, PartitionLog] = OrderedDict()
         self._weights: dict[Key, int] = {}
         self.weight = 0
@@ -51,12 +49,11 @@ class LogCache:
 
     def add_here(self, key: Key, *requests: Request) -> None:
         """Passes requests to a log of this process, which answers them."""
-        with self._lock:
-            log = self._logs.get(key)
-            if log is None:
-                log = self._logs[key] = self._make(key, self._note)
-            self._logs.move_to_end(key)
-            log.add(*requests)
+        log = self._logs.get(key)
+        if log is None:
+            log = self._logs[key] = self._make(key, self._note)
+        self._logs.move_to_end(key)
+        log.add(*requests)
 
     def knows(self, key: Key, receipts: Sequence[ClaimReceipt]) -> bool:
         """Returns whether the entries that receipts name are in memory, so that none names one that never was."""
@@ -74,9 +71,8 @@ class LogCache:
         return 0 if log is None else log.load
 
     def measure(self) -> dict[str, float]:
-        """Returns what all these logs remember, by the names that the metrics have."""
-        with self._lock:
-            states = [log.state for log in self._logs.values()]
+        """Returns what all these logs remember, by the names that the metrics have; from any thread."""
+        states = [log.state for log in list(self._logs.values())]
         return {
             "claims_outstanding": sum(len(state.outstanding) for state in states),
             "claims_covers": sum(state.covers.count for state in states),
@@ -88,13 +84,12 @@ class LogCache:
         weight = log.weight
         if weight == self._weights.get(log.key) and self.weight <= self._bound:
             return
-        with self._lock:
-            if self._logs.get(log.key) is not log:
-                return
-            self.weight += weight - self._weights.get(log.key, 0)
-            self._weights[log.key] = weight
-            if self.weight > self._bound:
-                self._evict()
+        if self._logs.get(log.key) is not log:
+            return
+        self.weight += weight - self._weights.get(log.key, 0)
+        self._weights[log.key] = weight
+        if self.weight > self._bound:
+            self._evict()
 
     def _evict(self) -> None:
         for _ in range(len(self._logs)):

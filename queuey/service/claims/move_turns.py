@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -12,11 +11,9 @@ from queuey import ids
 from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, Copies, EntryDraft, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of, rendered_bytes
+from queuey.messages import Location, Message, Queue, Slice, bytes_of, rendered_bytes
 from queuey.service.claims.requests import Request
-from queuey.service.claims.runtime import Done
 from queuey.service.claims.scans import MOST_PAGES, Chain, Read, Sift, conclude
-from queuey.service.claims.steps import Call
 
 CHUNK = MOST_IDS
 """Messages of a chunk."""
@@ -27,7 +24,8 @@ FETCHED = 32
 MOST_COPIES = MOST_ABOVE
 """Copies that a turn at a dedup queue passes over."""
 
-Fetch = Callable[[Sequence[Location]], Call]
+Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
+"""Reads messages by id."""
 
 
 class MoveOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +81,8 @@ class MoveRequest(Request):
 
     weight = MOST_IDS
 
-    def __init__(self, queue: Queue, done: Done, order: MoveOrder) -> None:
-        super().__init__(queue, done)
+    def __init__(self, queue: Queue, order: MoveOrder) -> None:
+        super().__init__(queue)
         self._order = order
         self._begin()
 
@@ -106,25 +104,23 @@ class MoveRequest(Request):
         """It takes only messages below this."""
         return self._order.below
 
-    def gather(
-        self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, sift: Sift
-    ) -> Generator[Call, Any, None]:
+    async def gather(self, state: State, expired: int, partition: int, fetch: Fetch, read: Read, sift: Sift) -> None:
         """Reads messages that may be taken: below the horizon, so that none can be undone any more.
 
         Args:
             state: After the last entry.
             expired: Claims with an expiry below this are over.
             partition: Its number.
-            fetch: Begins to read messages by id.
-            read: Begins to read a slice.
+            fetch: Reads messages by id.
+            read: Reads a slice.
             sift: Separates what may be delivered from copies.
         """
         self._begin()
         if self._order.stop or self._order.give_back or not self._may_take(state) or self._is_too_early(expired):
             return
-        fresh, bound, reached = yield from self._scan(state, partition, read, sift)
+        fresh, bound, reached = await self._scan(state, partition, read, sift)
         ended = sorted(place for place in state.ended(expired, MOST_OUTSTANDING) if place < bound)
-        again, fetched = yield from self._fetch_again(ended, partition, fetch)
+        again, fetched = await self._fetch_again(ended, partition, fetch)
         found = sorted(again + fresh, key=lambda message: message.position)
         self._found = list(_limited(found))
         self._complete = reached and fetched == len(ended) and len(self._found) == len(found)
@@ -141,7 +137,7 @@ class MoveRequest(Request):
             return move is None or not move.chunk
         return not move.ended and move.chunk in {0, self._order.moved}
 
-    def _scan(self, state: State, partition: int, read: Read, sift: Sift) -> Generator[Call, Any, Any]:
+    async def _scan(self, state: State, partition: int, read: Read, sift: Sift) -> tuple[list[Message], Position, bool]:
         """Reads from the cursor on; returns messages, the bound below which all is certain, and if that is the end."""
         below, horizon = self._order.below, self.horizon
         lower = ids.following(state.cursor)
@@ -149,11 +145,11 @@ class MoveRequest(Request):
         for _ in range(MOST_PAGES):
             if lower >= below:
                 return fresh, below, True
-            page: Page = yield read(Slice(partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True))
+            page = await read(Slice(partition, lower, below, limit=CHUNK, max_bytes=CHUNK_BYTES, ahead=True))
             if horizon == FIRST:
                 horizon = self.horizon = (page.horizon, LOW_MIN)
             self.chain.seen += [message.position for message in page.messages]
-            fresh += yield from sift(
+            fresh += await sift(
                 self.copies,
                 [one for one in page.messages if one.position < horizon and not state.is_known(one.position)],
             )
@@ -167,13 +163,13 @@ class MoveRequest(Request):
                 break
         return fresh, self.chain.bound, False
 
-    def _fetch_again(self, places: list[Position], partition: int, fetch: Fetch) -> Generator[Call, Any, Any]:
+    async def _fetch_again(self, places: list[Position], partition: int, fetch: Fetch) -> tuple[list[Message], int]:
         """Reads messages whose claims have ended, as many as fit; returns them, and how many it has looked for."""
         again: list[Message] = []
         weight = at = 0
         while at < len(places) and len(again) < CHUNK and weight < CHUNK_BYTES:
             some = places[at : at + FETCHED]
-            messages = yield fetch([(partition, place) for place in some])
+            messages = await fetch([(partition, place) for place in some])
             there = {message.position for message in messages}
             again += messages
             weight += bytes_of(messages)

@@ -8,21 +8,22 @@ if claims wait on too many partitions to poll each of them so often.
 
 from __future__ import annotations
 
+import asyncio
 import math
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import msgspec
 
 from queuey.claims import ClaimTiming, State
-from queuey.errors import StoreUnavailable
+from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache
-from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.partition_log import PartitionLog, claim_now
 from queuey.service.claims.requests import LookRequest
-from queuey.service.claims.runtime import Runtime
 from queuey.service.claims.scans import LOOK_BACK_EVERY
+from queuey.service.core import Core
 from queuey.storage import Store
 
 LOOK = 0.5
@@ -36,17 +37,18 @@ LATE = 2 * LOOK_BACK_EVERY
 
 
 class _Watched:
-    """A partition on which claims wait. The lock of :class:`ClaimNews` guards the attributes.
+    """A partition on which claims wait.
 
     Attributes:
         wakes: Functions that wake the waiting claims.
-        due: When (boot time) the next poll is due.
+        due: When (loop time) the next poll is due.
         call_off: Cancels that poll.
+        looking: The last poll.
         released: The log's count of releases when the claims were last woken.
         stored: The store has reported a message since the last poll.
     """
 
-    __slots__ = ("call_off", "due", "queue", "released", "stored", "wakes")
+    __slots__ = ("call_off", "due", "looking", "queue", "released", "stored", "wakes")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
@@ -55,6 +57,12 @@ class _Watched:
         self.call_off: Callable[[], None] = lambda: None
         self.released = 0
         self.stored = False
+        self.looking: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """Wakes all of them."""
+        for wake in self.wakes[:]:
+            wake()
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -65,21 +73,20 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class ClaimNews:
-    """Wakes waiting claims. Safe for use by many threads.
+    """Wakes waiting claims. Used in the loop's thread, but for what ends a watch.
 
     Args:
         store: Reports new messages.
         logs: Of this process.
-        runtime: Clocks and timers.
+        core: Where it runs.
         timing: When claims are over.
     """
 
-    def __init__(self, store: Store, logs: LogCache, runtime: Runtime, timing: ClaimTiming) -> None:
+    def __init__(self, store: Store, logs: LogCache, core: Core, timing: ClaimTiming) -> None:
         self._store = store
         self._logs = logs
-        self._runtime = runtime
+        self._core = core
         self._timing = timing
-        self._lock = threading.Lock()
         self._watched: dict[Key, _Watched] = {}
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
@@ -94,24 +101,25 @@ class ClaimNews:
             A function that ends the watch.
         """
         key = (queue.qid, partition)
-        with self._lock:
-            watched = self._watched.get(key)
-            if watched is None:
-                watched = self._watched[key] = _Watched(queue)
-                self._look_in(self._pause(), key, watched)
-            watched.queue = queue
-            watched.wakes.append(wake)
+        watched = self._watched.get(key)
+        if watched is None:
+            watched = self._watched[key] = _Watched(queue)
+            self._look_in(self._pause(), key, watched)
+        watched.queue = queue
+        watched.wakes.append(wake)
         stop_watch = self._store.watch(queue, partition, partial(self._stored, key, watched, wake), delayed=False)
 
         def stop() -> None:
             stop_watch()
-            with self._lock:
-                watched.wakes.remove(wake)
-                if not watched.wakes:
-                    watched.call_off()
-                    del self._watched[key]
+            self._core.tell(self._stop, key, watched, wake)
 
         return stop
+
+    def _stop(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+        watched.wakes.remove(wake)
+        if not watched.wakes:
+            watched.call_off()
+            del self._watched[key]
 
     def note(self, log: PartitionLog) -> None:
         """Called after each round of a log, before the next one."""
@@ -122,16 +130,13 @@ class ClaimNews:
             seen = self._see(log.state)
         except StoreUnavailable:  # The clock cannot be trusted now; the next poll finds out.
             return
-        with self._lock:
-            told = watched.released
-            watched.released = log.state.released
-            self._look_in(max(seen.next, SPACING), log.key, watched)
-            wakes = watched.wakes[:] if seen.ended and watched.released != told else []
-        for wake in wakes:
-            wake()
+        told, watched.released = watched.released, log.state.released
+        self._look_in(max(seen.next, SPACING), log.key, watched)
+        if seen.ended and watched.released != told:
+            watched.wake()
 
     def _see(self, state: State) -> _Seen:
-        now = self._runtime.now()
+        now = claim_now(self._store)
         ended = bool(state.ended(self._timing.expired(now), 1))
         return _Seen(ended, self._timing.left(state.next_expiry(), now))
 
@@ -139,32 +144,33 @@ class ClaimNews:
         return max(LOOK, len(self._watched) / LOOKS)
 
     def _stored(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+        """Called from any thread."""
         wake()
         if not watched.stored:
-            with self._lock:
-                watched.stored = True
-                self._look_in(LATE, key, watched)
+            watched.stored = True
+            self._core.tell(self._look_in, LATE, key, watched)
 
     def _look_in(self, seconds: float, key: Key, watched: _Watched) -> None:
         """Makes sure that the next poll is at most so many seconds away, if claims still wait then."""
-        due = self._runtime.boottime() + seconds
+        due = self._core.loop.time() + seconds
         if due < watched.due and self._watched.get(key) is watched:
             watched.call_off()
             watched.due = due
-            watched.call_off = self._runtime.later(seconds, partial(self._look, key, watched))
+            watched.call_off = self._core.loop.call_at(due, self._begin_look, key, watched).cancel
 
-    def _look(self, key: Key, watched: _Watched) -> None:
-        with self._lock:
-            if self._watched.get(key) is not watched:
-                return
-            watched.due = math.inf
-            stored, watched.stored = watched.stored, False
-        looked = partial(self._looked, key, watched, stored)
-        self._logs.add(key, LookRequest(watched.queue, looked, self._see))
+    def _begin_look(self, key: Key, watched: _Watched) -> None:
+        watched.due = math.inf
+        watched.looking = self._core.spawn(self._look(key, watched))
 
-    def _looked(self, key: Key, watched: _Watched, stored: bool, seen: _Seen | None, _error: Exception | None) -> None:  # noqa: FBT001
-        with self._lock:
-            self._look_in(self._pause(), key, watched)
-            wakes = watched.wakes[:] if stored or (seen is not None and seen.ended) else []
-        for wake in wakes:
-            wake()
+    async def _look(self, key: Key, watched: _Watched) -> None:
+        """Polls a log."""
+        stored, watched.stored = watched.stored, False
+        request = LookRequest(watched.queue, self._see)
+        self._logs.add(key, request)
+        ended = False
+        with suppress(QueueyError):
+            seen: _Seen = await request.future
+            ended = seen.ended
+        self._look_in(self._pause(), key, watched)
+        if stored or ended:
+            watched.wake()

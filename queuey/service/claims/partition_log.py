@@ -8,15 +8,16 @@
                       │          └──certainly not: the error is answered  │
                       └──────────────── it is another's: decide again ◄───┘
 
-One round is under way at a time; requests that come meanwhile wait for the next one and share its entry. A round is a
-generator (:mod:`queuey.service.claims.steps`), so it holds no thread while it waits.
+One round is under way at a time; requests that come meanwhile wait for the next one and share its entry. Everything
+here runs in the loop's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from queuey import ids
 from queuey.claims import (
@@ -46,7 +47,7 @@ from queuey.errors import (
     in_doubt,
 )
 from queuey.ids import Position
-from queuey.messages import Location, LogEntry, LogPage, Queue, Slice, bytes_of
+from queuey.messages import Location, LogEntry, LogPage, Message, Page, Queue, Slice, bytes_of
 from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
@@ -59,18 +60,15 @@ from queuey.service.claims.requests import (
     SentRequest,
     SettleRequest,
     giving_back,
-    ignore,
     leave,
     polls_of,
     too_fast,
-    too_late,
     too_many,
 )
-from queuey.service.claims.runtime import Done, Runtime
-from queuey.service.claims.scans import PAGE, Material, Scanner, conclude
-from queuey.service.claims.steps import Call, Steps, run
+from queuey.service.claims.scans import PAGE, Candidates, Scanner, conclude
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.upkeep import LogLength, Upkeep
+from queuey.service.core import Core, Done
 from queuey.service.limits import Limits
 from queuey.storage import Store
 
@@ -84,14 +82,21 @@ WORTH = 500
 """Messages that the cursor must pass before an entry is written only for it."""
 LONG = 1 << 16
 """Bytes of entries that take several milliseconds to be applied."""
-Work = Generator[Call, Any, Any]
+T = TypeVar("T")
 
 
 class Appended(NamedTuple):
-    """How a round ended: the number of its entry (0: there was none), and when it was decided on (boot time)."""
+    """How a round ended.
+
+    Attributes:
+        number: Of its entry; 0: there was none.
+        chosen: When it was decided on (boot time).
+        more: Another round may find messages that this one has not reached.
+    """
 
     number: int
     chosen: float
+    more: bool
 
 
 class PartitionLog:
@@ -100,7 +105,7 @@ class PartitionLog:
     Args:
         store: The store that keeps the log.
         key: The queue's ``qid`` and the partition.
-        runtime: Threads, clocks, chance.
+        core: Where it runs.
         timing: When claims are over.
         limits: How much one answer may have.
         upkeep: How the log is kept short.
@@ -112,7 +117,7 @@ class PartitionLog:
         self,
         store: Store,
         key: tuple[int, int],
-        runtime: Runtime,
+        core: Core,
         timing: ClaimTiming,
         limits: Limits,
         upkeep: Upkeep,
@@ -126,18 +131,19 @@ class PartitionLog:
         """When (boot time) another process was last found at work here."""
         self._store = store
         self._partition = key[1]
-        self._runtime = runtime
+        self._core = core
         self._timing = timing
         self._limits = limits
         self._totals = totals
         self._after = after
         self._line = RequestLine()
         self._took = 0.0
-        self._scanner = Scanner(self._partition, runtime.boottime, limits.page_bytes)
+        self._scanner = Scanner(self._partition, core.boottime, limits.page_bytes)
         self._current = -1e9
         self._length = LogLength(upkeep)
-        self._duplicates = Duplicates(store, self._partition, runtime, timing)
+        self._duplicates = Duplicates(store, self._partition, core, timing)
         self._follow_ups = FollowUps()
+        self._rounds: asyncio.Task[None] | None = None
 
     @property
     def weight(self) -> int:
@@ -155,22 +161,20 @@ class PartitionLog:
         return self._line.load
 
     def add(self, *requests: Request) -> None:
-        """Adds requests, which are answered later. Never blocks."""
-        if self._line.add(requests, self._runtime.boottime()):
-            self._runtime.submit(self._begin)
+        """Adds requests, which are answered later."""
+        if self._line.add(requests, self._core.boottime()):
+            self._rounds = self._core.spawn(self._answer_all())
 
-    def _begin(self) -> None:
-        run(self._rounds(), self._runtime.submit)
-
-    def _rounds(self) -> Steps:
+    async def _answer_all(self) -> None:
+        """Answers requests until none waits."""
         while taken := self._line.take():
             try:
                 try:
-                    yield from self._round(taken)
+                    await self._round(taken)
                 except (QueueyError, UnknownFormat) as error:
                     self._fail(taken, error)
                 self._after(self)
-            except Exception as error:
+            except BaseException as error:  # a mistake in the program, or the end of the loop
                 self._fail(taken, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
                 self._is_loaded = False
                 self._line.stop()
@@ -187,73 +191,72 @@ class PartitionLog:
 
     # A round
 
-    def _round(self, taken: list[Request]) -> Work:
-        """Answers requests: reads what they need, decides, appends, until that is done."""
+    async def _round(self, taken: list[Request]) -> None:
+        """Answers requests: reads what they need, decides on an entry, and appends it, until that is done."""
         queue = max((request.queue for request in taken), key=lambda row: row.version)
-        yield from self._prepare(queue, taken)
-        material: Material | None = None
+        await self._prepare(queue, taken)
+        candidates: Candidates | None = None
         while True:
             # It is another object if a snapshot had to be read, because this process had fallen behind by very much.
             state = self.state
             polls = polls_of(taken)
-            if polls and material is None:
-                yield from self._duplicates.write(queue, state)
-                material = yield from self._gather(queue, state, polls)
+            if polls and candidates is None:
+                await self._duplicates.write(queue, state)
+                candidates = await self._find(queue, state, polls)
             if isinstance(taken[0], MoveRequest):
-                yield from self._duplicates.write(queue, state)
+                await self._duplicates.write(queue, state)
                 calls = partial(self._fetch, queue), partial(self._read, queue), self._duplicates.sift(queue, state)
-                yield from taken[0].gather(state, self._timing.expired(self._runtime.now()), self._partition, *calls)
+                await taken[0].gather(state, self._timing.expired(self._now()), self._partition, *calls)
             self._line.join(taken, state.number)
-            chosen = self._runtime.boottime()
-            draft, passed = self._decide(queue, taken, material)
+            chosen = self._core.boottime()
+            draft, passed = self._decide(queue, taken, candidates)
             if not draft.changes and passed < WORTH:
                 leave(taken)
-                if (yield from self._catch_up_for(queue, taken)):
-                    material = None
+                if await self._catch_up_for(queue, taken):
+                    candidates = None
                     continue
+                more = False
+                if candidates is not None and candidates.scan.is_cut:
+                    more = self._scanner.passed(self.state, candidates.scan)
                 self._totals.ended(taken, None, self.state)
-                if material is not None and material.found.is_cut:
-                    material.more = self._scanner.passed(self.state, material.found)
-                self._answer(taken, polls, material, Appended(0, chosen))
+                self._answer(taken, polls, candidates, Appended(0, chosen, more))
                 # This round has left nothing to do, but perhaps another process died before it did its part.
-                yield from self._delete(queue, 0)
-                yield from self._publish(queue, [])
-                yield from self._duplicates.forget(queue, self.state)
+                await self._delete(queue, 0)
+                await self._follow_up(queue, [])
                 return
             if self._length.is_due():
                 # This may take long, and the expiries of claims count from the decision.
                 leave(taken)
-                yield from self._snapshot(queue)
+                await self._snapshot(queue)
                 continue
             entry, number = self._complete(queue, draft), state.number + 1
-            if (yield from self._append(queue, entry, taken)):
-                if material is not None:
-                    passed += self._scanner.passed(self.state, material.found)
-                    material.more = draft.withdraws or (material.found.is_cut and passed > 0)
+            if await self._append(queue, entry, taken):
+                if candidates is not None:
+                    passed += self._scanner.passed(self.state, candidates.scan)
+                more = candidates is not None and (draft.withdraws or (candidates.scan.is_cut and passed > 0))
                 self._totals.ended(taken, entry, self.state)
-                yield from self._delete(queue, number)
-                self._answer(taken, polls, material, Appended(number, chosen))
-                yield from self._publish(queue, [position for position, _, _ in entry.outs])
-                yield from self._duplicates.forget(queue, self.state)
+                await self._delete(queue, number)
+                self._answer(taken, polls, candidates, Appended(number, chosen, more))
+                await self._follow_up(queue, [position for position, _, _ in entry.outs])
                 return
             # It is certain that nothing was done for them.
             leave(taken)
             self._line.join(taken, self.state.number, polls=True)
             self._give_up_late(taken)
             current = self.state is state and self.state.withdrawn < number and set(polls_of(taken)) <= set(polls)
-            material = material if current and self._is_of_use(self.state, material) else None
+            candidates = candidates if current and self._is_of_use(self.state, candidates) else None
 
-    def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
+    async def _prepare(self, queue: Queue, taken: Sequence[Request]) -> None:
         """Loads the state if it is missing, and reads on until it contains all that the requests name."""
         if not self._is_loaded:
-            yield from self._read_from(queue, State(), newest=True)
+            await self._read_from(queue, State(), newest=True)
             self._is_loaded = True
             # Before the entry of this round, which then says that it is done.
-            yield from self._delete(queue, 0)
+            await self._delete(queue, 0)
         newest = max((one.newest() for one in taken if isinstance(one, SettleRequest)), default=0)
         looks = [request.asked for request in taken if isinstance(request, LookRequest)]
         if newest > self.state.number or any(asked > self._current for asked in looks):
-            yield from self._read_from(queue, self.state)
+            await self._read_from(queue, self.state)
         state = self.state
         for request in taken:
             if isinstance(request, SettleRequest) and request.newest() > state.number:
@@ -262,68 +265,65 @@ class PartitionLog:
                 )
                 request.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue, or was purged."}))
 
-    def _gather(self, queue: Queue, state: State, polls: Sequence[PollRequest]) -> Work:
+    async def _find(self, queue: Queue, state: State, polls: Sequence[PollRequest]) -> Candidates:
         """Reads messages for polls: those whose claims have ended first, then those of a scan."""
-        material, read = Material(state), partial(self._read, queue)
-        now = self._runtime.now()
+        found, read = Candidates(state), partial(self._read, queue)
+        now = self._now()
         wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
-        material.full = len(state.outstanding) >= MOST_OUTSTANDING
-        if material.full:
+        found.full = len(state.outstanding) >= MOST_OUTSTANDING
+        if found.full:
             # Without a scan only this tells which of them are gone.
-            yield from self._scanner.look(read)
+            await self._scanner.look(read)
         left = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
-        left = yield from self._gather_ended(queue, material, self._timing.expired(now), wanted, left)
-        if not material.full and left > 0 and len(material.again) < wanted:
+        left = await self._find_ended(queue, found, self._timing.expired(now), wanted, left)
+        if not found.full and left > 0 and len(found.again) < wanted:
             sift = self._duplicates.sift(queue, state)
-            material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), left, read, sift)
-        return material
+            found.scan = await self._scanner.scan(state, now, wanted - len(found.again), left, read, sift)
+        return found
 
-    def _gather_ended(self, queue: Queue, material: Material, expired: int, wanted: int, left: int) -> Work:
+    async def _find_ended(self, queue: Queue, found: Candidates, expired: int, wanted: int, left: int) -> int:
         """Reads messages whose claims have ended, further ones if some are not there; returns the bytes left."""
         state, horizon, longest = self.state, self._scanner.horizon, self._limits.longest
         step, tried, most = max(1, left // longest), 0, wanted
-        while left > 0 and len(material.again) < wanted and (ended := state.ended(expired, most)[tried:]):
+        while left > 0 and len(found.again) < wanted and (ended := state.ended(expired, most)[tried:]):
             tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
             dead, ended, doubt = divided(state, ended, most_deliveries(queue))
-            material.dead += dead
+            found.dead += dead
             while ended and left > 0:
                 some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
-                messages = yield self._fetch(queue, some)
+                messages = await self._fetch(queue, some)
                 there = {message.position for message in messages}
-                material.again += (kept := [message for message in messages if message.position not in doubt])
-                material.dead += [place for place in sorted(there & doubt) if place < horizon]
+                found.again += (kept := [message for message in messages if message.position not in doubt])
+                found.dead += [place for place in sorted(there & doubt) if place < horizon]
                 # One that is not seen above the horizon may be on its way.
-                material.gone += [place for _, place in some if place not in there and place < horizon]
+                found.gone += [place for _, place in some if place not in there and place < horizon]
                 left -= bytes_of(kept)
                 # As many as fit into what is left, if they are about as long as these.
                 fit = (len(messages) or PAGE) * left // max(1, bytes_of(messages))
                 step = max(1, min(self._limits.page_bytes // longest, fit))
-        material.unread = len(material.again) < wanted and bool(state.ended(expired, tried + 1)[tried:])
+        found.unread = len(found.again) < wanted and bool(state.ended(expired, tried + 1)[tried:])
         return left
 
-    def _fetch(self, queue: Queue, places: Sequence[Location]) -> Call:
-        return partial(self._runtime.block, partial(self._store.fetch, queue, places))
+    async def _fetch(self, queue: Queue, places: Sequence[Location]) -> list[Message]:
+        return await self._core.in_thread(partial(self._store.fetch, queue, places))
 
-    def _read(self, queue: Queue, part: Slice) -> Call:
-        def begin(done: Done) -> None:
-            if not self._store.begin_read(queue, part, done):
-                self._runtime.block(lambda: self._store.read(queue, [part])[0], done)
+    async def _read(self, queue: Queue, part: Slice) -> Page:
+        begin = partial(self._store.begin_read, queue, part)
+        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(queue, [part])[0])
+        return page
 
-        return begin
-
-    def _is_of_use(self, state: State, material: Material | None) -> bool:
+    def _is_of_use(self, state: State, found: Candidates | None) -> bool:
         """Returns whether what was read still has messages to deliver, after another process has written an entry."""
-        if material is None or material.covers != self.state.covers.version:
+        if found is None or found.covers != self.state.covers.version:
             return False
-        if any(not state.is_known(message.position) for message in material.found.fresh):
+        if any(not state.is_known(message.position) for message in found.scan.fresh):
             return True
-        return any(
-            state.has_ended(message.position, self._timing.expired(self._runtime.now())) for message in material.again
-        )
+        expired = self._timing.expired(self._now())
+        return any(state.has_ended(message.position, expired) for message in found.again)
 
-    def _decide(self, queue: Queue, taken: Sequence[Request], material: Material | None) -> tuple[EntryDraft, int]:
+    def _decide(self, queue: Queue, taken: Sequence[Request], found: Candidates | None) -> tuple[EntryDraft, int]:
         """Decides on the next entry; says how many messages its cursor passes."""
-        now, copies = self._runtime.now(), Copies() if material is None else material.found.copies
+        now, copies = self._now(), Copies() if found is None else found.scan.copies
         horizon, below = self._scanner.horizon, ids.LAST
         if isinstance(taken[0], MoveRequest):
             copies, horizon, below = taken[0].copies, taken[0].horizon, taken[0].below
@@ -335,45 +335,43 @@ class PartitionLog:
             request.edit(draft)
         if isinstance(taken[0], MoveRequest):
             return draft, taken[0].passed
-        if material is None:
+        if found is None:
             return draft, 0
-        draft.drop(material.gone)
-        if material.dead:
-            draft.bury(material.dead, queue_for(queue.name, queue.dead_letter))
+        draft.drop(found.gone)
+        if found.dead:
+            draft.bury(found.dead, queue_for(queue.name, queue.dead_letter))
         polls = [request.poll for request in polls_of(carried)]
-        draft.deliver(polls, material.again, material.found.fresh, most_deliveries(queue))
-        return draft, conclude(draft, material.found.chain, delete=queue.on_ack == "delete")
+        draft.deliver(polls, found.again, found.scan.fresh, most_deliveries(queue))
+        return draft, conclude(draft, found.scan.chain, delete=queue.on_ack == "delete")
 
     def _complete(self, queue: Queue, draft: EntryDraft) -> Entry:
         deleted = self._follow_ups.all_deleted(self.state)
         snapshot = self._length.to_name if self._length.to_name > self.state.snapshot else 0
         delete = queue.on_ack == "delete"
         stored = self._duplicates.written(self.state)
-        token = self._runtime.token
-        secrets = [token() >> 63 - SECRET_BITS for _ in draft.groups]
-        return draft.entry(token(), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
+        bits = self._core.chance.getrandbits
+        secrets = [bits(SECRET_BITS) for _ in draft.groups]
+        return draft.entry(bits(63), secrets=secrets, delete=delete, deleted=deleted, snapshot=snapshot, stored=stored)
 
     # Answers
 
     def _answer(
-        self, taken: Sequence[Request], polls: Sequence[PollRequest], material: Material | None, end: Appended
+        self, taken: Sequence[Request], polls: Sequence[PollRequest], found: Candidates | None, end: Appended
     ) -> None:
-        state, boottime = self.state, self._runtime.boottime
-        if material is not None:
-            self._line.put_back([poll for poll in polls if not self._answer_poll(poll, material, end)])
+        if found is not None:
+            self._line.put_back([poll for poll in polls if not self._answer_poll(poll, found, end)])
         for request in taken:
             if isinstance(request, SettleRequest):
-                if request.kind == "renew" and boottime() - end.chosen > self._timing.answer_within(request.ttl):
-                    request.answer(None, too_late())
-                elif any(one.status is ReceiptStatus.REFUSED for one in request.settled):
+                request.decided = end.chosen
+                if any(one.status is ReceiptStatus.REFUSED for one in request.settled):
                     others = any(one.status is ReceiptStatus.DONE for one in request.settled)
                     request.answer(None, too_many(self._partition, "unknown" if others else "none"))
                 else:
                     request.answer(request.settled)
             elif not isinstance(request, PollRequest):
-                request.answer(request.result(state))
+                request.answer(request.result(self.state))
 
-    def _answer_poll(self, request: PollRequest, material: Material, end: Appended) -> bool:
+    def _answer_poll(self, request: PollRequest, found: Candidates, end: Appended) -> bool:
         """Answers a poll, unless it got nothing and another round may find something for it.
 
         An empty answer comes only from a round that has found no message: then there was a moment at which none was
@@ -382,21 +380,20 @@ class PartitionLog:
         Returns:
             Whether it was answered.
         """
-        ttl = request.poll.ttl
         if given := request.gets(self.state, self._partition, end.number):
-            late = ttl > 0 and self._runtime.boottime() - end.chosen > self._timing.answer_within(ttl)
-            if not request.tell(given, late=late) and ttl:
+            request.decided = end.chosen
+            if not request.answer(given) and request.poll.ttl:
                 self.add(giving_back(request.queue, [receipt for _, _, receipt, _ in given]))
             return True
-        more = material.more or material.has_any or material.unread
+        more = end.more or found.has_any or found.unread
         if more and end.chosen - request.asked < PATIENCE:
             leave([request])
             return False
-        if material.full:
+        if found.full:
             request.answer(None, too_many(self._partition))
-        elif material.found.full and not more:
+        elif found.scan.full and not more:
             request.answer(None, too_fast(self._partition))
-        elif more or material.found.end is not None:
+        elif more or found.scan.end is not None:
             request.answer(None, ClaimUndecided("Others took all messages that were found. Claim again."))
         else:
             request.answer([])
@@ -405,7 +402,7 @@ class PartitionLog:
     def _give_up_late(self, taken: Sequence[Request]) -> None:
         """Answers the requests that have waited for too long. Their work may be done all the same."""
         everybody = [*taken, *self._line.waiting()]
-        limit = self._runtime.boottime() - PATIENCE
+        limit = self._core.boottime() - PATIENCE
         for request in everybody:
             if request.asked < limit and not request.answered:
                 outcome: Outcome = "unknown" if request.sent else "none"
@@ -413,23 +410,23 @@ class PartitionLog:
 
     # The log
 
-    def _catch_up_for(self, queue: Queue, taken: Sequence[Request]) -> Work:
+    async def _catch_up_for(self, queue: Queue, taken: Sequence[Request]) -> bool:
         """Reads what others wrote since requests came whose answers depend on it; returns whether there was any."""
         if all(request.asked <= self._current for request in taken if request.depends_on_others):
             return False
         before = self.state.number
-        yield from self._read_from(queue, self.state)
+        await self._read_from(queue, self.state)
         return self.state.number > before
 
-    def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> Work:
+    async def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> dict[int, int]:
         """Reads what follows a state, up to the log's end; returns the tokens of the entries by number."""
-        began = self._runtime.boottime()
+        began = self._core.boottime()
         tokens: dict[int, int] = {}
         while True:
-            page: LogPage = yield self._read_log(queue, state.number + 1, newest=newest)
+            page = await self._read_log(queue, state.number + 1, newest=newest)
             before = state.number
             apply = partial(self._apply_page, state, page, tokens)
-            state = (yield partial(self._runtime.block, apply)) if _is_long(page) else apply()
+            state = await self._core.in_thread(apply) if _is_long(page) else apply()
             if state.number >= page.last:
                 break
             if state.number == before and newest:
@@ -455,22 +452,22 @@ class PartitionLog:
         return state
 
     def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
-        written = self._runtime.boottime_at(entry.at)
+        written = self._core.boottime() - max(0, self._now() - entry.at) / 1000
         new = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(one.number, entry)
         self._scanner.claimed(new)
         self._length.entered(one.number, len(one.body), written)
         self._follow_ups.found([one.number, *(place for place, _, _ in entry.outs)], written)
 
-    def _read_log(self, queue: Queue, first: int, *, newest: bool) -> Call:
-        def begin(done: Done) -> None:
-            if newest or not self._store.begin_read_log(queue, self._partition, first, done):
-                work = partial(self._store.read_log, queue, self._partition, first, newest=newest)
-                self._runtime.block(work, done)
+    async def _read_log(self, queue: Queue, first: int, *, newest: bool) -> LogPage:
+        read = partial(self._store.read_log, queue, self._partition, first, newest=newest)
+        if newest:
+            return await self._core.in_thread(read)
+        begin = partial(self._store.begin_read_log, queue, self._partition, first)
+        page: LogPage = await self._core.ended(begin, otherwise=read)
+        return page
 
-        return begin
-
-    def _append(self, queue: Queue, entry: Entry, taken: Sequence[Request]) -> Work:
+    async def _append(self, queue: Queue, entry: Entry, taken: Sequence[Request]) -> bool:
         """Appends an entry until it is certain whether it was, and applies it; else applies what another appended.
 
         Returns:
@@ -478,18 +475,18 @@ class PartitionLog:
         """
         state = self.state
         one = LogEntry(state.number + 1, encode_entry(entry))
-        began = self._runtime.boottime()
+        began = self._core.boottime()
         below = self._length.truncatable(state.number, began) if entry.snapshot else None
         doubted = False
         pause = FIRST_PAUSE
         while True:
             try:
-                applied = yield partial(self._send, queue, one, entry.snapshot or None, below)
+                applied = await self._core.ended(partial(self._send, queue, one, entry.snapshot or None, below))
                 break
             except QueueChanged:
                 if not doubted:
                     raise
-                queue = yield from _in_doubt(self._same_queue(queue))
+                queue = await _in_doubt(self._same_queue(queue))
             except StoreUnavailable as error:
                 if error.outcome == "none" and not doubted:
                     raise
@@ -497,19 +494,19 @@ class PartitionLog:
                 self._give_up_late(taken)
                 if isinstance(error, StoreClosed):
                     raise StoreClosed(str(error), outcome="unknown") from error
-            yield partial(self._pause, pause * (0.5 + self._runtime.jitter()))
+            await asyncio.sleep(pause * (0.5 + self._core.chance.random()))
             pause = min(2 * pause, LONGEST_PAUSE)
         if applied:
-            self._took = self._runtime.boottime() - began
+            self._took = self._core.boottime() - began
             state.apply(one.number, entry)
             self._length.entered(one.number, len(one.body), began)
             self._current = began
             return True
-        self.refused = self._runtime.boottime()
+        self.refused = self._core.boottime()
         self._totals.refused()
-        yield partial(self._pause, min(LONGEST_BACK_OFF, self._took) * self._runtime.jitter())
+        await asyncio.sleep(min(LONGEST_BACK_OFF, self._took) * self._core.chance.random())
         reading = self._read_from(queue, state)
-        tokens = yield from (_in_doubt(reading) if doubted else reading)
+        tokens = await (_in_doubt(reading) if doubted else reading)
         if one.number not in tokens and doubted:
             raise StoreUnavailable("It cannot be found out whether the claim log was written.", outcome="unknown")
         return tokens.get(one.number) == entry.token
@@ -517,18 +514,14 @@ class PartitionLog:
     def _send(self, queue: Queue, one: LogEntry, snapshot: int | None, below: int | None, done: Done) -> None:
         self._store.begin_append_entry(queue, self._partition, one, done, snapshot=snapshot, truncate_below=below)
 
-    def _pause(self, seconds: float, done: Done) -> None:
-        self._runtime.later(seconds, lambda: done(None, None))
-
-    def _same_queue(self, queue: Queue) -> Work:
+    async def _same_queue(self, queue: Queue) -> Queue:
         """Returns the queue's row as it is now, if the log is still its.
 
         Raises:
             QueueChanged: It is not: the queue was purged or deleted.
         """
-        look = partial(self._store.queue, queue.application, queue.name, fresh=True)
         try:
-            fresh: Queue = yield partial(self._runtime.block, look)
+            fresh = await self._core.in_thread(partial(self._store.queue, queue.application, queue.name, fresh=True))
         except QueueNotFound as error:
             raise QueueChanged(str(error)) from error
         if fresh.qid != queue.qid:
@@ -537,31 +530,36 @@ class PartitionLog:
 
     # What follows
 
-    def _delete(self, queue: Queue, number: int) -> Work:
+    async def _follow_up(self, queue: Queue, outs: Sequence[Position]) -> None:
+        """Publishes dead letters, those of this round first, and forgets covers that are of no use any more."""
+        await self._publish(queue, outs)
+        await self._duplicates.forget(queue, self.state)
+
+    async def _delete(self, queue: Queue, number: int) -> None:
         """Deletes the messages that the log asks to delete. If that fails, it is repeated later."""
-        for key in self._follow_ups.deletions(self.state, number, self._runtime.boottime()):
+        for key in self._follow_ups.deletions(self.state, number, self._core.boottime()):
             places = [(self._partition, position) for position in self.state.undeleted[key]]
             try:
-                yield partial(self._runtime.block, partial(self._store.delete, queue, places))
+                await self._core.in_thread(partial(self._store.delete, queue, places))
             except QueueyError:
                 return
             self._follow_ups.deleted(key)
 
-    def _publish(self, queue: Queue, outs: Sequence[Position]) -> Work:
+    async def _publish(self, queue: Queue, outs: Sequence[Position]) -> None:
         """Publishes some dead letters; the next round records that and goes on. If that fails, it is repeated later."""
         fit = max(1, self._limits.page_bytes // self._limits.longest)
-        letters = self._follow_ups.letters(self.state, outs, self._runtime.boottime(), fit)
+        letters = self._follow_ups.letters(self.state, outs, self._core.boottime(), fit)
         if not letters:
             return
-        now, horizon = self._runtime.now() / 1000, self._scanner.horizon
+        now, horizon = self._now() / 1000, self._scanner.horizon
         work = partial(publish, self._store, queue, self._partition, letters, horizon, now)
-        sent, failed = yield partial(self._runtime.block, work)
+        sent, failed = await self._core.in_thread(work)
         if failed:
-            self._follow_ups.put_off(self.state, self._runtime.boottime())
+            self._follow_ups.put_off(self.state, self._core.boottime())
         if sent:
-            self.add(SentRequest(queue, ignore, sent))
+            self.add(SentRequest(queue, sent))
 
-    def _snapshot(self, queue: Queue) -> Work:
+    async def _snapshot(self, queue: Queue) -> None:
         """Writes a snapshot; the next entry names it."""
         state = self.state
         self._length.begun()
@@ -572,16 +570,28 @@ class PartitionLog:
             return len(body)
 
         try:
-            length = yield partial(self._runtime.block, write)
+            length = await self._core.in_thread(write)
         except QueueyError:
             return
         self._length.written(state.number, length)
 
+    def _now(self) -> int:
+        return claim_now(self._store)
 
-def _in_doubt(work: Work) -> Work:
+
+def claim_now(store: Store) -> int:
+    """Returns the clock that the ends of claims are compared with (milliseconds since 1970).
+
+    Raises:
+        StoreUnavailable: It cannot be trusted now.
+    """
+    return (store.claim_time() - ids.EPOCH_TICKS) // 10_000
+
+
+async def _in_doubt(work: Awaitable[T]) -> T:
     """Does some work after an entry may have been appended: no error of it says that nothing was changed."""
     try:
-        return (yield from work)
+        return await work
     except StoreUnavailable as error:
         raise in_doubt(error) from error
 

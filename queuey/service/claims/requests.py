@@ -2,62 +2,57 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, ReceiptStatus, Settlement, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.ids import Position
 from queuey.messages import Message, Queue
-from queuey.service.claims.runtime import Done
 
 Kind = Literal["acknowledge", "renew", "release", "check"]
+Given = tuple[Message, int, ClaimReceipt, int]
+"""A message that was claimed: its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
 
 
 class Request:
-    """Something asked of a log.
+    """Something asked of a log. Made and used in the loop's thread.
 
     Args:
         queue: The row of the queue that the caller is authorized for.
-        done: Called at the end, unless the caller gives up before.
 
     Attributes:
+        future: What the caller awaits; it gives up by cancelling that.
         asked: When it first came to a log, or to another worker (boot time).
+        decided: When the entry that has answered it was decided on (boot time).
         sent: An entry that carries it may have been appended.
         doubtful: It may have been done before it comes to the log, so no error may say that nothing was changed.
     """
 
-    __slots__ = ("_done", "_first", "asked", "doubtful", "queue", "sent")
+    __slots__ = ("asked", "decided", "doubtful", "future", "queue", "sent")
 
     weight = 1
     """Ids that it adds to an entry, at most."""
 
-    def __init__(self, queue: Queue, done: Done) -> None:
+    def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self.asked = 0.0
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.asked = self.decided = 0.0
         self.sent = self.doubtful = False
-        self._done = done
-        self._first = threading.Lock()
 
     def answer(self, value: Any, error: Exception | None = None) -> bool:  # noqa: ANN401 - what it was asked for
         """Gives the caller its answer; returns False if it has one already or has given up."""
-        if not self._first.acquire(blocking=False):
+        if self.future.done():
             return False
-        if self.doubtful and error is not None:
-            error = in_doubt(error)
-        # The callback mostly belongs to something that has this request, and that may have a long answer.
-        done, self._done = self._done, ignore
-        done(value, error)
+        if error is None:
+            self.future.set_result(value)
+        else:
+            self.future.set_exception(in_doubt(error) if self.doubtful else error)
+            self.future.exception()  # Not all are awaited.
         return True
-
-    def give_up(self) -> Outcome:
-        """Makes sure that the caller gets no answer any more; returns the outcome of its request."""
-        if self._first.acquire(blocking=False):
-            self._done = ignore
-        return "unknown" if self.sent else "none"
 
     def enter(self) -> bool:
         """Returns whether the next entry is to carry it: it was not given up. If it is later, it may be done."""
@@ -80,24 +75,28 @@ class Request:
     @property
     def answered(self) -> bool:
         """Whether the caller has its answer, or has given up."""
-        return self._first.locked()
+        return self.future.done()
 
 
 class PollRequest(Request):
-    """Wants messages. The result is a list: each message, its deliveries, the receipt, the expiry (ms)."""
+    """Wants messages, unless something beside it has failed. The result is a list of :data:`Given`."""
 
-    __slots__ = ("poll",)
+    __slots__ = ("beside", "poll")
 
-    def __init__(self, queue: Queue, done: Done, poll: Poll) -> None:
-        super().__init__(queue, done)
+    def __init__(self, queue: Queue, poll: Poll, beside: Iterable[Request] = ()) -> None:
+        super().__init__(queue)
         self.poll = poll
+        self.beside = beside
 
     def enter(self) -> bool:
         """See the base class."""
         self.poll.given = []
+        for request in self.beside:
+            if request.answered and not request.future.cancelled() and (error := request.future.exception()):
+                self.answer(None, cast("Exception", error))
         return super().enter()
 
-    def gets(self, state: State, partition: int, number: int) -> list[tuple[Message, int, ClaimReceipt, int]]:
+    def gets(self, state: State, partition: int, number: int) -> list[Given]:
         """Returns its result, given the state after the entry that was made for it, and the entry's number."""
         claims = [(one, state.outstanding.get(one.position)) for one in self.poll.given]
         if not self.poll.ttl:
@@ -110,12 +109,11 @@ class PollRequest(Request):
             if claim is not None and claim.number == number and claim.expires
         ]
 
-    def tell(self, given: Sequence[Any], *, late: bool) -> bool:
-        """Gives the caller what was claimed for it, unless it is too late; returns whether it has learned of that."""
-        if late:
-            self.answer(None, too_late())
-            return False
-        return self.answer(given)
+    def give_up(self) -> list[ClaimReceipt]:
+        """Ends the request; returns the receipts of what was claimed for it, if it had its answer."""
+        if self.future.cancel() or self.future.cancelled() or self.future.exception() is not None:
+            return []
+        return [receipt for _, _, receipt, _ in self.future.result()]
 
     @property
     def depends_on_others(self) -> bool:
@@ -137,10 +135,8 @@ class SettleRequest(Request):
 
     __slots__ = ("kind", "receipts", "settled", "ttl")
 
-    def __init__(
-        self, queue: Queue, done: Done, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0
-    ) -> None:
-        super().__init__(queue, done)
+    def __init__(self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0) -> None:
+        super().__init__(queue)
         self.kind = kind
         self.receipts = receipts
         self.ttl = ttl
@@ -185,8 +181,8 @@ class SupersedeRequest(Request):
 
     __slots__ = ("positions",)
 
-    def __init__(self, queue: Queue, done: Done, positions: Sequence[Position]) -> None:
-        super().__init__(queue, done)
+    def __init__(self, queue: Queue, positions: Sequence[Position]) -> None:
+        super().__init__(queue)
         self.positions = positions
 
     @property
@@ -204,8 +200,8 @@ class LookRequest(Request):
 
     __slots__ = ("look",)
 
-    def __init__(self, queue: Queue, done: Done, look: Callable[[State], Any]) -> None:
-        super().__init__(queue, done)
+    def __init__(self, queue: Queue, look: Callable[[State], Any]) -> None:
+        super().__init__(queue)
         self.look = look
 
     def result(self, state: State) -> Any:  # noqa: ANN401 - what it was asked for
@@ -218,8 +214,8 @@ class SentRequest(Request):
 
     __slots__ = ("positions",)
 
-    def __init__(self, queue: Queue, done: Done, positions: Sequence[Position]) -> None:
-        super().__init__(queue, done)
+    def __init__(self, queue: Queue, positions: Sequence[Position]) -> None:
+        super().__init__(queue)
         self.positions = positions
 
     def edit(self, draft: EntryDraft) -> None:
@@ -228,16 +224,15 @@ class SentRequest(Request):
 
 
 class RequestLine:
-    """The requests that wait for one log. Any thread may add some; one round at a time takes them.
+    """The requests that wait for one log. One round at a time takes them.
 
     Attributes:
         load: Ids that those who wait and those who are being answered ask for.
     """
 
-    __slots__ = ("_answering", "_busy", "_lock", "_waiting", "load")
+    __slots__ = ("_answering", "_busy", "_waiting", "load")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._waiting: deque[Request] = deque()
         self._busy = False
         self.load = self._answering = 0
@@ -252,36 +247,33 @@ class RequestLine:
 
         If it did, its rounds are to begin. They go on until :meth:`take` returns nothing.
         """
-        with self._lock:
-            for request in requests:
-                request.asked = request.asked or now
-                self._waiting.append(request)
-                self.load += request.weight
-            rested, self._busy = not self._busy, True
+        for request in requests:
+            request.asked = request.asked or now
+            self._waiting.append(request)
+            self.load += request.weight
+        rested, self._busy = not self._busy, True
         return rested
 
     def put_back(self, requests: Sequence[Request]) -> None:
         """Puts requests that were taken before all others again. Only while a round is under way."""
-        with self._lock:
-            self._waiting.extendleft(reversed(requests))
-            self.load += sum(request.weight for request in requests)
+        self._waiting.extendleft(reversed(requests))
+        self.load += sum(request.weight for request in requests)
 
     def take(self) -> list[Request]:
         """Takes requests for one entry, in the order in which they came; none: the log rests."""
         taken: list[Request] = []
         weight = 0
-        with self._lock:
-            self.load -= self._answering
-            while self._waiting and (not taken or weight + self._waiting[0].weight <= MOST_IDS):
-                request = self._waiting.popleft()
-                if request.answered:
-                    self.load -= request.weight
-                else:
-                    taken.append(request)
-                    weight += request.weight
-            self._answering = weight
-            if not taken:
-                self._busy = False
+        self.load -= self._answering
+        while self._waiting and (not taken or weight + self._waiting[0].weight <= MOST_IDS):
+            request = self._waiting.popleft()
+            if request.answered:
+                self.load -= request.weight
+            else:
+                taken.append(request)
+                weight += request.weight
+        self._answering = weight
+        if not taken:
+            self._busy = False
         return taken
 
     def join(self, taken: list[Request], number: int, *, polls: bool = False) -> None:
@@ -293,22 +285,20 @@ class RequestLine:
             polls: Take requests for messages, too, which do.
         """
         weight = sum(request.weight for request in taken)
-        with self._lock:
-            while self._waiting:
-                request = self._waiting[0]
-                weight += request.weight
-                settles = isinstance(request, SettleRequest) and request.newest() <= number
-                if weight > MOST_IDS or not (settles or (polls and isinstance(request, PollRequest))):
-                    return
-                taken.append(self._waiting.popleft())
-                self._answering += request.weight
+        while self._waiting:
+            request = self._waiting[0]
+            weight += request.weight
+            settles = isinstance(request, SettleRequest) and request.newest() <= number
+            if weight > MOST_IDS or not (settles or (polls and isinstance(request, PollRequest))):
+                return
+            taken.append(self._waiting.popleft())
+            self._answering += request.weight
 
     def waiting(self) -> list[Request]:
         """Returns the requests that no round has taken yet, and drops those that have their answer."""
-        with self._lock:
-            left = [request for request in self._waiting if not request.answered]
-            self._waiting = deque(left)
-            self.load = self._answering + sum(request.weight for request in left)
+        left = [request for request in self._waiting if not request.answered]
+        self._waiting = deque(left)
+        self.load = self._answering + sum(request.weight for request in left)
         return left
 
     def stop(self) -> None:
@@ -316,8 +306,9 @@ class RequestLine:
         self._busy = False
 
 
-def ignore(_value: object, _error: Exception | None) -> None:
-    """Is called at the end of a request that nobody waits for."""
+def outcome_of(requests: Iterable[Request]) -> Outcome:
+    """Returns what is known of requests that were given up."""
+    return "unknown" if any(request.sent for request in requests) else "none"
 
 
 def polls_of(requests: Iterable[Request]) -> list[PollRequest]:
@@ -333,7 +324,7 @@ def leave(requests: Iterable[Request]) -> None:
 
 def giving_back(queue: Queue, receipts: Sequence[ClaimReceipt]) -> SettleRequest:
     """Returns a request that releases claims of which no caller has learned. If it fails, they end by themselves."""
-    return SettleRequest(queue, ignore, "release", receipts)
+    return SettleRequest(queue, "release", receipts)
 
 
 def too_late() -> StoreUnavailable:

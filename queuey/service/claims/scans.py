@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +19,6 @@ from queuey import ids
 from queuey.claims import MOST_ABOVE, MOST_UNCONFIRMED, Copies, EntryDraft, State
 from queuey.ids import FIRST, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice, rendered_bytes
-from queuey.service.claims.steps import Call
 
 LOOK_BACK = 0.5
 """Seconds below the front at which some scans begin."""
@@ -38,8 +36,9 @@ MOST_COPIES = 2000
 MOST_PAGES = 64
 """Of one scan. It goes on from there the next time."""
 
-Read = Callable[[Slice], Call]
-Sift = Callable[["Copies", "list[Message]"], "Generator[Call, Any, list[Message]]"]
+Read = Callable[[Slice], Awaitable[Page]]
+"""Reads a slice."""
+Sift = Callable[["Copies", "list[Message]"], Awaitable["list[Message]"]]
 """Returns those of some messages that may be delivered, and notes the others, which are copies in a dedup queue."""
 
 
@@ -92,37 +91,36 @@ class ScanResult(msgspec.Struct):
         return self.stopped or self.end is not None
 
 
-class Material:
-    """What a round has read for its polls.
+class Candidates:
+    """Messages that a round has read for its polls.
 
     Args:
-        state: By which it was read.
+        state: By which they were read.
 
     Attributes:
         again: Messages whose claims have ended.
         gone: Those that are not there any more.
         dead: Those that are to become dead letters.
-        found: What a scan has found.
+        scan: What a scan has found.
         full: Nothing new was looked for, because there are too many claims.
-        more: Another round may find messages that this one has not reached.
         covers: The version of the covers by which copies were found.
         unread: Further claims have ended, whose messages were not read.
     """
 
-    __slots__ = ("again", "covers", "dead", "found", "full", "gone", "more", "unread")
+    __slots__ = ("again", "covers", "dead", "full", "gone", "scan", "unread")
 
     def __init__(self, state: State) -> None:
         self.again: list[Message] = []
         self.gone: list[Position] = []
         self.dead: list[Position] = []
-        self.found = ScanResult([])
-        self.full = self.more = self.unread = False
+        self.scan = ScanResult([])
+        self.full = self.unread = False
         self.covers = state.covers.version
 
     @property
     def has_any(self) -> bool:
         """Whether messages were found, even if they are gone or others got them."""
-        return bool(self.again or self.gone or self.dead or self.found.fresh)
+        return bool(self.again or self.gone or self.dead or self.scan.fresh)
 
 
 class _Want(msgspec.Struct, frozen=True):
@@ -167,9 +165,7 @@ class Scanner:
         self._chain_at = 0.0
         self._looked_back = 0.0
 
-    def scan(
-        self, state: State, now: int, wanted: int, max_bytes: int, read: Read, sift: Sift
-    ) -> Generator[Call, Any, ScanResult]:
+    async def scan(self, state: State, now: int, wanted: int, max_bytes: int, read: Read, sift: Sift) -> ScanResult:
         """Reads messages.
 
         Args:
@@ -177,7 +173,7 @@ class Scanner:
             now: Milliseconds since 1970.
             wanted: So many are enough.
             max_bytes: Bytes of the messages together, but for the last one's.
-            read: Begins to read a slice.
+            read: Reads a slice.
             sift: Separates what may be delivered from copies.
         """
         found = ScanResult([])
@@ -190,7 +186,7 @@ class Scanner:
         if past.lower < past.upper and boot >= self._chain_at:
             # If much is remembered the cursor must move, whoever waits for it.
             most = CHAIN if len(state.above) < MOST_ABOVE // 2 else math.inf
-            left = yield from self._look_again(state, found, past, want, read, sift, most)
+            left = await self._look_again(state, found, past, want, read, sift, most)
             if found.chain.bound >= past.upper and not found.fresh:
                 self._chain_at = boot + CHAIN_EVERY
             if want.satisfied(found):
@@ -205,23 +201,23 @@ class Scanner:
         if lower == first:
             found.chain, left = Chain(), None
         forward = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
-        yield from self._follow(state, found, part, forward, read, sift)
+        await self._follow(state, found, part, forward, read, sift)
         if full:
             found.full = True
             found.end = found.end or part.upper
         if left is not None and want.satisfied(found):
             self._chain_at = boot + CHAIN_SOON
         elif left is not None:
-            yield from self._look_again(state, found, left, want, read, sift)
+            await self._look_again(state, found, left, want, read, sift)
             found.fresh.sort(key=lambda message: message.position)
         return found
 
-    def look(self, read: Read) -> Generator[Call, Any, None]:
+    async def look(self, read: Read) -> None:
         """Reads no messages, only how far the horizon is."""
-        page: Page = yield read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
+        page = await read(Slice(self._partition, ids.LAST, ids.LAST, ahead=True))
         self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
 
-    def _look_again(
+    async def _look_again(
         self,
         state: State,
         found: ScanResult,
@@ -230,7 +226,7 @@ class Scanner:
         read: Read,
         sift: Sift,
         most: float = math.inf,
-    ) -> Generator[Call, Any, Slice | None]:
+    ) -> Slice | None:
         """Reads ids for a chain up to something new, and from there on messages.
 
         Returns:
@@ -238,7 +234,7 @@ class Scanner:
         """
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes, bodies=False)
         for _ in range(MOST_PAGES):
-            page: Page = yield read(part)
+            page = await read(part)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [message.position for message in page.messages]
             new = state.unknown(positions)
@@ -247,7 +243,7 @@ class Scanner:
             part = replace(part, lower=end)
             if new:
                 # Late ones; or copies, of which there may be more.
-                yield from self._follow(state, found, replace(part, bodies=True), want, read, sift)
+                await self._follow(state, found, replace(part, bodies=True), want, read, sift)
                 return None
             if not page.more:
                 return None
@@ -255,16 +251,14 @@ class Scanner:
                 break
         return part
 
-    def _follow(
-        self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, sift: Sift
-    ) -> Generator[Call, Any, None]:
+    async def _follow(self, state: State, found: ScanResult, part: Slice, want: _Want, read: Read, sift: Sift) -> None:
         """Reads pages of a slice one after another until there is enough."""
         have = {message.position for message in found.fresh}
         # No tighter bound: a store may ask at a time for as many rows as fit if each is of the longest.
         part = replace(part, limit=PAGE, max_bytes=self._page_bytes)
         asked = replace(part, limit=min(PAGE, want.messages - len(found.fresh))) if want.new else part
         for _ in range(MOST_PAGES):
-            page: Page = yield read(asked)
+            page = await read(asked)
             self.horizon = max(self.horizon, (page.horizon, LOW_MIN))
             positions = [message.position for message in page.messages]
             new = state.unknown(positions) - have
@@ -275,7 +269,7 @@ class Scanner:
                 found.ahead += positions
                 found.end = end if page.more else None
             fresh = [message for message, position in zip(page.messages, positions, strict=True) if position in new]
-            fresh = yield from sift(found.copies, fresh)
+            fresh = await sift(found.copies, fresh)
             _add(fresh, found, want.max_bytes)
             if not page.more or want.satisfied(found):
                 return

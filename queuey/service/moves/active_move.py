@@ -228,7 +228,7 @@ class ActiveMove:
             stop=step.stop or self._stopping(),
             give_back=step.give_back,
         )
-        return self._on_source(lambda queue: self._claims.turn(queue, partition, order))
+        return self._on_source(lambda queue: self._claims.core.run(self._claims.turn(queue, partition, order)))
 
     def _fetch(self, partition: int, places: list[Position], queue: Queue) -> list[Message]:
         found: list[Message] = []

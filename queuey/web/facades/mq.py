@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 
 from queuey import ids
 from queuey.claims import ClaimReceipt
@@ -127,15 +126,15 @@ class MqFacade(OpenFacade):
         """Claims a message; 204 if there is none."""
         try:
             access = self.find(environ, match, "work")
-            return _fetched(self._claims.claim(access, limit=1, ttl=self._redelivery))
+            return _fetched(self._claims.claim_patiently(access, limit=1, ttl=self._redelivery))
         except QueueNotFound:
             return Response(204, b"")
 
     def begin_fetch(self, environ: Environ, match: Match) -> Begun:
         """Is ``fetch`` without blocking."""
         queue = self._authorization.enter_at_once(environ, match, "work")
-        begin = partial(self._claims.begin_claim, queue, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
-        return begin, _fetched
+        call = self._claims.claim(queue, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
+        return call, _fetched
 
     def delete(self, environ: Environ, match: Match) -> Response:
         """Acknowledges a message, whichever caller has fetched it, and whether it is there or not."""
@@ -143,7 +142,7 @@ class MqFacade(OpenFacade):
         try:
             access = self.find(environ, match, "work")
             if receipt is not None and receipt.partition <= access.queue.partitions:
-                self._claims.acknowledge(access, [receipt])
+                self._claims.use(access, lambda queue: self._claims.acknowledge(queue, [receipt]))
         except QueueNotFound:
             self.where(match)
         return Response(202, b"")
@@ -154,7 +153,7 @@ class MqFacade(OpenFacade):
         queue: Queue = self._authorization.enter_at_once(environ, match, "work")
         if receipt is None or receipt.partition > queue.partitions:
             raise WouldBlock
-        return partial(self._claims.begin_acknowledge, queue, [receipt]), lambda _: Response(202, b"")
+        return self._claims.acknowledge(queue, [receipt]), lambda _: Response(202, b"")
 
 
 def message_id(location: Location) -> str:

@@ -135,15 +135,14 @@ class RqmsFacade(OpenFacade):
         asked = _asked(environ)
         try:
             access = self.find(environ, match, "work")
-            return _fetched(access.queue, self._claims.claim(access, **asked))
+            return _fetched(access.queue, self._claims.claim_patiently(access, **asked))
         except QueueNotFound:
             return json_response({"items": []})
 
     def begin_fetch(self, environ: Environ, match: Match) -> Begun:
         """Is ``fetch`` without blocking."""
         queue = self._authorization.enter_at_once(environ, match, "work")
-        begin = partial(self._claims.begin_claim, queue, **_asked(environ))
-        return begin, partial(_fetched, queue)
+        return self._claims.claim(queue, **_asked(environ)), partial(_fetched, queue)
 
     # Finishing
 
@@ -159,7 +158,7 @@ class RqmsFacade(OpenFacade):
             receipt = None
         if receipt is None:
             raise TicketSpent("The ticket is of another queue, or of one that was deleted since.")
-        return _finished(self._claims.acknowledge(access, [receipt]))
+        return _finished(self._claims.use(access, lambda queue: self._claims.acknowledge(queue, [receipt])))
 
     def begin_finish(self, environ: Environ, match: Match) -> Begun:
         """Is ``finish`` without blocking."""
@@ -167,7 +166,7 @@ class RqmsFacade(OpenFacade):
         receipt = _receipt(_revision(read_body(environ, LONGEST_BODY)), queue)
         if receipt is None:
             raise WouldBlock  # It may be the row that is wrong.
-        return partial(self._claims.begin_acknowledge, queue, [receipt]), _finished
+        return self._claims.acknowledge(queue, [receipt]), _finished
 
 
 def _name(text: str) -> str:

@@ -28,20 +28,21 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service import JoinedAck
+from queuey.service.core import Call, Core, GivenUp, LoopCalls
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAITER, Deferred, Endpoint, Hot, Match, WouldBlock
+from queuey.web.endpoint import WAITER, Awaited, Deferred, Endpoint, Hot, Match, WouldBlock
 from queuey.web.errors import FIRST, error_response
 from queuey.web.facades.facade import FACADE, Facade
 from queuey.web.gateway.long_polls import Client, Clients, LongPoll, LongPolls, client_left
 from queuey.web.gateway.rates import RateLimits
-from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopCalls, LoopScheduler, SharedQuota
+from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
 from queuey.web.requests import (
     ARRIVAL,
     BODY,
@@ -91,6 +92,38 @@ CREDENTIALS = "credentials"
 """The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
 
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+
+
+class _Begun(NamedTuple):
+    """Work under way whose end is awaited.
+
+    Attributes:
+        deadline: When it is given up (monotonic).
+        withdraw: Gives it up.
+        deferred: Makes the response.
+        tenant: Who is charged.
+        client: Who waits for it, if that is known.
+    """
+
+    deadline: float
+    withdraw: Callable[[], Outcome]
+    deferred: Deferred
+    tenant: str
+    client: Client | None
+
+
+def _begun(endpoint: Endpoint, environ: Environ, match: Match, client: Client | None) -> Response | Deferred | Awaited:
+    """Begins a request, unless its client has left."""
+    if client is not None:
+        client.check()
+    return endpoint.begin(environ, match)
+
+
+def _late(client: Client | None, outcome: Outcome) -> QueueyError:
+    """Returns the error of work that was given up."""
+    if client is not None and client.has_left:
+        return client_left()
+    return StoreUnavailable("the store did not answer in time", outcome=outcome)
 
 
 class Gateway:
@@ -143,6 +176,7 @@ class Gateway:
         self._authorization: Authorization = application.registry.authorization
         service = application.registry.service
         self._metrics: Metrics = service.metrics
+        self._core: Core = service.core
         self._reads_wait = service.store.waits_for_network
         # One reading connection is left for the next tenant.
         self._most_reads = max(1, service.store.readers - 1)
@@ -160,7 +194,9 @@ class Gateway:
         self._tell: LoopCalls
         self._contention: Contention
         self._scheduler: LoopScheduler
-        self._begun: dict[asyncio.Future[Response], tuple[float, Callable[[], Outcome], Deferred, str]] = {}
+        self._begun: dict[asyncio.Future[Response], _Begun] = {}
+        self._calls: dict[Call, float] = {}
+        """Those under way, with their deadlines, in order."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called before the first request, in the loop's thread."""
@@ -170,6 +206,7 @@ class Gateway:
         self._contention = Contention(loop, self._threads.dispatch)
         # Where a store waits for a network, what is under way is what makes it fast.
         self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
+        self._core.adopt(self._tell)
         self._threads.start(loop, self._tell)
         self._polls.start(loop, self._tell, partial(self._threads.run, CREDENTIALS))
         loop.call_later(1.0, self._look_for_late)
@@ -177,6 +214,7 @@ class Gateway:
     def stop(self) -> None:
         """Called after the last request."""
         self._threads.stop()
+        self._core.adopt(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Called by granian with each request."""
@@ -391,11 +429,15 @@ class Gateway:
         began = time.monotonic()
         used = 0.0
         try:
-            if client is not None:
-                client.check()
-            result = endpoint.begin(environ, match)
-            if not isinstance(result, Deferred):
+            result = _begun(endpoint, environ, match, client)
+            if isinstance(result, Response):
                 return result
+            if isinstance(result, Awaited):
+                call = Call(result.work)
+                try:
+                    return await self._await(call, result, client, began)
+                finally:
+                    used = call.used
             future: asyncio.Future[Response] = self._loop.create_future()
             ended: list[tuple[Any, Exception | None]] = []
             try:
@@ -404,17 +446,38 @@ class Gateway:
                 return result.finish(None, error)
             if ended:
                 return result.finish(*ended[0])
-            self._begun[future] = (began + self._deadline, withdraw, result, tenant)
+            self._begun[future] = _Begun(began + self._deadline, withdraw, result, tenant, client)
             if client is not None:
-                client.left = partial(self._give_up, future, left=True)
+                client.left = partial(self._give_up, future)
             if weight:
                 used = time.monotonic() - began
-            return await future
+            try:
+                return await future
+            except asyncio.CancelledError:
+                self._begun.pop(future, None)
+                withdraw()
+                raise
         except WouldBlock:
             return None
         finally:
             if weight:
                 self._scheduler.leave(tenant, weight, used or time.monotonic() - began)
+
+    async def _await(self, call: Call, awaited: Awaited, client: Client | None, began: float) -> Response:
+        """Awaits the work of a request, until that gives up; returns its response."""
+        self._calls[call] = began + self._deadline
+        if client is not None:
+            client.left = call.give_up
+        value, error = None, None
+        try:
+            value = await call
+        except GivenUp as failure:
+            error = _late(client, failure.outcome)
+        except QueueyError as failure:
+            error = failure
+        finally:
+            del self._calls[call]
+        return awaited.finish(value, error)
 
     def _ended(
         self,
@@ -424,42 +487,42 @@ class Gateway:
         error: Exception | None,
     ) -> None:
         """Takes the end of work: from a thread of the store, or in this one before what begins it returns."""
-        if get_ident() == self._thread and future not in self._begun:
-            ended.append((value, error))
-        else:
+        if get_ident() != self._thread:
             self._tell(self._finish, future, value, error)
+        elif future in self._begun:
+            self._finish(future, value, error)
+        else:
+            ended.append((value, error))
 
     def _finish(self, future: asyncio.Future[Response], value: object, error: Exception | None) -> None:
         """Gives a request the response that its work's end makes."""
         begun = self._begun.pop(future, None)
         if begun is None:
             return
-        _, withdraw, deferred, tenant = begun
-        if future.done():  # Its request was cancelled, so nobody gets what was claimed for it.
-            withdraw()
-            return
         began = time.monotonic() if self._contention.several else 0.0
         try:
-            future.set_result(deferred.finish(value, error))
+            future.set_result(begun.deferred.finish(value, error))
         except Exception as failure:  # noqa: BLE001 - the future's awaiter gets it
             future.set_exception(failure)
         if began:
-            self._scheduler.charge(tenant, time.monotonic() - began)
+            self._scheduler.charge(begun.tenant, time.monotonic() - began)
 
-    def _give_up(self, future: asyncio.Future[Response], *, left: bool = False) -> None:
+    def _give_up(self, future: asyncio.Future[Response]) -> None:
         """Gives up the work of a request, unless it has ended: it takes too long, or the client has left."""
         if (begun := self._begun.get(future)) is not None:
-            outcome = begun[1]()
-            late = StoreUnavailable("the store did not answer in time", outcome=outcome)
-            self._finish(future, None, client_left() if left else late)
+            self._finish(future, None, _late(begun.client, begun.withdraw()))
 
     def _give_up_late(self) -> None:
         """Answers requests whose work has not ended in time."""
         now = time.monotonic()
-        for future, (deadline, *_) in list(self._begun.items()):
-            if deadline > now:
+        for future, begun in list(self._begun.items()):
+            if begun.deadline > now:
                 break
             self._give_up(future)
+        for call, deadline in list(self._calls.items()):
+            if deadline > now:
+                break
+            call.give_up()
 
     def _look_for_late(self) -> None:
         """Called every second."""

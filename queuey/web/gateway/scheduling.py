@@ -370,34 +370,6 @@ class LoopScheduler:
         return not held or held + access.weight <= self._most
 
 
-class LoopCalls:
-    """Calls that threads hand over to the event loop; one wake serves all that come until then."""
-
-    __slots__ = ("_calls", "_loop", "_waking")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._waking = False
-
-    def __call__(self, call: Callable[..., None], *args: object) -> None:
-        """Makes a call in the loop's thread."""
-        self._calls.append((call, args))
-        if not self._waking:
-            self._waking = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                log.debug("The event loop has ended; a response was dropped.")
-
-    def _drain(self) -> None:
-        self._waking = False
-        calls = self._calls
-        while calls:
-            call, args = calls.popleft()
-            call(*args)
-
-
 class ScheduledWork:
     """Some work, and the future for its result."""
 

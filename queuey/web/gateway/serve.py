@@ -43,8 +43,8 @@ from granian.log import LogLevels
 from granian.server import MPServer
 
 from queuey.errors import QueueyError
-from queuey.service import Limits
-from queuey.service.workers import WorkerIdentity, Workers
+from queuey.service import Limits, Service
+from queuey.service.workers import WorkerIdentity
 from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.opening import no_password, open_store
@@ -113,7 +113,6 @@ def open_service(settings: Settings) -> Opened:
         private=frozenset(settings.users),
         served=settings.facades,
     )
-    app.registry.service.moves.watch()
     return Opened(app, store, stopping.set)
 
 
@@ -237,8 +236,7 @@ def run_worker(
     stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, stop, done), daemon=True)
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    workers: Workers = opened.app.registry.service.workers  # type: ignore[attr-defined] # Pyramid's router
-    workers.join(identity._replace(number=number))
+    service: Service = opened.app.registry.service  # type: ignore[attr-defined] # Pyramid's router
     from queuey.web.gateway.asgi import Gateway  # noqa: PLC0415 - not in the parent process
     from queuey.web.gateway.rates import RateLimits  # noqa: PLC0415 - the same
 
@@ -260,6 +258,9 @@ def run_worker(
 
     def load() -> Callable[..., Any]:
         gateway.start(asyncio.get_event_loop())  # the one that granian has made for this thread
+        # From here on use cases run in this loop, so nothing may begin any before.
+        service.workers.join(identity._replace(number=number))
+        service.moves.watch()
         return gateway.__call__
 
     try:
@@ -267,7 +268,7 @@ def run_worker(
         # counterpart, a custom spawn target, still has to call it
         gateway.stop()
     finally:
-        workers.leave(LEAVE_SECONDS)
+        service.workers.leave(LEAVE_SECONDS)
         done.set()
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -10,13 +10,13 @@ from zlib import crc32
 from msgspec import UNSET
 
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
-from queuey.errors import ClaimLost, InvalidRequest, Outcome
+from queuey.errors import ClaimLost, InvalidRequest
 from queuey.messages import Queue
 from queuey.service import HandedOut, JoinedAck, QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAITER, Begin, Begun, Done, Match, WouldBlock
+from queuey.web.endpoint import WAITER, Begun, Match, WouldBlock
 from queuey.web.errors import FIRST
 from queuey.web.requests import read_body, read_object, read_query
 from queuey.web.responses import JSON, Environ, Response, body_of, json_response
@@ -40,6 +40,10 @@ class _Given(NamedTuple):
     delay: float
 
 
+_Settle = Callable[[_Given, Queue], Coroutine[Any, Any, list[Settlement]]]
+"""Settles receipts."""
+
+
 class ClaimViews:
     """Views of ``/v1/{app}/{queue}/claims`` and what is below it, and of ``size`` and ``peek``."""
 
@@ -56,7 +60,7 @@ class ClaimViews:
         asked = self._asked(environ)
         ack = _with_fresh_row(access, partial(self._acknowledged_first, environ))
         try:
-            return _handed_out(access.queue, ack, self._claims.claim(access, **asked, ack=ack))
+            return _handed_out(access.queue, ack, self._claims.claim_patiently(access, **asked, ack=ack))
         except InvalidRequest as error:
             fields = {"acknowledge" if name == "receipts" else name: text for name, text in error.fields.items()}
             raise InvalidRequest(fields) from error
@@ -66,8 +70,7 @@ class ClaimViews:
         queue = self._authorization.enter_at_once(environ, match, "work")
         asked = self._asked(environ)
         ack = _at_once(partial(self._acknowledged_first, environ), queue)
-        begin = partial(self._claims.begin_claim, queue, **asked, ack=ack)
-        return _begun(begin, partial(_handed_out, queue, ack))
+        return _checked(self._claims.claim(queue, **asked, ack=ack)), partial(_handed_out, queue, ack)
 
     def _acknowledged_first(self, environ: Environ, queue: Queue) -> JoinedAck:
         """Returns what a claim acknowledges; reads it, unless an earlier try of the request has acknowledged it."""
@@ -104,48 +107,49 @@ class ClaimViews:
 
     def acknowledge(self, environ: Environ, match: Match) -> Response:
         """Acknowledges messages."""
-        access = self._enter(environ, match)
-        given = self._read_fresh(environ, access)
-        return _settled(given.texts, self._claims.acknowledge(access, given.receipts))
+        return self._settle(environ, match, self._acknowledging)
 
     def renew(self, environ: Environ, match: Match) -> Response:
         """Renews claims."""
-        access = self._enter(environ, match)
-        given = self._read_fresh(environ, access)
-        return _settled(given.texts, self._claims.renew(access, given.receipts, given.ttl))
+        return self._settle(environ, match, self._renewing)
 
     def release(self, environ: Environ, match: Match) -> Response:
         """Releases claims."""
-        access = self._enter(environ, match)
-        given = self._read_fresh(environ, access)
-        return _settled(given.texts, self._claims.release(access, given.receipts, given.delay))
+        return self._settle(environ, match, self._releasing)
 
     def begin_acknowledge(self, environ: Environ, match: Match) -> Begun:
         """Is ``acknowledge`` without blocking."""
-        queue, given = self._read_at_once(environ, match)
-        return _begun(partial(self._claims.begin_acknowledge, queue, given.receipts), partial(_settled, given.texts))
+        return self._begin_settling(environ, match, self._acknowledging)
 
     def begin_renew(self, environ: Environ, match: Match) -> Begun:
         """Is ``renew`` without blocking."""
-        queue, given = self._read_at_once(environ, match)
-        begin = partial(self._claims.begin_renew, queue, given.receipts, given.ttl)
-        return _begun(begin, partial(_settled, given.texts))
+        return self._begin_settling(environ, match, self._renewing)
 
     def begin_release(self, environ: Environ, match: Match) -> Begun:
         """Is ``release`` without blocking."""
-        queue, given = self._read_at_once(environ, match)
-        begin = partial(self._claims.begin_release, queue, given.receipts, delay=given.delay)
-        return _begun(begin, partial(_settled, given.texts))
+        return self._begin_settling(environ, match, self._releasing)
+
+    async def _acknowledging(self, given: _Given, queue: Queue) -> list[Settlement]:
+        return await self._claims.acknowledge(queue, given.receipts)
+
+    async def _renewing(self, given: _Given, queue: Queue) -> list[Settlement]:
+        return await self._claims.renew(queue, given.receipts, given.ttl)
+
+    async def _releasing(self, given: _Given, queue: Queue) -> list[Settlement]:
+        return await self._claims.release(queue, given.receipts, given.delay)
+
+    def _settle(self, environ: Environ, match: Match, settle: _Settle) -> Response:
+        access = self._enter(environ, match)
+        given = _with_fresh_row(access, partial(self._read, environ))
+        return _settled(given.texts, self._claims.use(access, partial(settle, given)))
+
+    def _begin_settling(self, environ: Environ, match: Match, settle: _Settle) -> Begun:
+        queue = self._authorization.enter_at_once(environ, match, "work")
+        given = _at_once(partial(self._read, environ), queue)
+        return _checked(settle(given, queue)), partial(_settled, given.texts)
 
     def _enter(self, environ: Environ, match: Match) -> QueueAccess:
         return self._authorization.enter(environ, self._authorization.find(environ, match), "work")
-
-    def _read_at_once(self, environ: Environ, match: Match) -> tuple[Queue, _Given]:
-        queue = self._authorization.enter_at_once(environ, match, "work")
-        return queue, _at_once(partial(self._read, environ), queue)
-
-    def _read_fresh(self, environ: Environ, access: QueueAccess) -> _Given:
-        return _with_fresh_row(access, partial(self._read, environ))
 
     def _read(self, environ: Environ, queue: Queue) -> _Given:
         """Reads receipts, and what to do with them."""
@@ -161,7 +165,8 @@ class ClaimViews:
 
     def release_all(self, environ: Environ, match: Match) -> Response:
         """Ends every claim."""
-        self._claims.release_all(self._authorization.enter(environ, self._authorization.find(environ, match), "admin"))
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "admin")
+        self._claims.use(access, self._claims.release_all)
         return json_response(schemas.Done())
 
     def counts(self, environ: Environ, match: Match) -> Response:
@@ -193,6 +198,14 @@ def _handed_out(queue: Queue, ack: JoinedAck, claimed: Sequence[HandedOut]) -> R
     return Response(200, body_of(render_claims(claimed, mark_of(queue), acknowledged)), JSON)
 
 
+async def _checked(call: Coroutine[Any, Any, T]) -> T:
+    """Awaits a call; bad input is checked again in a thread with a fresh row, because this one may be outdated."""
+    try:
+        return await call
+    except InvalidRequest:
+        raise WouldBlock from None
+
+
 def _at_once(read: Callable[[Queue], T], queue: Queue) -> T:
     try:
         return read(queue)
@@ -207,21 +220,6 @@ def _with_fresh_row(access: QueueAccess, read: Callable[[Queue], T]) -> T:
         if not access.renew():
             raise
         return read(access.queue)
-
-
-def _begun(begin: Begin, respond_with: Callable[[Any], Response]) -> Begun:
-    """Checks bad input again in a thread with a fresh row, because the row in memory may be outdated."""
-
-    def begin_unless_wrong(done: Done) -> Callable[[], Outcome]:
-        def ended(value: object, error: Exception | None) -> None:
-            done(value, None if isinstance(error, InvalidRequest) else error)
-
-        try:
-            return begin(ended)
-        except InvalidRequest:
-            raise WouldBlock from None
-
-    return begin_unless_wrong, respond_with
 
 
 def _limit(environ: Environ, most: int) -> int | None:

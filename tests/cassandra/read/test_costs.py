@@ -19,6 +19,7 @@ from queuey.service.reading import SHORT, SHORT_BYTES
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths, class_of, own_buckets
 from queuey.storage.cassandra.names import PREPARED as NAMES
+from tests.blocking import blocking
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS
 from tests.cassandra.scene import TTL, D, Process, Scene
@@ -192,9 +193,9 @@ def test_claims_cost_the_same_anywhere(scene: Scene) -> None:
 
     def done(limit: int) -> tuple[Sent, Sent]:
         """Claims and acknowledges so many."""
-        claim, found = sent_by(process, lambda: service.claims.claim(access, limit=limit, ttl=600))
+        claim, found = sent_by(process, lambda: blocking(service.claims).claim(access, limit=limit, ttl=600))
         assert len(found) == limit
-        ack, _ = sent_by(process, lambda: service.claims.acknowledge(access, [one.receipt for one in found]))
+        ack, _ = sent_by(process, lambda: blocking(service.claims).acknowledge(access, [one.receipt for one in found]))
         return claim, ack
 
     for _ in range(5):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +22,11 @@ from queuey.messages import Location, LogEntry, LogPage, Message, Meta, NewMessa
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
-from queuey.service.claims.runtime import ThreadRuntime
+from queuey.service.core import Core
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import Appended
 from tests.backends import APP, Backend, Clock
+from tests.blocking import blocking
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
@@ -51,19 +53,22 @@ def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
     queue = make_queue(store)
     say(store, queue, "a", "b", "c")
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    first = one.claims.claim(access, limit=2, ttl=60)
+    first = blocking(one.claims).claim(access, limit=2, ttl=60)
     assert [(claimed.message.body, claimed.deliveries) for claimed in first] == [("a", 1), ("b", 1)]
-    assert texts(two.claims.claim(there, limit=9, ttl=60)) == ["c"]
+    assert texts(blocking(two.claims).claim(there, limit=9, ttl=60)) == ["c"]
     for service, way in ((one, access), (two, there)):
-        assert service.claims.claim(way, limit=9, ttl=60) == []
+        assert blocking(service.claims).claim(way, limit=9, ttl=60) == []
     receipts = [claimed.receipt for claimed in first]
-    assert statuses(two.claims.acknowledge(there, receipts[:1])) == [ReceiptStatus.DONE]
-    assert statuses(one.claims.acknowledge(access, receipts[:1])) == [ReceiptStatus.FINAL]
-    assert statuses(two.claims.release(there, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
-    assert [(claimed.message.body, claimed.deliveries) for claimed in one.claims.claim(access, limit=9, ttl=60)] == [
-        ("b", 2)
+    assert statuses(blocking(two.claims).acknowledge(there, receipts[:1])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(one.claims).acknowledge(access, receipts[:1])) == [ReceiptStatus.FINAL]
+    assert statuses(blocking(two.claims).release(there, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
+    assert [
+        (claimed.message.body, claimed.deliveries) for claimed in blocking(one.claims).claim(access, limit=9, ttl=60)
+    ] == [("b", 2)]
+    assert statuses(blocking(two.claims).acknowledge(there, receipts)) == [
+        ReceiptStatus.FINAL,
+        ReceiptStatus.SUPERSEDED,
     ]
-    assert statuses(two.claims.acknowledge(there, receipts)) == [ReceiptStatus.FINAL, ReceiptStatus.SUPERSEDED]
 
 
 def test_claims_of_several_partitions(store: Store) -> None:
@@ -72,11 +77,11 @@ def test_claims_of_several_partitions(store: Store) -> None:
     for number in (1, 2, 3):
         say(store, queue, f"{number}a", f"{number}b", partition=number)
     service, access = enter(store, queue)
-    assert len(service.claims.claim(access, limit=9, ttl=60)) == 2
-    service.claims.release_all(access)
-    found = service.claims.claim(access, limit=5, ttl=60, gather=True)
+    assert len(blocking(service.claims).claim(access, limit=9, ttl=60)) == 2
+    blocking(service.claims).release_all(access)
+    found = blocking(service.claims).claim(access, limit=5, ttl=60, gather=True)
     assert len({one.message.body for one in found}) == 5
-    last = service.claims.claim(access, limit=5, ttl=60, gather=True)
+    last = blocking(service.claims).claim(access, limit=5, ttl=60, gather=True)
     assert {one.message.body for one in found + last} == {f"{number}{each}" for number in (1, 2, 3) for each in "ab"}
 
 
@@ -85,19 +90,19 @@ def test_a_claim_expires(store: Store, clock: Clock) -> None:
     queue = make_queue(store)
     say(store, queue, "a", "b")
     service, access = enter(store, queue)
-    [old, kept] = service.claims.claim(access, limit=2, ttl=30)
-    [renewed] = service.claims.renew(access, [kept.receipt], 90)
+    [old, kept] = blocking(service.claims).claim(access, limit=2, ttl=30)
+    [renewed] = blocking(service.claims).renew(access, [kept.receipt], 90)
     assert renewed.expires == pytest.approx(kept.expires + 60, abs=1)
     clock.advance(32)
-    [new_one] = service.claims.claim(access, limit=2, ttl=30)
+    [new_one] = blocking(service.claims).claim(access, limit=2, ttl=30)
     assert (new_one.message.body, new_one.deliveries) == ("a", 2)
-    assert statuses(service.claims.acknowledge(access, [old.receipt, new_one.receipt, kept.receipt])) == [
+    assert statuses(blocking(service.claims).acknowledge(access, [old.receipt, new_one.receipt, kept.receipt])) == [
         ReceiptStatus.SUPERSEDED,
         ReceiptStatus.DONE,
         ReceiptStatus.DONE,
     ]
     clock.advance(1000)
-    assert service.claims.claim(access, limit=2, ttl=30) == []
+    assert blocking(service.claims).claim(access, limit=2, ttl=30) == []
 
 
 def test_a_showing_claims_nothing(store: Store) -> None:
@@ -106,10 +111,10 @@ def test_a_showing_claims_nothing(store: Store) -> None:
     say(store, queue, "a", "b")
     service, access = enter(store, queue)
     for _ in range(2):
-        [shown] = service.claims.claim(access, limit=1, ttl=0)
+        [shown] = blocking(service.claims).claim(access, limit=1, ttl=0)
         assert (shown.message.body, shown.deliveries, shown.expires) == ("a", 0, 0)
     assert store.read_log(queue, 1, 1).last == 0
-    assert texts(service.claims.claim(access, limit=9, ttl=60)) == ["a", "b"]
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=60)) == ["a", "b"]
 
 
 def test_partitions(store: Store) -> None:
@@ -118,18 +123,18 @@ def test_partitions(store: Store) -> None:
     say(store, queue, "a", partition=1)
     say(store, queue, "c", "d", partition=3)
     service, access = enter(store, queue)
-    assert texts(service.claims.claim(access, limit=9, ttl=60, partitions=[2, 1])) == ["a"]
-    [c, d] = service.claims.claim(access, limit=9, ttl=60)
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[2, 1])) == ["a"]
+    [c, d] = blocking(service.claims).claim(access, limit=9, ttl=60)
     assert texts([c, d]) == ["c", "d"]
-    assert service.claims.claim(access, limit=9, ttl=60) == []
+    assert blocking(service.claims).claim(access, limit=9, ttl=60) == []
     bare = ClaimReceipt(2, *ids.parse_position(d.message.id))
-    settled = service.claims.acknowledge(access, [d.receipt, bare, c.receipt])
+    settled = blocking(service.claims).acknowledge(access, [d.receipt, bare, c.receipt])
     assert [one.receipt for one in settled] == [d.receipt, bare, c.receipt]
     assert statuses(settled) == [ReceiptStatus.DONE] * 3
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
-        service.claims.claim(access, limit=9, ttl=60, partitions=[4])
+        blocking(service.claims).claim(access, limit=9, ttl=60, partitions=[4])
     with pytest.raises(InvalidRequest, match="4 is not a partition"):
-        service.claims.acknowledge(access, [ClaimReceipt(4, 1, 1, 1)])
+        blocking(service.claims).acknowledge(access, [ClaimReceipt(4, 1, 1, 1)])
 
 
 def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store) -> None:
@@ -138,24 +143,22 @@ def test_what_others_do_while_an_answer_is_on_its_way(store: Store, other: Store
     say(store, queue, "a", "b")
     slow = InterposedStore(store)
     (one, access), (two, there) = enter(slow.store, queue), enter(other, queue)
-    [a] = two.claims.claim(there, limit=1, ttl=60)
+    [a] = blocking(two.claims).claim(there, limit=1, ttl=60)
     told: list[Callable[[], None]] = []
-    found: list[list[HandedOut]] = []
 
     def hold(queue: Queue, partition: int, entry: LogEntry, done: Appended, **named: Any) -> None:  # noqa: ANN401
         store.begin_append_entry(queue, partition, entry, lambda *end: told.append(partial(done, *end)), **named)
 
     slow.instead(Store.begin_append_entry, hold)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(one.claims.claim, access, limit=1, ttl=60)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(blocking(one.claims).claim, access, limit=1, ttl=60)
         assert eventually(lambda: bool(told))
-        two.claims.release(there, [a.receipt])
-        one.claims.begin_claim(queue, lambda claimed, _error: found.append(claimed), limit=9, ttl=60)
+        blocking(two.claims).release(there, [a.receipt])
+        second = pool.submit(blocking(one.claims).claim, access, limit=9, ttl=60)
         slow.passing(Store.begin_append_entry)
         told[0]()
         assert texts(first.result()) == ["b"]
-    assert eventually(lambda: bool(found))
-    assert texts(found[0]) == ["a"]
+        assert texts(second.result()) == ["a"]
 
 
 def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
@@ -165,7 +168,7 @@ def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
         say(store, queue, "x", partition=partition)
     failing = InterposedStore(store)
     service, access = enter(failing.store, queue)
-    receipts = [service.claims.claim(access, limit=1, ttl=60)[0].receipt for _ in range(2)]
+    receipts = [blocking(service.claims).claim(access, limit=1, ttl=60)[0].receipt for _ in range(2)]
 
     def append(queue: Queue, partition: int, entry: LogEntry, done: Appended, **more: Any) -> None:  # noqa: ANN401
         if partition == receipts[0].partition:
@@ -176,10 +179,10 @@ def test_what_fails_in_one_of_several_partitions(store: Store) -> None:
     failing.instead(Store.begin_append_entry, append)
     for some, outcome in ((receipts[:1], "none"), (receipts, "unknown")):
         with pytest.raises(StoreUnavailable, match="not now") as caught:
-            service.claims.acknowledge(access, some)
+            blocking(service.claims).acknowledge(access, some)
         assert caught.value.outcome == outcome
     failing.passing(Store.begin_append_entry)
-    assert statuses(service.claims.acknowledge(access, receipts)) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
+    assert statuses(blocking(service.claims).acknowledge(access, receipts)) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
 
 
 def test_receipts_of_elsewhere(store: Store) -> None:
@@ -187,16 +190,16 @@ def test_receipts_of_elsewhere(store: Store) -> None:
     queue, elsewhere = make_queue(store), make_queue(store)
     service, access = enter(store, queue)
     say(store, elsewhere, "x")
-    [other] = service.claims.claim(service.enter(elsewhere, lambda _: None), limit=1, ttl=60)
-    for call in (service.claims.acknowledge, service.claims.release):
+    [other] = blocking(service.claims).claim(service.enter(elsewhere, lambda _: None), limit=1, ttl=60)
+    for call in (blocking(service.claims).acknowledge, blocking(service.claims).release):
         with pytest.raises(InvalidRequest, match="receipts"):
             call(access, [other.receipt])
     assert store.read_log(queue, 1, 1).last == 0
     say(store, queue, "a")
-    [claimed] = service.claims.claim(access, limit=1, ttl=60)
+    [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     store.purge_queue(store.queue(queue.application, queue.name, fresh=True))
     with pytest.raises(InvalidRequest, match="receipts"):
-        service.claims.acknowledge(access, [claimed.receipt])
+        blocking(service.claims).acknowledge(access, [claimed.receipt])
 
 
 def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
@@ -208,16 +211,16 @@ def test_receipts_of_several_partitions(store: Store, other: Store) -> None:
     for number in (1, 2, 3):
         say(store, queue, "x", partition=number)
     service, access = enter(store, queue)
-    receipts = [claimed.receipt for claimed in service.claims.claim(access, limit=9, ttl=600, gather=True)]
+    receipts = [claimed.receipt for claimed in blocking(service.claims).claim(access, limit=9, ttl=600, gather=True)]
     forged = structs.replace(receipts[2], number=1000)
     for process, way in ((service, access), enter(other, queue)):
-        for call in (process.claims.acknowledge, process.claims.release):
+        for call in (blocking(process.claims).acknowledge, blocking(process.claims).release):
             with pytest.raises(InvalidRequest, match="receipts"):
                 call(way, [*receipts[:2], forged])
         counts = process.claims.counts(way).values()
         assert [(each.claimed, each.waiting) for each in counts] == [(1, 0)] * 3
     fresh, way = enter(other, queue)
-    assert statuses(fresh.claims.acknowledge(way, receipts)) == [ReceiptStatus.DONE] * 3
+    assert statuses(blocking(fresh.claims).acknowledge(way, receipts)) == [ReceiptStatus.DONE] * 3
 
 
 def test_a_purged_and_a_deleted_queue(store: Store) -> None:
@@ -225,13 +228,13 @@ def test_a_purged_and_a_deleted_queue(store: Store) -> None:
     queue = make_queue(store)
     say(store, queue, "a")
     service, access = enter(store, queue)
-    assert texts(service.claims.claim(access, limit=1, ttl=60)) == ["a"]
+    assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["a"]
     queue = store.purge_queue(queue)
     say(store, queue, "b")
-    assert texts(service.claims.claim(access, limit=1, ttl=60)) == ["b"]
+    assert texts(blocking(service.claims).claim(access, limit=1, ttl=60)) == ["b"]
     store.delete_queue(queue)
     with pytest.raises(QueueNotFound):
-        service.claims.claim(access, limit=1, ttl=60)
+        blocking(service.claims).claim(access, limit=1, ttl=60)
 
 
 def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend) -> None:
@@ -239,10 +242,10 @@ def test_what_is_gone_is_not_given(store: Store, clock: Clock, backend: Backend)
     queue = make_queue(store)
     places = say(store, queue, "a", "b", "c") + store.append(queue, [new("short", ttl=50)])
     service, access = enter(store, queue)
-    assert len(service.claims.claim(access, limit=2, ttl=10)) == 2
+    assert len(blocking(service.claims).claim(access, limit=2, ttl=10)) == 2
     store.delete(queue, [(1, places[0]), (1, places[2])])
     clock.advance(100)
-    assert texts(service.claims.claim(access, limit=9, ttl=10)) == ["b"]
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["b"]
     [counts] = service.claims.counts(access).values()
     # Where it may be on its way still, a message that is not seen is not given up.
     gone = "exact_horizon" in backend.capabilities
@@ -254,11 +257,11 @@ def test_delayed_messages(store: Store, clock: Clock) -> None:
     queue = make_queue(store)
     store.append(queue, [new("late", delay=50)])
     service, access = enter(store, queue)
-    assert service.claims.claim(access, limit=9, ttl=10) == []
+    assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     say(store, queue, "now")
-    assert texts(service.claims.claim(access, limit=9, ttl=1000)) == ["now"]
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=1000)) == ["now"]
     clock.advance(51)
-    assert texts(service.claims.claim(access, limit=9, ttl=10)) == ["late"]
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=10)) == ["late"]
 
 
 def test_whole_queues(store: Store, other: Store) -> None:
@@ -267,17 +270,17 @@ def test_whole_queues(store: Store, other: Store) -> None:
     say(store, queue, "a", "b", "c", partition=1)
     say(store, queue, "d", partition=2)
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    [a, _] = one.claims.claim(access, limit=2, ttl=60, partitions=[1])
-    one.claims.acknowledge(access, [a.receipt])
+    [a, _] = blocking(one.claims).claim(access, limit=2, ttl=60, partitions=[1])
+    blocking(one.claims).acknowledge(access, [a.receipt])
     counts = two.claims.counts(there)
     assert [(each.claimed, each.waiting) for each in counts.values()] == [(1, 0), (0, 0)]
     size = two.claims.size(there, 100)
     assert (size.count, size.exact) == (3, True)
     assert [message.body for message in two.claims.peek(there, 100)] == ["b", "c", "d"]
     assert [message.body for message in two.claims.peek(there, 1)] == ["b"]
-    two.claims.release_all(there)
+    blocking(two.claims).release_all(there)
     assert [each.waiting for each in one.claims.counts(access).values()] == [1, 0]
-    assert texts(one.claims.claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
+    assert texts(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
 
 
 def test_waiting(store: Store) -> None:
@@ -285,12 +288,12 @@ def test_waiting(store: Store) -> None:
     queue = make_queue(store)
     service, access = enter(store, queue)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(service.claims.claim, access, limit=1, ttl=60, wait=60)
+        waiting = pool.submit(blocking(service.claims).claim, access, limit=1, ttl=60, wait=60)
         assert not waiting.done()
         say(store, queue, "a")
         assert texts(waiting.result(60)) == ["a"]
-        assert service.claims.claim(access, limit=1, ttl=60, wait=0.1) == []
-        waiting = pool.submit(service.claims.claim, access, limit=1, ttl=60, wait=60)
+        assert blocking(service.claims).claim(access, limit=1, ttl=60, wait=0.1) == []
+        waiting = pool.submit(blocking(service.claims).claim, access, limit=1, ttl=60, wait=60)
         service.stopping.set()
         assert waiting.result(30) == []
 
@@ -300,10 +303,10 @@ def test_given_up(store: Store) -> None:
     queue = make_queue(store)
     service, access = enter(store, queue)
     say(store, queue, "a")
-    told: list[object] = []
-    give_up = service.claims.begin_claim(queue, lambda *told_of: told.append(told_of), limit=1, ttl=1000)
-    give_up()
-    assert eventually(lambda: told != [] or texts(service.claims.claim(access, limit=1, ttl=1000)) == ["a"])
+    claim = service.claims.claim(queue, limit=1, ttl=1000)
+    given = asyncio.run_coroutine_threadsafe(claim, service.claims.core.loop)
+    given.cancel()
+    assert eventually(lambda: texts(blocking(service.claims).claim(access, limit=1, ttl=1000)) == ["a"])
 
 
 def test_acknowledge_and_claim(store: Store) -> None:
@@ -312,21 +315,21 @@ def test_acknowledge_and_claim(store: Store) -> None:
     service, access = enter(store, queue)
     places = say(store, queue, "a", "b", "c", partition=1)
     say(store, queue, "d", partition=2)
-    [a] = service.claims.claim(access, limit=1, ttl=60, partitions=[1])
+    [a] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1])
     number = store.read_log(queue, 1, 1).last
     ack = JoinedAck([a.receipt])
-    [b] = service.claims.claim(access, limit=1, ttl=60, partitions=[1], ack=ack)
+    [b] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=ack)
     assert b.message.position == places[1]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE]
     assert store.read_log(queue, 1, 1).last == number + 1
     again = JoinedAck([a.receipt, b.receipt])
-    [d] = service.claims.claim(access, limit=1, ttl=60, partitions=[2], ack=again)
+    [d] = blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[2], ack=again)
     assert d.message.body == "d"
     assert statuses(again.settled or []) == [ReceiptStatus.FINAL, ReceiptStatus.DONE]
     both = JoinedAck([d.receipt, a.receipt])
-    assert texts(service.claims.claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
+    assert texts(blocking(service.claims).claim(access, limit=1, ttl=60, partitions=[1], ack=both)) == ["c"]
     assert statuses(both.settled or []) == [ReceiptStatus.DONE, ReceiptStatus.FINAL]
-    assert service.claims.claim(access, limit=1, ttl=60, ack=both) == []
+    assert blocking(service.claims).claim(access, limit=1, ttl=60, ack=both) == []
     assert sum(counts.claimed for counts in service.claims.counts(access).values()) == 1
 
 
@@ -338,13 +341,13 @@ def test_acknowledge_what_another_process_gave(store: Store, other: Store, parti
     two, there = enter(other, other.queue(APP, queue.name))
     for number in (1, 2):
         say(store, queue, "a", "b", partition=number)
-    held = [one.claims.claim(access, limit=1, ttl=60, partitions=[number])[0].receipt for number in (1, 2)]
+    held = [blocking(one.claims).claim(access, limit=1, ttl=60, partitions=[number])[0].receipt for number in (1, 2)]
     wrong = JoinedAck([structs.replace(held[0], number=99)])
     with pytest.raises(InvalidRequest):
-        two.claims.claim(there, limit=1, ttl=60, partitions=partitions, ack=wrong)
+        blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=wrong)
     assert sum(counts.claimed for counts in one.claims.counts(access).values()) == 2
     ack = JoinedAck(held)
-    assert texts(two.claims.claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
+    assert texts(blocking(two.claims).claim(there, limit=1, ttl=60, partitions=partitions, ack=ack)) == ["b"]
     assert statuses(ack.settled or []) == [ReceiptStatus.DONE] * 2
 
 
@@ -359,9 +362,9 @@ def test_many_callers(store: Store, other: Store) -> None:
         service, _ = ways[number % 2]
         access = service.enter(queue, lambda _queue: None)
         found: list[str | bytes] = []
-        while claimed := service.claims.claim(access, limit=number % 3 + 1, ttl=600):
+        while claimed := blocking(service.claims).claim(access, limit=number % 3 + 1, ttl=600):
             found += texts(claimed)
-            assert set(statuses(service.claims.acknowledge(access, [one.receipt for one in claimed]))) == {
+            assert set(statuses(blocking(service.claims).acknowledge(access, [one.receipt for one in claimed]))) == {
                 ReceiptStatus.DONE
             }
         return found
@@ -378,10 +381,10 @@ def test_snapshots(store: Store, other: Store) -> None:
     say(store, queue, *map(str, range(300)))
     service, access = enter(store, queue)
     for _ in range(300):
-        [claimed] = service.claims.claim(access, limit=1, ttl=600)
+        [claimed] = blocking(service.claims).claim(access, limit=1, ttl=600)
     assert store.read_log(queue, 1, 1).snapshot is not None
     late, there = enter(other, queue)
-    assert statuses(late.claims.acknowledge(there, [claimed.receipt])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(late.claims).acknowledge(there, [claimed.receipt])) == [ReceiptStatus.DONE]
     assert late.claims.counts(there)[1].claimed == 299
 
 
@@ -391,7 +394,7 @@ def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) 
     say(store, queue, "a")
     watched, reads = InterposedStore(other), []
     (one, access), (two, there) = enter(store, queue), enter(watched.store, queue)
-    assert texts(two.claims.claim(there, limit=1, ttl=0)) == ["a"]
+    assert texts(blocking(two.claims).claim(there, limit=1, ttl=0)) == ["a"]
 
     def torn(queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
         reads.append(newest)
@@ -399,8 +402,8 @@ def test_an_entry_that_has_not_reached_all_replicas(store: Store, other: Store) 
 
     watched.instead(Store.begin_read_log, lambda *_: False)
     watched.instead(Store.read_log, torn)
-    assert texts(one.claims.claim(access, limit=1, ttl=60)) == ["a"]
-    assert two.claims.claim(there, limit=1, ttl=60) == []
+    assert texts(blocking(one.claims).claim(access, limit=1, ttl=60)) == ["a"]
+    assert blocking(two.claims).claim(there, limit=1, ttl=60) == []
     assert reads == [False, True]
     watched.instead(Store.read_log, lambda *_, **__: LogPage(9, []))
     with pytest.raises(StoreIncompatible, match="ends at 9, and entry 2 is missing"):
@@ -415,12 +418,12 @@ def test_dead_letters(store: Store, clock: Clock) -> None:
     [place] = store.append(queue, [new("bad", partition=2, meta=meta)])
     service, access = enter(store, queue)
     for number in (1, 2):
-        [claimed] = service.claims.claim(access, limit=9, ttl=10)
+        [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
         assert claimed.deliveries == number
-        service.claims.release(access, [claimed.receipt])
-    assert service.claims.claim(access, limit=9, ttl=10) == []
+        blocking(service.claims).release(access, [claimed.receipt])
+    assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     assert eventually(lambda: service.claims.counts(access)[2].dead == 0)
-    assert statuses(service.claims.acknowledge(access, [claimed.receipt])) == [ReceiptStatus.SUPERSEDED]
+    assert statuses(blocking(service.claims).acknowledge(access, [claimed.receipt])) == [ReceiptStatus.SUPERSEDED]
     dead = store.queue(APP, f"{queue.name}.dead", fresh=True)
     assert (dead.partitions, dead.principals) == (2, queue.principals)
     [letter] = store.fetch(dead, [(2, place)])
@@ -439,21 +442,21 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     failing = InterposedStore(store)
     failing.instead(Store.put, fail)
     service, access = enter(failing.store, queue)
-    [claimed] = service.claims.claim(access, limit=9, ttl=10)
-    service.claims.release(access, [claimed.receipt])
-    assert service.claims.claim(access, limit=9, ttl=10) == []
+    [claimed] = blocking(service.claims).claim(access, limit=9, ttl=10)
+    blocking(service.claims).release(access, [claimed.receipt])
+    assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     assert service.claims.counts(access)[1].dead == 1
-    runtime = ThreadRuntime(other)
-    late = ClaimUseCases(other, Limits(), Metrics(), threading.Event(), runtime=runtime)
+    core = Core()
+    late = ClaimUseCases(other, Limits(), Metrics(), threading.Event(), core=core)
     there = QueueAccess(other, queue, lambda _queue: None)
-    began = runtime.boottime()
-    with replace(ThreadRuntime.boottime, lambda _self: began):
+    began = core.boottime()
+    with replace(Core.boottime, lambda _self: began):
         assert late.counts(there)[1].dead == 1
         say(store, queue, "a", "b")
         clock.advance(1)
-        assert texts(late.claim(there, limit=1, ttl=10)) == ["a"]
-    with replace(ThreadRuntime.boottime, lambda _self: began + OVERDUE):
-        assert texts(late.claim(there, limit=1, ttl=10)) == ["b"]
+        assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["a"]
+    with replace(Core.boottime, lambda _self: began + OVERDUE):
+        assert texts(blocking(late).claim(there, limit=1, ttl=10)) == ["b"]
         assert eventually(lambda: late.counts(there)[1].dead == 0)
     assert [message.body for message in store.fetch(store.queue(APP, f"{queue.name}.dead"), [(1, place)])] == ["bad"]
 
@@ -461,9 +464,9 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
 def bury(store: Store, queue: Queue, count: int, clock: Clock) -> tuple[Service, QueueAccess]:
     """Makes many messages dead letters in one entry, which is the last request; returns the way to their queue."""
     service, access = enter(store, queue)
-    assert len(service.claims.claim(access, limit=count, ttl=10)) == count
+    assert len(blocking(service.claims).claim(access, limit=count, ttl=10)) == count
     clock.advance(100)
-    assert service.claims.claim(access, limit=count, ttl=10) == []
+    assert blocking(service.claims).claim(access, limit=count, ttl=10) == []
     return service, access
 
 
@@ -500,7 +503,7 @@ def test_dead_letters_of_which_one_fails(store: Store, clock: Clock) -> None:
     service, access = bury(failing.store, queue, 10, clock)
     assert eventually(lambda: service.claims.counts(access)[1].dead == 7)
     failing.passing(Store.put)
-    with replace(ThreadRuntime.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
+    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
         assert eventually(lambda: service.claims.counts(access)[1].dead == 0)
     assert len(letters_of(store, queue, places)) == 10
 
@@ -525,17 +528,17 @@ def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
     places = say(store, queue, "a", "b", "c")
     failing = InterposedStore(store)
     service, access = enter(failing.store, queue)
-    claimed = service.claims.claim(access, limit=3, ttl=600)
-    assert statuses(service.claims.acknowledge(access, [claimed[0].receipt])) == [ReceiptStatus.DONE]
+    claimed = blocking(service.claims).claim(access, limit=3, ttl=600)
+    assert statuses(blocking(service.claims).acknowledge(access, [claimed[0].receipt])) == [ReceiptStatus.DONE]
     assert [message.body for message in store.fetch(queue, [(1, place) for place in places])] == ["b", "c"]
     failing.instead(Store.delete, fail)
-    assert statuses(service.claims.acknowledge(access, [claimed[1].receipt])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).acknowledge(access, [claimed[1].receipt])) == [ReceiptStatus.DONE]
     failing.passing(Store.delete)
-    assert statuses(service.claims.acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).acknowledge(access, [claimed[2].receipt])) == [ReceiptStatus.DONE]
     assert [message.body for message in store.fetch(queue, [(1, place) for place in places])] == ["b"]
-    with replace(ThreadRuntime.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
+    with replace(Core.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
         say(store, queue, "d")
-        assert texts(service.claims.claim(access, limit=3, ttl=600)) == ["d"]
+        assert texts(blocking(service.claims).claim(access, limit=3, ttl=600)) == ["d"]
     assert eventually(lambda: store.fetch(queue, [(1, place) for place in places]) == [])
 
 
@@ -544,7 +547,9 @@ def refuse_made_up_receipts(store: Store, access: QueueAccess, *places: Position
     service, last = Service(store), store.read_log(access.queue, 1, 1).last
     made_up = [ClaimReceipt(1, *place, number) for place in places for number in range(1, 1 + last)]
     assert len(made_up) >= len(places) > 0
-    settled = service.claims.renew(access, made_up, 60) + service.claims.acknowledge(access, made_up)
+    settled = blocking(service.claims).renew(access, made_up, 60) + blocking(service.claims).acknowledge(
+        access, made_up
+    )
     assert set(statuses(settled)) == {ReceiptStatus.SUPERSEDED}
 
 
@@ -554,9 +559,9 @@ def test_made_up_receipts_of_what_was_renewed_by_its_id(store: Store) -> None:
     [place] = say(store, queue, "a")
     service, access = enter(store, queue)
     bare = ClaimReceipt(1, *place)
-    assert statuses(service.claims.renew(access, [bare], 60)) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).renew(access, [bare], 60)) == [ReceiptStatus.DONE]
     refuse_made_up_receipts(store, access, place)
-    assert statuses(service.claims.acknowledge(access, [bare])) == [ReceiptStatus.DONE]
+    assert statuses(blocking(service.claims).acknowledge(access, [bare])) == [ReceiptStatus.DONE]
 
 
 def test_levels_that_cannot_be_claimed(store: Store) -> None:
@@ -566,9 +571,9 @@ def test_levels_that_cannot_be_claimed(store: Store) -> None:
     refusing.instead(Store.claims_refusal, lambda _queue: "Choose very_strong.")
     service, access = enter(refusing.store, queue)
     refusals: list[Callable[[], object]] = [
-        lambda: service.claims.claim(access, limit=1, ttl=60),
-        lambda: service.claims.acknowledge(access, [ClaimReceipt(1, 1, 1)]),
-        lambda: service.claims.release_all(access),
+        lambda: blocking(service.claims).claim(access, limit=1, ttl=60),
+        lambda: blocking(service.claims).acknowledge(access, [ClaimReceipt(1, 1, 1)]),
+        lambda: blocking(service.claims).release_all(access),
         lambda: service.claims.counts(access),
         lambda: service.claims.size(access, 1),
         lambda: service.claims.peek(access, 1),

@@ -12,6 +12,7 @@ from queuey.messages import Queue, QueueSpec
 from queuey.service import HandedOut, QueueAccess, Service
 from queuey.storage import Store
 from tests.backends import APP
+from tests.blocking import blocking
 from tests.contract.samples import fresh_name, make_queue, new
 
 CALLERS = 6
@@ -66,7 +67,7 @@ class Callers:
         while len(self.given) < MESSAGES and not self.failed:
             began = next(self._events)
             try:
-                found = service.claims.claim(access, limit=1 + seed, ttl=600)
+                found = blocking(service.claims).claim(access, limit=1 + seed, ttl=600)
             except StoreUnavailable as error:
                 assert error.outcome == "none"  # noqa: PT017 - it happens on a busy machine only
                 continue
@@ -84,7 +85,7 @@ def test_nothing_means_nothing(store: Store, other: Store) -> None:
     store.append(queue, [new(str(number)) for number in range(MESSAGES)])
 
     def acknowledge(service: Service, access: QueueAccess, found: list[HandedOut]) -> None:
-        service.claims.acknowledge(access, [one.receipt for one in found])
+        blocking(service.claims).acknowledge(access, [one.receipt for one in found])
 
     callers = Callers(queue, (store, other), acknowledge)
     callers.work()
@@ -99,7 +100,7 @@ def test_no_delivery_too_many(store: Store, other: Store) -> None:
     store.append(queue, [new(str(number)) for number in range(MESSAGES // MOST)])
 
     def release(service: Service, access: QueueAccess, found: list[HandedOut]) -> None:
-        service.claims.release(access, [one.receipt for one in found])
+        blocking(service.claims).release(access, [one.receipt for one in found])
 
     callers = Callers(queue, (store, other), release)
     callers.work()

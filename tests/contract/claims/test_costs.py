@@ -12,6 +12,7 @@ from queuey.messages import LogEntry, Page, Queue, Slice
 from queuey.service import QueueAccess, Service
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import Appended
+from tests.blocking import blocking
 from tests.contract.samples import make_queue, new
 from tests.interposed_store import InterposedStore
 
@@ -71,9 +72,9 @@ def go_through(service: Service, access: QueueAccess, count: int) -> None:
     """Posts so many messages, claims them, and acknowledges them."""
     for _ in range(count // ROUND):
         service.store.append(access.queue, [new("x") for _ in range(ROUND)])
-        claimed = service.claims.claim(access, limit=ROUND, ttl=600)
+        claimed = blocking(service.claims).claim(access, limit=ROUND, ttl=600)
         assert len(claimed) == ROUND
-        service.claims.acknowledge(access, [one.receipt for one in claimed])
+        blocking(service.claims).acknowledge(access, [one.receipt for one in claimed])
 
 
 @pytest.mark.needs("exact_horizon")
@@ -87,7 +88,7 @@ def test_what_was_acknowledged_costs_nothing(store: Store, count: int, stuck: bo
     access = service.enter(queue, lambda _queue: None)
     if stuck:
         store.append(queue, [new("never acknowledged")])
-        assert len(service.claims.claim(access, limit=1, ttl=43_200)) == 1
+        assert len(blocking(service.claims).claim(access, limit=1, ttl=43_200)) == 1
 
     def cost_of_one() -> dict[str, int]:
         counted.asked.clear()

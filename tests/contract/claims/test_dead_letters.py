@@ -11,9 +11,10 @@ from queuey.messages import NewMessage, PostKey, PostResult, Queue, QueueSpec
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, Limits, QueueAccess, Service
 from queuey.service.claims.follow_ups import OVERDUE
-from queuey.service.claims.runtime import ThreadRuntime
+from queuey.service.core import Core
 from queuey.storage import Store
 from tests.backends import APP, Clock
+from tests.blocking import blocking
 from tests.contract.samples import eventually, fresh_name, new, say, shown
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
@@ -36,19 +37,22 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     doubted.instead(Store.append_once, append_once)
     service = Service(doubted.store)
     access = service.enter(queue, lambda _queue: None)
-    claimed = [*service.claims.claim(access, limit=1, ttl=10), *service.claims.claim(access, limit=1, ttl=10)]
+    claimed = [
+        *blocking(service.claims).claim(access, limit=1, ttl=10),
+        *blocking(service.claims).claim(access, limit=1, ttl=10),
+    ]
     assert sorted(one.message.body for one in claimed) == ["one", "two"]
     clock.advance(100)
-    assert service.claims.claim(access, limit=9, ttl=10) == []
+    assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     assert eventually(lambda: len(shown(store, shared)) == 3)
-    runtime = ThreadRuntime(other)
-    late = ClaimUseCases(other, Limits(), Metrics(), threading.Event(), runtime=runtime)
+    core = Core()
+    late = ClaimUseCases(other, Limits(), Metrics(), threading.Event(), core=core)
     there = QueueAccess(other, queue, lambda _queue: None)
-    began = runtime.boottime()
-    with replace(ThreadRuntime.boottime, lambda _self: began):
+    began = core.boottime()
+    with replace(Core.boottime, lambda _self: began):
         assert [each.dead for each in late.counts(there).values()] == [1, 1]
-    with replace(ThreadRuntime.boottime, lambda _self: began + OVERDUE):
-        assert late.claim(there, limit=9, ttl=10) == []
+    with replace(Core.boottime, lambda _self: began + OVERDUE):
+        assert blocking(late).claim(there, limit=9, ttl=10) == []
         assert eventually(lambda: not any(each.dead for each in late.counts(there).values()))
     assert shown(store, shared)[0].body == "wages"
     said = [(one.body, dict(one.meta.headers)[f"{PREFIX}partition"]) for one in shown(store, shared)[1:] if one.meta]

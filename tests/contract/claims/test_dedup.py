@@ -21,10 +21,11 @@ from queuey.service import Service
 from queuey.service.claims import duplicates
 from queuey.service.claims.duplicates import MOST_COVERS
 from queuey.service.claims.partition_log import PartitionLog
-from queuey.service.claims.scans import Material
+from queuey.service.claims.scans import Candidates
 from queuey.service.drafts import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
+from tests.blocking import blocking, set_apart
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
@@ -46,16 +47,16 @@ def test_one_of_equal_messages(store: Store, other: Store) -> None:
     queue = make_dedup(store)
     say(store, queue, "a", "b", "a", "a", "c", "b")
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    first = one.claims.claim(access, limit=9, ttl=60)
+    first = blocking(one.claims).claim(access, limit=9, ttl=60)
     assert texts(first) == ["a", "b", "c"]
-    assert two.claims.claim(there, limit=9, ttl=60) == []
+    assert blocking(two.claims).claim(there, limit=9, ttl=60) == []
     say(other, queue, "a")
-    again = two.claims.claim(there, limit=9, ttl=60)
+    again = blocking(two.claims).claim(there, limit=9, ttl=60)
     assert texts(again) == ["a"]
     for service, way, given in ((two, there, first), (one, access, again)):
-        service.claims.acknowledge(way, [claimed.receipt for claimed in given])
-    assert one.claims.claim(access, limit=9, ttl=60) == []
-    assert two.claims.claim(there, limit=9, ttl=60) == []
+        blocking(service.claims).acknowledge(way, [claimed.receipt for claimed in given])
+    assert blocking(one.claims).claim(access, limit=9, ttl=60) == []
+    assert blocking(two.claims).claim(there, limit=9, ttl=60) == []
 
 
 @pytest.mark.parametrize("on_ack", ["keep", "delete"])
@@ -65,15 +66,15 @@ def test_copies_end_with_their_message(store: Store, clock: Clock, on_ack: str) 
     say(store, queue, "a", "a", "b", "a")
     clock.advance(3)
     service, access = enter(store, queue)
-    [claimed] = service.claims.claim(access, limit=1, ttl=60)
+    [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
     assert service.claims.size(access, 100).count == 4
     say(store, queue, "a")
-    service.claims.acknowledge(access, [claimed.receipt])
+    blocking(service.claims).acknowledge(access, [claimed.receipt])
     assert service.claims.size(access, 100).count == 2
     assert [message.body for message in service.claims.peek(access, 9)] == ["b", "a"]
-    given = service.claims.claim(access, limit=9, ttl=60)
+    given = blocking(service.claims).claim(access, limit=9, ttl=60)
     assert texts(given) == ["b", "a"]
-    service.claims.acknowledge(access, [one.receipt for one in given])
+    blocking(service.claims).acknowledge(access, [one.receipt for one in given])
     assert service.claims.size(access, 100).count == 0
 
 
@@ -82,14 +83,18 @@ def test_copies_that_have_ended_are_forgotten(store: Store) -> None:
     queue = make_dedup(store, consistency=PROMPT)
     say(store, queue, "a", "a", "a")
     service, access = enter(store, queue)
-    while found := service.claims.claim(access, limit=1, ttl=60):
-        service.claims.acknowledge(access, [found[0].receipt])
+    while found := blocking(service.claims).claim(access, limit=1, ttl=60):
+        blocking(service.claims).acknowledge(access, [found[0].receipt])
     assert service.claims.size(access, 100).count == 0
     entries = store.read_log(queue, 1, 1).last
 
     def forgotten() -> bool:
-        assert service.claims.claim(access, limit=1, ttl=60) == []
-        [left] = service.claims.look_at(queue, lambda state, _expired: len(state.above) + state.covers.count).values()
+        assert blocking(service.claims).claim(access, limit=1, ttl=60) == []
+        [left] = (
+            blocking(service.claims)
+            .look_at(queue, lambda state, _expired: len(state.above) + state.covers.count)
+            .values()
+        )
         return left == 0
 
     assert eventually(forgotten)
@@ -113,16 +118,16 @@ def test_a_message_comes_back_alone(store: Store, clock: Clock) -> None:
     queue = make_dedup(store)
     say(store, queue, "a", "a")
     service, access = enter(store, queue)
-    [first] = service.claims.claim(access, limit=9, ttl=30)
+    [first] = blocking(service.claims).claim(access, limit=9, ttl=30)
     clock.advance(100)
-    [second] = service.claims.claim(access, limit=9, ttl=30)
+    [second] = blocking(service.claims).claim(access, limit=9, ttl=30)
     assert (second.message.id, second.deliveries) == (first.message.id, 2)
-    service.claims.release(access, [second.receipt])
-    [third] = service.claims.claim(access, limit=9, ttl=30)
+    blocking(service.claims).release(access, [second.receipt])
+    [third] = blocking(service.claims).claim(access, limit=9, ttl=30)
     assert (third.message.id, third.deliveries) == (first.message.id, 3)
-    service.claims.acknowledge(access, [third.receipt])
+    blocking(service.claims).acknowledge(access, [third.receipt])
     clock.advance(100)
-    assert service.claims.claim(access, limit=9, ttl=30) == []
+    assert blocking(service.claims).claim(access, limit=9, ttl=30) == []
 
 
 @pytest.mark.needs("exact_horizon")
@@ -133,20 +138,20 @@ def test_a_message_that_is_deleted_while_it_is_claimed(store: Store, clock: Cloc
     places = say(store, queue, "a", "b", "c", "a", "a")
     clock.advance(60)
     service, access = enter(store, queue)
-    first = service.claims.claim(access, limit=2, ttl=30)
+    first = blocking(service.claims).claim(access, limit=2, ttl=30)
     assert texts(first) == ["a", "b"]
-    service.claims.acknowledge(access, [first[1].receipt])
+    blocking(service.claims).acknowledge(access, [first[1].receipt])
     store.delete(queue, [(1, places[0])])
     clock.advance(60)
     given: list[str | bytes] = []
 
     def is_given() -> bool:
-        given.extend(texts(service.claims.claim(access, limit=9, ttl=600)))
+        given.extend(texts(blocking(service.claims).claim(access, limit=9, ttl=600)))
         return len(given) >= 2
 
     assert eventually(is_given)
     assert given == ["c", "a"]
-    assert service.claims.claim(access, limit=9, ttl=600) == []
+    assert blocking(service.claims).claim(access, limit=9, ttl=600) == []
 
 
 def test_a_showing_hides_copies(store: Store) -> None:
@@ -155,9 +160,9 @@ def test_a_showing_hides_copies(store: Store) -> None:
     say(store, queue, "a", "a", "b")
     service, access = enter(store, queue)
     for _ in range(2):
-        assert texts(service.claims.claim(access, limit=9, ttl=0)) == ["a", "b"]
+        assert texts(blocking(service.claims).claim(access, limit=9, ttl=0)) == ["a", "b"]
     assert [message.body for message in service.claims.peek(access, 9)] == ["a", "a", "b"]
-    assert texts(service.claims.claim(access, limit=9, ttl=30)) == ["a", "b"]
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=30)) == ["a", "b"]
 
 
 def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
@@ -165,14 +170,14 @@ def test_a_peek_shows_claimed_messages(store: Store, clock: Clock) -> None:
     queue = make_dedup(store)
     say(store, queue, "a")
     service, access = enter(store, queue)
-    [first] = service.claims.claim(access, limit=9, ttl=600)
+    [first] = blocking(service.claims).claim(access, limit=9, ttl=600)
     say(store, queue, "a")
     clock.advance(10)
-    [second] = service.claims.claim(access, limit=9, ttl=600)
-    service.claims.acknowledge(access, [second.receipt])
+    [second] = blocking(service.claims).claim(access, limit=9, ttl=600)
+    blocking(service.claims).acknowledge(access, [second.receipt])
     assert [message.id for message in service.claims.peek(access, 9)] == [first.message.id]
     assert service.claims.size(access, 9).count == 1
-    service.claims.acknowledge(access, [first.receipt])
+    blocking(service.claims).acknowledge(access, [first.receipt])
     assert service.claims.peek(access, 9) == []
 
 
@@ -191,21 +196,21 @@ def test_a_backlog_that_the_state_cannot_hold(backend: Backend, store: Store, ot
         ways = [enter(store, queue), enter(other, queue)]
         for turn in range(12):
             service, access = ways[turn % 2]
-            found = service.claims.claim(access, limit=4, ttl=600)
+            found = blocking(service.claims).claim(access, limit=4, ttl=600)
             given += texts(found)
-            service.claims.acknowledge(access, [one.receipt for one in found])
+            blocking(service.claims).acknowledge(access, [one.receipt for one in found])
             if turn == 0:
                 assert service.statistics()["claims_covers"] >= len(found)
             if turn == 9:
                 assert (len(store.read_covers(queue, 1, digests)) > 20) == moving
         assert Counter(given) == Counter(set(bodies))
         say(store, queue, "m0", "m1")
-        assert texts(ways[0][0].claims.claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
+        assert texts(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) == ["m0", "m1"]
         clock.advance(60)
 
         def forgotten() -> bool:
             say(store, queue, "last")
-            return bool(ways[0][0].claims.claim(ways[0][1], limit=4, ttl=600)) and not store.read_covers(
+            return bool(blocking(ways[0][0].claims).claim(ways[0][1], limit=4, ttl=600)) and not store.read_covers(
                 queue, 1, digests
             )
 
@@ -218,6 +223,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     first, *_ = say(store, queue, "a", "b", "c", "a")
     between = InterposedStore(other)
     (one, access), (two, there) = enter(store, queue), enter(between.store, queue)
+    set_apart(one)
     reads, appends = [None], [None]
 
     def read(at: Queue, parts: Sequence[Slice]) -> list[Page]:
@@ -234,7 +240,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
         if appends:
             appends.clear()
             for body in ("a", "b"):
-                assert texts(one.claims.claim(access, limit=1, ttl=600)) == [body]
+                assert texts(blocking(one.claims).claim(access, limit=1, ttl=600)) == [body]
             stored.update(store.read_covers(queue, 1, [A]))
 
     stored: dict[bytes, int] = {}
@@ -242,7 +248,7 @@ def claimed_by_old_lookups(store: Store, other: Store) -> list[str | bytes]:
     between.instead(Store.read, read)
     between.before(Store.begin_append_entry, meanwhile)
     with replace_in(duplicates, MOST_COVERS, 1):
-        given = texts(two.claims.claim(there, limit=9, ttl=600))
+        given = texts(blocking(two.claims).claim(there, limit=9, ttl=600))
     assert (reads, appends) == ([], [])
     assert stored
     return given
@@ -253,10 +259,10 @@ def test_lookups_that_are_out_of_date(store: Store, other: Store) -> None:
     """Where covers went to the store meanwhile, messages are looked up anew; without that a copy is delivered."""
     assert claimed_by_old_lookups(store, other) == ["c"]
 
-    def anyway(log: PartitionLog, state: State, material: Material | None) -> bool:
-        if material is not None:
-            material.covers = log.state.covers.version
-        return is_of_use(log, state, material)
+    def anyway(log: PartitionLog, state: State, found: Candidates | None) -> bool:
+        if found is not None:
+            found.covers = log.state.covers.version
+        return is_of_use(log, state, found)
 
     is_of_use = PartitionLog._is_of_use
     with replace(PartitionLog._is_of_use, anyway):
@@ -275,10 +281,10 @@ def test_many_at_once(store: Store, other: Store, clock: Clock) -> None:
 
     def work(number: int) -> None:
         service, access = ways[number % 2]
-        while found := service.claims.claim(access, limit=5, ttl=600):
+        while found := blocking(service.claims).claim(access, limit=5, ttl=600):
             with lock:
                 given.extend(texts(found))
-            service.claims.acknowledge(access, [one.receipt for one in found])
+            blocking(service.claims).acknowledge(access, [one.receipt for one in found])
 
     with replace_in(duplicates, MOST_COVERS, 10), ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -291,9 +297,9 @@ def claim_everything(location: StoreLocation, name: str) -> Counter[str | bytes]
         service = Service(store)
         access = service.enter(store.queue(APP, name), lambda _queue: None)
         given: Counter[str | bytes] = Counter()
-        while found := patiently(partial(service.claims.claim, access, limit=1000, ttl=600)):
+        while found := patiently(partial(blocking(service.claims).claim, access, limit=1000, ttl=600)):
             given.update(texts(found))
-            patiently(partial(service.claims.acknowledge, access, [one.receipt for one in found]))
+            patiently(partial(blocking(service.claims).acknowledge, access, [one.receipt for one in found]))
         return given
 
 
@@ -335,10 +341,10 @@ def test_copies_are_deleted(backend: Backend, store: Store, clock: Clock) -> Non
     places = say(store, queue, "a", "a", "b", "a")
     clock.advance(60)
     service, access = enter(store, queue)
-    given = service.claims.claim(access, limit=9, ttl=600)
+    given = blocking(service.claims).claim(access, limit=9, ttl=600)
     assert texts(given) == ["a", "b"]
-    service.claims.acknowledge(access, [one.receipt for one in given])
-    assert service.claims.claim(access, limit=9, ttl=600) == []
+    blocking(service.claims).acknowledge(access, [one.receipt for one in given])
+    assert blocking(service.claims).claim(access, limit=9, ttl=600) == []
     if "exact_horizon" in backend.capabilities:
         assert eventually(lambda: store.fetch(queue, [(1, place) for place in places]) == [])
 
@@ -402,6 +408,6 @@ def test_delayed_copies(store: Store, clock: Clock) -> None:
     queue = make_dedup(store)
     store.append(queue, [new("a"), new("a", delay=50)])
     service, access = enter(store, queue)
-    assert texts(service.claims.claim(access, limit=9, ttl=600)) == ["a"]
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=600)) == ["a"]
     clock.advance(60)
-    assert texts(service.claims.claim(access, limit=9, ttl=600)) == ["a"]
+    assert texts(blocking(service.claims).claim(access, limit=9, ttl=600)) == ["a"]

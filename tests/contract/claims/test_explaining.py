@@ -6,6 +6,7 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.service import QueueAccess, Service
 from queuey.storage import Store
+from tests.blocking import blocking
 from tests.contract.claims.test_claims import enter
 from tests.contract.samples import make_queue, new, say
 from tests.interposed_store import InterposedStore
@@ -27,7 +28,7 @@ def test_from_post_to_delete(store: Store) -> None:
     assert [(reason.code, reason.partition) for reason in found.reasons] == [("readable", 2), ("expires", 2)]
     assert codes(service, access, late) == ["delayed", "expires"]
     assert codes(service, access, place, 1) == ["absent", "no_trace"]
-    assert len(service.claims.claim(access, limit=1, ttl=60)) == 1
+    assert len(blocking(service.claims).claim(access, limit=1, ttl=60)) == 1
     assert codes(service, access, place) == ["readable", "expires", "claimed"]
     store.delete(queue, [(2, place)])
     assert codes(service, access, place) == ["absent", "claimed", "no_trace"]

@@ -30,6 +30,7 @@ from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import MOST_RUNNING, Move, MoveRecords, Progress
 from queuey.storage import Store
 from tests.backends import APP, PROMPT
+from tests.blocking import blocking
 from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
 from tests.contract.samples import eventually, new, say, whole
@@ -108,8 +109,8 @@ def test_everything_arrives(store: Store, mover: Mover) -> None:
         assert [(one.body, one.meta) for one in found] == [(one.body, one.meta) for one in old]
         assert all(abs(a.expires - b.expires) < 120e7 for a, b in zip(found, old, strict=True))
         assert bodies(store, source, number) == []
-    assert mover.service.claims.claim(mover.way(source), limit=10, ttl=30) == []
-    assert len(mover.service.claims.claim(mover.way(target), limit=1000, ttl=30, partitions=[3])) == 1000
+    assert blocking(mover.service.claims).claim(mover.way(source), limit=10, ttl=30) == []
+    assert len(blocking(mover.service.claims).claim(mover.way(target), limit=1000, ttl=30, partitions=[3])) == 1000
     assert mover.service.claims.size(mover.way(source), 10).count == 0
     assert mover.moves.list(APP, ANYTHING)[0] == report
 
@@ -119,15 +120,18 @@ def test_what_stays(store: Store, mover: Mover) -> None:
     source, target = make_queue(store), make_queue(store)
     say(store, source, "acknowledged", "claimed", "released", "waiting")
     way = mover.way(source)
-    held = mover.service.claims.claim(way, limit=3, ttl=600)
-    mover.service.claims.acknowledge(way, [held[0].receipt])
-    mover.service.claims.release(way, [held[2].receipt])
+    held = blocking(mover.service.claims).claim(way, limit=3, ttl=600)
+    blocking(mover.service.claims).acknowledge(way, [held[0].receipt])
+    blocking(mover.service.claims).release(way, [held[2].receipt])
     report = mover.ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left) == ("done", 2, 1)
     assert bodies(store, target) == ["released", "waiting"]
     say(store, source, "later")
-    mover.service.claims.release(way, [held[1].receipt])
-    assert [one.message.body for one in mover.service.claims.claim(way, limit=9, ttl=30)] == ["claimed", "later"]
+    blocking(mover.service.claims).release(way, [held[1].receipt])
+    assert [one.message.body for one in blocking(mover.service.claims).claim(way, limit=9, ttl=30)] == [
+        "claimed",
+        "later",
+    ]
     assert bodies(store, source) == ["acknowledged", "claimed", "later"]
 
 
@@ -140,7 +144,7 @@ def make_kind(store: Store, kind: str, partitions: int) -> Queue:
 def claim_all(mover: Mover, queue: Queue) -> Counter[str | bytes]:
     """Claims everything that a queue delivers; returns the bodies."""
     found: Counter[str | bytes] = Counter()
-    while given := mover.service.claims.claim(mover.way(queue), limit=1000, ttl=600):
+    while given := blocking(mover.service.claims).claim(mover.way(queue), limit=1000, ttl=600):
         found.update(one.message.body for one in given)
     return found
 
@@ -173,12 +177,12 @@ def test_copies_of_what_is_claimed(store: Store, mover: Mover) -> None:
     source, target = make_kind(store, "dedup", 1), make_kind(store, "plain", 1)
     say(store, source, "a", "b", "a")
     way = mover.way(source)
-    held, other = mover.service.claims.claim(way, limit=9, ttl=600)
-    mover.service.claims.release(way, [other.receipt])
+    held, other = blocking(mover.service.claims).claim(way, limit=9, ttl=600)
+    blocking(mover.service.claims).release(way, [other.receipt])
     report = mover.ended(mover.begin(source, target))
     assert (report.state, report.moved, report.left) == ("done", 1, 1)
     assert bodies(store, target) == ["b"]
-    mover.service.claims.release(way, [held.receipt])
+    blocking(mover.service.claims).release(way, [held.receipt])
     assert claim_all(mover, source) == {"a": 1}
 
 
@@ -268,7 +272,7 @@ def test_the_target_goes(store: Store, mover: Mover, change: str) -> None:
     assert report.state == "failed"
     assert target.name in report.error
     refuse_made_up_receipts(store, mover.way(source), *places)
-    given = mover.service.claims.claim(mover.way(source), limit=9, ttl=30)
+    given = blocking(mover.service.claims).claim(mover.way(source), limit=9, ttl=30)
     assert [one.message.body for one in given] == ["a", "b", "c"]
 
 

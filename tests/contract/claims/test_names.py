@@ -16,6 +16,7 @@ from queuey.service import names as names_module
 from queuey.service.names import PATIENCE, NameUseCases
 from queuey.storage import Store
 from tests.backends import APP, Clock
+from tests.blocking import blocking, set_apart
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say, shown_bodies
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
@@ -38,7 +39,7 @@ def body_of(names: NameUseCases, access: QueueAccess, name: str = "n") -> str | 
 
 def claimed_bodies(service: Service, access: QueueAccess) -> list[str | bytes]:
     """The bodies of what can be claimed, which is claimed."""
-    return sorted((one.message.body for one in service.claims.claim(access, limit=9, ttl=60)), key=str)
+    return sorted((one.message.body for one in blocking(service.claims).claim(access, limit=9, ttl=60)), key=str)
 
 
 def test_created_once(store: Store, other: Store) -> None:
@@ -74,7 +75,7 @@ def test_holder_of_the_old_value(store: Store, other: Store, delete: bool) -> No
     queue = make_queue(store)
     (one, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
     names.create(access, "n", Draft("old"))
-    [held] = two.claims.claim(there, limit=9, ttl=60)
+    [held] = blocking(two.claims).claim(there, limit=9, ttl=60)
     if delete:
         elsewhere.delete(there, "n")
         assert body_of(names, access) is None
@@ -82,8 +83,10 @@ def test_holder_of_the_old_value(store: Store, other: Store, delete: bool) -> No
         names.replace(access, "n", Draft("new"))
     for service, way in ((one, access), (two, there)):
         receipts = [held.receipt]
-        settled = service.claims.acknowledge(way, receipts) + service.claims.renew(way, receipts, 60)
-        settled += service.claims.release(way, receipts)
+        settled = blocking(service.claims).acknowledge(way, receipts) + blocking(service.claims).renew(
+            way, receipts, 60
+        )
+        settled += blocking(service.claims).release(way, receipts)
         assert [each.status for each in settled] == [ReceiptStatus.SUPERSEDED] * 3
     assert claimed_bodies(two, there) == ([] if delete else ["new"])
 
@@ -93,11 +96,11 @@ def test_acknowledged(store: Store, other: Store) -> None:
     queue = make_queue(store)
     (one, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
     names.create(access, "n", Draft("a"))
-    [held] = one.claims.claim(access, limit=9, ttl=60)
-    assert [each.status for each in one.claims.acknowledge(access, [held.receipt])] == [ReceiptStatus.DONE]
+    [held] = blocking(one.claims).claim(access, limit=9, ttl=60)
+    assert [each.status for each in blocking(one.claims).acknowledge(access, [held.receipt])] == [ReceiptStatus.DONE]
     assert body_of(elsewhere, there) is None
     assert elsewhere.create(there, "n", Draft("b")).stored
-    assert [each.status for each in two.claims.acknowledge(there, [held.receipt])] == [ReceiptStatus.FINAL]
+    assert [each.status for each in blocking(two.claims).acknowledge(there, [held.receipt])] == [ReceiptStatus.FINAL]
     assert body_of(names, access) == "b"
     assert eventually(lambda: shown_bodies(store, queue) == ["b"])
 
@@ -162,13 +165,15 @@ def test_broken_off(store: Store, other: Store) -> None:
     queue = make_queue(store)
     (_, access, names), (two, there, elsewhere) = enter(store, queue), enter(other, queue)
     names.create(access, "n", Draft("old"))
-    [held] = two.claims.claim(there, limit=9, ttl=60)
+    [held] = blocking(two.claims).claim(there, limit=9, ttl=60)
     seen = store.find_named(queue, "n")
     assert seen is not None
     now = store.write_named(queue, "n", new("new"), b"hash", seen)
     assert now.replaced == seen.location
     assert body_of(elsewhere, there) == "new"
-    assert [each.status for each in two.claims.acknowledge(there, [held.receipt])] == [ReceiptStatus.SUPERSEDED]
+    assert [each.status for each in blocking(two.claims).acknowledge(there, [held.receipt])] == [
+        ReceiptStatus.SUPERSEDED
+    ]
     settled = other.find_named(queue, "n")
     assert settled is not None
     assert settled.replaced is None
@@ -195,10 +200,11 @@ def test_read_before_it_was_replaced(store: Store, other: Store) -> None:
     """A claim that has read a value just before it is replaced does not give it to its caller afterwards."""
     queue = make_queue(store)
     between = InterposedStore(other)
-    (_, access, names), (two, there, _) = enter(store, queue), enter(between.store, queue)
+    (one, access, names), (two, there, _) = enter(store, queue), enter(between.store, queue)
+    set_apart(one)
     names.create(access, "n", Draft("old"))
     say(store, queue, "unnamed")
-    two.claims.claim(there, limit=1, ttl=0)
+    blocking(two.claims).claim(there, limit=1, ttl=0)
     once = [None]
 
     def first() -> None:

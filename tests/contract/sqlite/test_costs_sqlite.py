@@ -14,6 +14,7 @@ from queuey.messages import Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
 from tests.backends import APP
+from tests.blocking import blocking
 from tests.contract.samples import make_queue, new
 from tests.replacing import replace
 
@@ -114,16 +115,16 @@ def test_claims_cost_the_same_anywhere(
     for acknowledged in (0, 2000):
         store.append(access.queue, [new("x")] * acknowledged)
         for _ in range(acknowledged // 1000):
-            found = service.claims.claim(access, limit=1000, ttl=600, partitions=[1])
-            service.claims.acknowledge(access, [one.receipt for one in found])
+            found = blocking(service.claims).claim(access, limit=1000, ttl=600, partitions=[1])
+            blocking(service.claims).acknowledge(access, [one.receipt for one in found])
         for limit in (1, 100):
             statements.clear()
-            found = service.claims.claim(access, limit=limit, ttl=600, partitions=[1])
+            found = blocking(service.claims).claim(access, limit=limit, ttl=600, partitions=[1])
             assert len(found) == limit
             # A log that is read for the first time; by time, a look at what is known.
             assert len(statements) <= 15
             statements.clear()
-            service.claims.acknowledge(access, [one.receipt for one in found])
+            blocking(service.claims).acknowledge(access, [one.receipt for one in found])
             assert len(statements) == 5
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -11,30 +10,13 @@ import pytest
 from queuey.claims import ClaimReceipt, Poll, ReceiptStatus, Settlement
 from queuey.errors import InvalidRequest, Outcome, StoreUnavailable, TooManyClaims
 from queuey.messages import Message, Queue, rendered_bytes
-from queuey.service.claims.claiming import ClaimSearch, JoinedAck, begin_after
+from queuey.service.claims.claiming import ClaimSearch, JoinedAck, by_partition
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.turns import Turns
+from tests.sim.world import Process, SimulatedCore, World, begin
 
 QUEUE = Queue(application="a", name="q", uid=1, qid=7, partitions=3)
-
-
-def test_what_succeeds_at_once_begins_the_next() -> None:
-    """A check that answers before it returns holds up nothing, and giving up afterwards gives up what it began."""
-    ended: list[object] = []
-
-    def check(told: Callable[[object, Exception | None], None]) -> Callable[[], Outcome]:
-        told(None, None)
-        return lambda: "none"
-
-    def begin() -> None:
-        give_up = begin_after(check, lambda: lambda: "unknown", lambda *end: ended.append(end))
-        ended.append(give_up())
-
-    thread = threading.Thread(target=begin, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert ended == ["unknown"]
 
 
 class Scene:
@@ -48,28 +30,48 @@ class Scene:
         gather: bool = True,
         receipts: Sequence[ClaimReceipt] = (),
     ) -> None:
+        self.world = World(1)
+        core = SimulatedCore(Process(self.world, 0.0), 0.001)
         self.ack = JoinedAck(receipts)
         self.asked: list[tuple[int, Request]] = []
         self.told: list[tuple[Any, Exception | None]] = []
-        turns = Turns(lambda: 0.0, lambda: 0.0)
-        logs = cast(LogCache, self)
-        self.search = ClaimSearch(logs, turns, QUEUE, [1, 2, 3], poll, self._done, is_late, self.ack, gather=gather)
-        self.give_up = self.search.start()
+        search = ClaimSearch(cast(LogCache, self), Turns(lambda: 0.0, lambda: 0.0), QUEUE, poll, gather=gather)
+        with core.loop.running():
+            settles = {at: SettleRequest(QUEUE, "acknowledge", some) for at, some in by_partition(receipts).items()}
+        self._settles = settles
+        self._give_up = begin(core, search.run([1, 2, 3], self.ack, settles, is_late), self._done)
+        self._let()
 
-    def add(self, key: Key, request: Request) -> None:
-        """Takes a request, as logs do."""
-        self.asked.append((key[1], request))
+    def _let(self) -> None:
+        self.world.run(self.world.now + 1.0)
+
+    def give_up(self) -> StoreUnavailable | None:
+        """Gives the search up; returns its error, if it has one now."""
+        self._give_up()
+        self._let()
+        return cast("StoreUnavailable | None", self.told[-1][1])
+
+    def add(self, key: Key, *requests: Request) -> None:
+        """Takes requests, as logs do."""
+        self.asked += [(key[1], request) for request in requests]
 
     def _done(self, value: object, error: Exception | None) -> None:
         self.told.append((value, error))
 
+    def settle(self, settled: list[Settlement] | None, error: Exception | None = None) -> None:
+        """Answers the acknowledgement."""
+        for request in self._settles.values():
+            request.answer(settled, error)
+        self._let()
+
     def answer(self, *bodies: str, error: Exception | None = None) -> Poll:
         """Answers the last poll; returns what it asked for."""
-        number, request = self.asked[-1]
-        assert isinstance(request, PollRequest)
+        number, request = next((at, one) for at, one in reversed(self.asked) if isinstance(one, PollRequest))
         messages = [Message(10 * number + at, 0, number, 99, body) for at, body in enumerate(bodies)]
         given = [(one, 1, ClaimReceipt(number, *one.position, 5), 60_000) for one in messages]
+        request.decided = self.world.now
         request.answer(None if error else given, error)
+        self._let()
         return request.poll
 
     @property
@@ -135,15 +137,16 @@ def test_giving_up_releases_what_was_found() -> None:
     scene.answer("a", "b")
     scene.give_up()
     assert scene.released == [(1, [10, 11])]
-    assert scene.told == []
 
 
 @pytest.mark.parametrize(("ttl", "outcome"), [(60, "unknown"), (0, "none")])
 def test_giving_up_is_in_doubt_once_something_was_claimed(ttl: float, outcome: Outcome) -> None:
     """Who gives up is told that nothing was done only if no partition has counted a delivery."""
-    scene = Scene(Poll(5, ttl, 100))
+    scene = Scene(Poll(5, ttl, 10_000))
     scene.answer("a")
-    assert scene.give_up() == outcome
+    error = scene.give_up()
+    assert error is not None
+    assert error.outcome == outcome
 
 
 def test_nothing_is_claimed_with_no_time() -> None:
@@ -173,7 +176,7 @@ SETTLED = [Settlement(RECEIPT, ReceiptStatus.DONE)]
 def test_answers_when_both_have_ended(first: str) -> None:
     """The caller learns of its messages when the receipts are settled, too, whichever comes first."""
     scene = Scene(Poll(5, 60, 10_000), gather=False, receipts=[RECEIPT])
-    steps: list[Callable[[], object]] = [lambda: scene.answer("a"), lambda: scene.search.acknowledged(SETTLED, None)]
+    steps: list[Callable[[], object]] = [lambda: scene.answer("a"), lambda: scene.settle(SETTLED)]
     for step in steps if first == "messages" else steps[::-1]:
         assert scene.told == []
         step()
@@ -183,25 +186,24 @@ def test_answers_when_both_have_ended(first: str) -> None:
 
 @pytest.mark.parametrize("found", [True, False])
 def test_nothing_is_claimed_if_the_acknowledgement_fails(found: bool) -> None:  # noqa: FBT001 - a case
-    """What was found is released, or no longer wanted; the error is that of the receipts."""
+    """What is found is released, before or after; the error is that of the receipts."""
     scene = Scene(Poll(5, 60, 10_000), gather=False, receipts=[RECEIPT])
     if found:
         scene.answer("a")
     error = InvalidRequest({"receipts": "of another queue"})
-    scene.search.acknowledged(None, error)
+    scene.settle(None, error)
+    if not found:
+        scene.answer("a")
     assert scene.told == [(None, error)]
-    assert scene.released == ([(1, [10])] if found else [])
-    assert scene.asked[0][1].answered
+    assert scene.released == [(1, [10])]
     assert not scene.ack.in_doubt
-    scene.search.start()
-    assert len([one for _, one in scene.asked if isinstance(one, PollRequest)]) == 1
 
 
 def test_a_claim_that_fails_after_the_acknowledgement() -> None:
     """The error leaves open what was done, and another try acknowledges nothing."""
     scene = Scene(Poll(5, 60, 10_000), receipts=[RECEIPT])
     scene.answer(error=StoreUnavailable("away"))
-    scene.search.acknowledged(SETTLED, None)
+    scene.settle(SETTLED)
     [(found, error)] = scene.told
     assert (found, str(error)) == (None, "away")
     assert scene.ack.in_doubt
@@ -212,7 +214,7 @@ def test_an_acknowledgement_that_takes_too_long() -> None:
     """Claims that would be over when the caller learns of them are released."""
     scene = Scene(Poll(5, 60, 10_000), is_late=lambda _began: True, gather=False, receipts=[RECEIPT])
     scene.answer("a")
-    scene.search.acknowledged(SETTLED, None)
+    scene.settle(SETTLED)
     assert scene.released == [(1, [10])]
     [(found, error)] = scene.told
     assert (found, isinstance(error, StoreUnavailable)) == (None, True)

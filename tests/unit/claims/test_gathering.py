@@ -17,7 +17,7 @@ from queuey.service.claims import partition_log
 from tests.replacing import replace_in
 from tests.sim.replicas import DELAY, ModelStore
 from tests.sim.test_sharing import QUEUE, SOON, Scene
-from tests.sim.world import Process
+from tests.sim.world import Process, begin
 
 LONG = 100_000
 """Bytes of a long body."""
@@ -50,7 +50,7 @@ def claimed(
     """Claims messages; returns what was given."""
     before = len(scene.found)
     told = partial(scene._told, scene.found)
-    claims.begin_claim(queue, told, limit=limit, ttl=60, max_bytes=max_bytes)
+    begin(claims.core, claims.claim(queue, limit=limit, ttl=60, max_bytes=max_bytes), told)
     scene.let(SOON)
     return scene.found[before:]
 
@@ -65,10 +65,10 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
         given = claimed(scene, claims, 3)
         for one in given:
             scene.replicas.undo(1, one.message.position)
-        claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+        begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
         scene.fill(1, 1)
         errors: list[Exception | None] = []
-        claims.begin_claim(QUEUE, lambda _found, error: errors.append(error), limit=1, ttl=60)
+        begin(claims.core, claims.claim(QUEUE, limit=1, ttl=60), lambda _found, error: errors.append(error))
         scene.let(SOON)
         assert isinstance(errors[0], TooManyClaims), "what is not seen above the horizon may be on its way"
         scene.let(DELAY)
@@ -85,7 +85,7 @@ def test_what_is_not_there_holds_nothing_up() -> None:
     given = claimed(scene, claims, 9)
     for one in given[:-1]:
         scene.replicas.undo(1, one.message.position)
-    claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+    begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
     scene.let(SOON)
     assert [one.deliveries for _ in range(2) for one in claimed(scene, claims)] == [2, 1]
 
@@ -105,7 +105,7 @@ def test_no_more_is_fetched_than_is_given() -> None:
     post(scene, *[LONG] * 40)
     given = claimed(scene, claims, 40, 5 * LONG // 2)
     assert len(given) == 3
-    claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+    begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
     scene.let(SOON)
     Weighing.given = 0
     assert len(claimed(scene, claims, 40, 5 * LONG // 2)) == 3
@@ -121,11 +121,11 @@ def test_every_claim_gets_a_message() -> None:
         before = len(scene.found)
         for _ in range(4):
             told = partial(scene._told, scene.found)
-            claims.begin_claim(QUEUE, told, limit=1, ttl=60, max_bytes=LONG)
+            begin(claims.core, claims.claim(QUEUE, limit=1, ttl=60, max_bytes=LONG), told)
         scene.let(SOON)
         given = scene.found[before:]
         assert sorted(len(one.message.body) for one in given) == [LONG, LONG, 9 * LONG, 9 * LONG]
-        claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+        begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
         scene.let(SOON)
 
 
@@ -137,7 +137,7 @@ def test_messages_behind_many_that_are_gone() -> None:
     given = claimed(scene, claims, 12)
     for one in given:
         scene.replicas.undo(1, one.message.position)
-    claims.begin_release(QUEUE, [one.receipt for one in given], partial(scene._told, scene.settled))
+    begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
     scene.let(2 * DELAY)
     with replace_in(partition_log, MOST_IDS, 4), replace_in(drafts, MOST_IDS, 4):
         assert claimed(scene, claims) == []  # Now it is known how far what is not seen is not there.
@@ -151,7 +151,7 @@ def test_messages_behind_a_long_one_in_doubt() -> None:
     _, claims = scene.start(ModelStore)
     post(scene, LONG, LONG)
     (one,) = claimed(scene, claims, queue=queue)
-    claims.begin_release(queue, [one.receipt], partial(scene._told, scene.settled))
+    begin(claims.core, claims.release(queue, [one.receipt]), partial(scene._told, scene.settled))
     scene.let(SOON)
     _, claims = scene.start(ModelStore)
     post(scene, 10)

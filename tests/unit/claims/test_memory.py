@@ -18,7 +18,7 @@ from queuey.service.claims import HandedOut
 from tests.replacing import replace
 from tests.sim.replicas import Faults, ModelStore, Replicas
 from tests.sim.storm import Setup, Web
-from tests.sim.world import World
+from tests.sim.world import World, begin
 
 OURS = tracemalloc.Filter(inclusive=True, filename_pattern=str(Path(queuey.__file__).parent / "*"))
 SOME, MANY = 1000, 100_000
@@ -51,7 +51,7 @@ def test_many_queues_with_claims(count: int) -> None:
     def claim(first: int, last: int) -> None:
         for number in range(first, last):
             queue = Queue(application="acme", name="q", uid=number, qid=number)
-            web.claims.begin_claim(queue, done, limit=1, ttl=1e6)
+            begin(web.core, web.claims.claim(queue, limit=1, ttl=1e6), done)
         world.run(world.now + 1.0)
 
     # The model has the same messages in all queues, and a log for each, of which the first are needed again.
@@ -92,7 +92,9 @@ def test_logs_that_are_forgotten_between_requests_stay_short(forgetting: tuple[W
         replicas.write(web.process, 1, "x", lambda _place: None)
         for queue in queues:
             world.run(world.now + 0.5)
-            web.claims.begin_claim(queue, lambda claimed, _error: given.extend(claimed or ()), limit=1, ttl=1e6)
+            begin(
+                web.core, web.claims.claim(queue, limit=1, ttl=1e6), lambda claimed, _error: given.extend(claimed or ())
+            )
     world.run(world.now + 1.0)
     assert len(given) == 120
     for queue in queues:
@@ -117,13 +119,13 @@ def test_deletions_are_not_repeated_though_logs_are_forgotten(forgetting: tuple[
         web.process.soon(1.2, lambda: acknowledge(queue, receipts))
 
     def acknowledge(queue: Queue, receipts: Sequence[ClaimReceipt]) -> None:
-        web.claims.begin_acknowledge(queue, receipts, lambda *_: None)
+        begin(web.core, web.claims.acknowledge(queue, receipts))
 
     with replace(ModelStore.delete, deleting):
         for _ in range(60):
             replicas.write(web.process, 1, "x", lambda _place: None)
             for queue in queues:
                 world.run(world.now + 1.0)
-                web.claims.begin_claim(queue, partial(settle, queue), limit=1, ttl=1e3)
+                begin(web.core, web.claims.claim(queue, limit=1, ttl=1e3), partial(settle, queue))
             world.run(world.now + 3.0)
     assert 120 <= len(deleted) <= 300

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,9 +18,7 @@ from queuey.messages import Message, Page, Slice
 from queuey.service.claims import scans
 from queuey.service.claims.duplicates import _all_of_them
 from queuey.service.claims.partition_log import WORTH
-from queuey.service.claims.runtime import Done
 from queuey.service.claims.scans import CHAIN, CHAIN_EVERY, CHAIN_SOON, PAGE, Read, Scanner, ScanResult, conclude
-from queuey.service.claims.steps import Call
 from tests.replacing import replace_in
 
 NOW = 1_750_000_000_000
@@ -66,33 +64,27 @@ class Partition:
         """One that is stored at an instant."""
         return Message(ticks, 0, 1, ids.TICKS_MAX, self.body)
 
-    def read(self, part: Slice) -> Call:
+    async def read(self, part: Slice) -> Page:
         """Reads a slice as a store does."""
+        self.reads.append(part)
+        bare = self.leaves_out and not part.bodies
+        page, weight = Page([], self.horizon, part.upper, more=False), 0
+        for message in self.messages:
+            if part.lower <= message.position < part.upper:
+                page.messages.append(replace(message, body="") if bare else message)
+                weight += len(page.messages[-1].body)
+                if len(page.messages) >= part.limit or weight >= part.max_bytes:
+                    page.next, page.more = ids.following(message.position), True
+                    break
+        return page
 
-        def begin(done: Done) -> None:
-            self.reads.append(part)
-            bare = self.leaves_out and not part.bodies
-            page, weight = Page([], self.horizon, part.upper, more=False), 0
-            for message in self.messages:
-                if part.lower <= message.position < part.upper:
-                    page.messages.append(replace(message, body="") if bare else message)
-                    weight += len(page.messages[-1].body)
-                    if len(page.messages) >= part.limit or weight >= part.max_bytes:
-                        page.next, page.more = ids.following(message.position), True
-                        break
-            done(page, None)
-
-        return begin
-
-    def run(self, steps: Generator[Call, Any, Any]) -> Any:  # noqa: ANN401
-        """Runs steps whose calls end at once."""
-        given: list[Any] = [None]
-        while True:
-            try:
-                call = steps.send(given.pop())
-            except StopIteration as ended:
-                return ended.value
-            call(lambda value, _error: given.append(value))
+    def run(self, call: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401
+        """Runs a call that waits for nothing."""
+        try:
+            call.send(None)
+        except StopIteration as ended:
+            return ended.value
+        raise AssertionError("it waits")
 
     def scan(self, wanted: int) -> ScanResult:
         """Scans, and writes an entry if there is something for it."""
@@ -189,11 +181,11 @@ def test_a_chain_that_goes_on_keeps_to_its_first_horizon() -> None:
     hidden = partition.messages.pop(15)
     partition.horizon = START + 12
 
-    def read(part: Slice) -> Call:
+    async def read(part: Slice) -> Page:
         if len(partition.reads) == SHORT // (PAGE // 100) + 1:
             partition.messages.insert(15, hidden)
             partition.horizon = HORIZON
-        return plain(part)
+        return await plain(part)
 
     plain = partition.read
     partition.read = read  # type: ignore[method-assign]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from queuey.errors import QueueChanged, StoreUnavailable
-from queuey.service import ClaimUseCases, Limits
+from queuey.service import JoinedAck, Limits
+from queuey.service.claims.requests import SettleRequest
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.scheduling import SharedQuota
@@ -67,13 +68,13 @@ def ask(request: pytest.FixtureRequest, app: Any, owner: Caller) -> Ask:  # noqa
 def settling() -> Iterator[list[int]]:
     """How many receipts each acknowledgement had that reached the service."""
     seen: list[int] = []
-    real = ClaimUseCases._begin_settling
+    real = JoinedAck.take
 
-    def counting(claims: ClaimUseCases, *given: Any) -> Any:  # noqa: ANN401 - passed on
-        seen.append(len(given[2]))
-        return real(claims, *given)
+    async def counting(ack: JoinedAck, settles: Mapping[int, SettleRequest]) -> None:
+        seen.append(sum(len(each.receipts) for each in settles.values()))
+        await real(ack, settles)
 
-    with replace(ClaimUseCases._begin_settling, counting):
+    with replace(JoinedAck.take, counting):
         yield seen
 
 

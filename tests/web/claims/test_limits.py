@@ -7,6 +7,7 @@ from typing import Any
 from queuey.claims import MOST_OUTSTANDING
 from queuey.service import HandedOut, Service
 from queuey.storage import Store
+from tests.blocking import blocking
 from tests.contract.samples import new
 from tests.web.caller import Caller
 
@@ -22,7 +23,7 @@ def test_a_partition_with_all_the_claims_that_it_may_have(app: Any, owner: Calle
     claimed: list[HandedOut] = []
     for _ in range(MOST_OUTSTANDING // ROUND):
         store.append(queue, [new("x") for _ in range(ROUND)])
-        claimed += service.claims.claim(access, limit=ROUND, ttl=43_200, partitions=[1])
+        claimed += blocking(service.claims).claim(access, limit=ROUND, ttl=43_200, partitions=[1])
     assert len(claimed) == MOST_OUTSTANDING
     owner.post("q", "one more", X_Partition="1")
     for wait in (0, 20):
@@ -35,6 +36,6 @@ def test_a_partition_with_all_the_claims_that_it_may_have(app: Any, owner: Calle
     assert found["body"] == "elsewhere"
     counts = owner.get("q/claims").json["partitions"]
     assert counts["1"] == {"claimed": MOST_OUTSTANDING, "waiting": 0}
-    service.claims.acknowledge(access, [claimed[0].receipt])
+    blocking(service.claims).acknowledge(access, [claimed[0].receipt])
     (found,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
     assert found["body"] == "one more"

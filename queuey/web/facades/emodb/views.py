@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
 from queuey.access import Action, matches
 from queuey.claims import ClaimReceipt
-from queuey.errors import MoveNotFound, NotAllowed, Outcome, QueueNotFound, TooManyClaims
+from queuey.errors import MoveNotFound, NotAllowed, QueueNotFound, TooManyClaims
 from queuey.messages import Message, Queue, QueueSpec
 from queuey.service import Draft, HandedOut, QueueAccess
 from queuey.service.reading import SHORT_BYTES
-from queuey.web.endpoint import Begun, Done, Hot, Match, WouldBlock
+from queuey.web.endpoint import Begun, Hot, Match, WouldBlock
 from queuey.web.facades.emodb import errors, moves, payloads
 from queuey.web.facades.emodb.message_ids import MessageIds
 from queuey.web.facades.emodb.names import LONGEST_QUEUE, Kind, is_of, queue_name
@@ -203,7 +203,7 @@ class EmodbFacade(Facade):
         if ttl and self.open_claims.is_full(access):
             return _json(NONE)
         try:
-            claimed = self._claims.claim(access, limit=limit, ttl=ttl, gather=True)
+            claimed = self._claims.claim_patiently(access, limit=limit, ttl=ttl, gather=True)
         except TooManyClaims:
             return _json(NONE)
         return self._polled(access.queue, claimed)
@@ -216,16 +216,12 @@ class EmodbFacade(Facade):
         if ttl and not self.open_claims.has_room(queue.qid):
             raise WouldBlock
 
-        def begin(done: Done) -> Callable[[], Outcome]:
-            def told(found: object, error: Exception | None) -> None:
-                if isinstance(error, TooManyClaims):
-                    done([], None)
-                else:
-                    done(found, error)
+        async def claim() -> list[HandedOut]:
+            with suppress(TooManyClaims):
+                return await self._claims.claim(queue, limit=limit, ttl=ttl, max_bytes=SHORT_BYTES, gather=True)
+            return []
 
-            return self._claims.begin_claim(queue, told, limit=limit, ttl=ttl, max_bytes=SHORT_BYTES, gather=True)
-
-        return begin, partial(self._polled, queue)
+        return claim(), partial(self._polled, queue)
 
     def _polled(self, queue: Queue, claimed: Sequence[HandedOut]) -> Response:
         self.open_claims.add(queue.qid, sum(each.expires > 0 for each in claimed))
@@ -254,15 +250,19 @@ class EmodbFacade(Facade):
         environ: Environ,
         match: Match,
         access: QueueAccess | None,
-        settle: Callable[[QueueAccess, Sequence[ClaimReceipt]], object],
+        settle: Callable[[Queue, Sequence[ClaimReceipt]], Coroutine[Any, Any, object]],
     ) -> Response:
         texts = payloads.read_ids(environ, self._limits)
         ids = MessageIds(self.where(match)["queue"])
 
         def call(way: QueueAccess) -> Response:
             receipts = ids.read(texts, way.queue.partitions)
-            for at in range(0, len(receipts), AT_ONCE):
-                settle(way, receipts[at : at + AT_ONCE])
+
+            async def settle_all(queue: Queue) -> None:
+                for at in range(0, len(receipts), AT_ONCE):
+                    await settle(queue, receipts[at : at + AT_ONCE])
+
+            self._claims.use(way, settle_all)
             return _json(SUCCESS)
 
         if access is None:
@@ -272,12 +272,12 @@ class EmodbFacade(Facade):
     def begin_acknowledge(self, environ: Environ, match: Match) -> Begun:
         """Is ``acknowledge`` without blocking."""
         queue, receipts, _ = self._read_at_once(environ, match)
-        return partial(self._claims.begin_acknowledge, queue, receipts), lambda _: _json(SUCCESS)
+        return self._claims.acknowledge(queue, receipts), lambda _: _json(SUCCESS)
 
     def begin_renew(self, environ: Environ, match: Match) -> Begun:
         """Is ``renew`` without blocking."""
         queue, receipts, query = self._read_at_once(environ, match)
-        return partial(self._claims.begin_renew, queue, receipts, read_ttl(query)), lambda _: _json(SUCCESS)
+        return self._claims.renew(queue, receipts, read_ttl(query)), lambda _: _json(SUCCESS)
 
     def _read_at_once(self, environ: Environ, match: Match) -> tuple[Queue, list[ClaimReceipt], dict[str, str]]:
         """Reads a queue, receipts and the query; in a thread there may be more receipts, or none."""
@@ -309,7 +309,7 @@ class EmodbFacade(Facade):
         _read_query(environ)
 
         def call(way: QueueAccess) -> Response:
-            self._claims.release_all(way)
+            self._claims.use(way, self._claims.release_all)
             return _json(SUCCESS)
 
         return _or(SUCCESS, access, call)

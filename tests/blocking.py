@@ -1,0 +1,77 @@
+"""Claims for callers that block: as threads of a server without an event loop make them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from queuey.claims import ClaimReceipt, Settlement, State
+from queuey.messages import Location, Queue
+from queuey.service import ClaimUseCases, HandedOut, QueueAccess, Service
+from queuey.service.claims.move_turns import MoveOrder, MoveTurn
+from queuey.service.core import LoopCalls
+
+T = TypeVar("T")
+
+
+class BlockingClaims:
+    """Calls of :class:`~queuey.service.ClaimUseCases` that wait for their end.
+
+    Args:
+        claims: What they are passed on to.
+    """
+
+    def __init__(self, claims: ClaimUseCases) -> None:
+        self._claims = claims
+
+    def claim(self, access: QueueAccess, **asked: Any) -> list[HandedOut]:  # noqa: ANN401 - as the use case has it
+        """Claims messages."""
+        return self._claims.claim_patiently(access, **asked)
+
+    def acknowledge(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
+        """Acknowledges messages."""
+        return self._claims.use(access, lambda queue: self._claims.acknowledge(queue, receipts))
+
+    def renew(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
+        """Renews claims."""
+        return self._claims.use(access, lambda queue: self._claims.renew(queue, receipts, ttl))
+
+    def release(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], delay: float = 0.0) -> list[Settlement]:
+        """Releases claims."""
+        return self._claims.use(access, lambda queue: self._claims.release(queue, receipts, delay))
+
+    def release_all(self, access: QueueAccess) -> None:
+        """Releases all claims of a queue."""
+        self._claims.use(access, self._claims.release_all)
+
+    def look_at(
+        self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
+    ) -> dict[int, T]:
+        """Looks at the states of partitions."""
+        return self._claims.core.run(self._claims.look_at(queue, look, numbers))
+
+    def is_done(self, queue: Queue, location: Location) -> bool:
+        """Returns whether a message is done."""
+        return self._claims.core.run(self._claims.is_done(queue, location))
+
+    def supersede(self, queue: Queue, location: Location) -> None:
+        """Ends a message that was replaced."""
+        self._claims.core.run(self._claims.supersede(queue, location))
+
+    def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
+        """Takes a turn of a move."""
+        return self._claims.core.run(self._claims.turn(queue, partition, order))
+
+
+def set_apart(service: Service) -> None:
+    """Gives a service a loop of its own, so that another one's may wait for it."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    service.core.adopt(LoopCalls(loop))
+
+
+def blocking(claims: ClaimUseCases) -> BlockingClaims:
+    """Returns calls that wait for their end."""
+    return BlockingClaims(claims)

@@ -1,0 +1,220 @@
+"""The loop that use cases run in: how other threads reach it, and what becomes of errors and of who gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.service.core import Call, Core, Done, GivenUp, LoopCalls
+
+AT_THE_END = """
+import asyncio, atexit
+from queuey.service.core import Core
+core = Core()
+core.run(asyncio.sleep(0))
+atexit.register(lambda: core.tell(print))
+"""
+
+
+def test_calls_of_threads_and_their_errors() -> None:
+    """What is started calls back from any thread, at once or later, or fails; what was not begun a thread does."""
+    core = Core()
+
+    def elsewhere(done: Done) -> None:
+        threading.Thread(target=done, args=("later", None)).start()
+
+    def failing(done: Done) -> None:
+        raise StoreClosed("closed")
+
+    async def all_of_them() -> list[object]:
+        found = [await core.ended(lambda done: done("now", None)), await core.ended(elsewhere)]
+        found.append(await core.ended(lambda _done: False, otherwise=threading.get_ident))
+        for start in (failing, lambda done: done(None, StoreClosed("ended"))):
+            with pytest.raises(StoreClosed):
+                await core.ended(start)
+        return [*found, threading.get_ident()]
+
+    now, later, other, own = core.run(all_of_them())
+    assert (now, later) == ("now", "later")
+    assert len({other, own, threading.get_ident()}) == 3
+
+
+def test_what_ends_twice_has_its_first_end() -> None:
+    """A call that raises after it has called back has ended before."""
+
+    def both(done: Done) -> None:
+        done("there", None)
+        raise StoreClosed("closed")
+
+    assert Core().run(Core().ended(both)) == "there"
+
+
+def test_one_wake_up_serves_a_burst() -> None:
+    """Calls that threads hand over are made in their order, in the loop's thread."""
+    core = Core()
+    made: list[int] = []
+    held, ended = threading.Event(), threading.Event()
+    wakes = 0
+    calls = LoopCalls(core.loop)
+    soon = core.loop.call_soon_threadsafe
+
+    def counting(*args: Any) -> object:  # noqa: ANN401
+        nonlocal wakes
+        wakes += 1
+        return soon(*args)
+
+    class Loop:
+        call_soon_threadsafe = staticmethod(counting)
+
+    calls.loop = Loop()  # type: ignore[assignment]
+    core.tell(held.wait)
+    for number in range(100):
+        calls(made.append, number)
+    calls(ended.set)
+    held.set()
+    assert ended.wait(60)
+    assert made == [*range(100)]
+    assert wakes == 1
+
+
+def test_who_gives_up_is_told() -> None:
+    """A call that is given up ends with its own error if it has one for that, and leaves what others wait for alone."""
+    core = Core()
+    mine: list[asyncio.Future[None]] = []
+
+    async def waiting() -> None:
+        mine.append(core.loop.create_future())
+        await mine[-1]
+
+    async def knowing() -> None:
+        try:
+            await waiting()
+        except asyncio.CancelledError:
+            raise GivenUp("none") from None
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise StoreClosed("closed")
+
+    async def ended() -> list[object]:
+        found: list[object] = []
+        for work in (waiting, knowing, failing):
+            call = Call(work())
+            core.loop.call_later(0.01, call.give_up)
+            try:
+                await call
+            except StoreUnavailable as error:
+                found += [type(error), error.outcome]
+        return found
+
+    assert core.run(ended()) == [GivenUp, "unknown", GivenUp, "none", StoreClosed, "none"]
+    assert all(future.cancelled() for future in mine)
+
+
+def test_what_a_call_has_used() -> None:
+    """The time in which it ran counts, not that in which it waited; its result and errors of its task pass through."""
+    core = Core()
+
+    async def work() -> str:
+        await asyncio.sleep(0.2)
+        until = time.monotonic() + 0.05
+        while time.monotonic() < until:
+            pass
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "slept"
+
+    async def cancelled() -> tuple[str, float]:
+        call = Call(work())
+
+        async def run() -> str:
+            result: str = await call
+            return result
+
+        task = asyncio.ensure_future(run())
+        await asyncio.sleep(0.5)
+        task.cancel()
+        return await task, call.used
+
+    result, used = core.run(cancelled())
+    assert result == "cancelled"
+    assert 0.05 <= used < 0.2
+
+
+def test_the_loop_does_not_wait_for_itself() -> None:
+    """A call that blocks in the loop's own thread is an error, not a standstill."""
+    core = Core()
+
+    async def blocking() -> None:
+        core.run(asyncio.sleep(0))
+
+    with pytest.raises(RuntimeError, match="wait for itself"):
+        core.run(blocking())
+
+
+def test_the_error_of_a_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever error a task ends with is written to the log."""
+    core = Core()
+
+    async def failing() -> None:
+        raise RuntimeError("a mistake")
+
+    async def started() -> None:
+        await asyncio.wait([core.spawn(failing())])
+        await asyncio.sleep(0)
+
+    with caplog.at_level(logging.ERROR):
+        core.run(started())
+    [record] = caplog.records
+    assert record.exc_info is not None
+    assert "a mistake" in str(record.exc_info[1])
+
+
+def test_a_forked_process_has_a_loop_of_its_own() -> None:
+    """The thread of the process before is not there; another one is started."""
+    core = Core()
+    core.run(asyncio.sleep(0))
+    child = os.fork()
+    if not child:
+        core.run(asyncio.sleep(0))
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_thread_that_cannot_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Work waits for a thread, and the log says so."""
+    core = Core()
+    core.run(asyncio.sleep(0))
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def both() -> list[int]:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            first = asyncio.ensure_future(core.in_thread(lambda: 1))
+            await asyncio.sleep(0.01)
+        assert threading.Thread.start is start
+        return [await core.in_thread(lambda: 2), await first]
+
+    with caplog.at_level(logging.ERROR):
+        assert core.run(both()) == [2, 1]
+    assert "no thread could be started" in caplog.text
+
+
+def test_work_at_the_end_of_the_process_is_dropped() -> None:
+    """When the process ends, work that comes then is no error."""
+    ended = subprocess.run([sys.executable, "-c", AT_THE_END], check=True, capture_output=True, text=True, timeout=300)
+    assert ended.stderr == ""
