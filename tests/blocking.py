@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from queuey.claims import ClaimReceipt, Settlement, State
-from queuey.messages import Location, Queue
-from queuey.service import ClaimUseCases, HandedOut, QueueAccess, Service
+from queuey.messages import Location, PostResult, Queue
+from queuey.service import ClaimUseCases, Draft, HandedOut, QueueAccess, Service
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
 from queuey.service.core import LoopCalls
 
@@ -32,19 +32,19 @@ class BlockingClaims:
 
     def acknowledge(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Acknowledges messages."""
-        return self._claims.use(access, lambda queue: self._claims.acknowledge(queue, receipts))
+        return self._claims.core.use(access, lambda queue: self._claims.acknowledge(queue, receipts))
 
     def renew(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Renews claims."""
-        return self._claims.use(access, lambda queue: self._claims.renew(queue, receipts, ttl))
+        return self._claims.core.use(access, lambda queue: self._claims.renew(queue, receipts, ttl))
 
     def release(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], delay: float = 0.0) -> list[Settlement]:
         """Releases claims."""
-        return self._claims.use(access, lambda queue: self._claims.release(queue, receipts, delay))
+        return self._claims.core.use(access, lambda queue: self._claims.release(queue, receipts, delay))
 
     def release_all(self, access: QueueAccess) -> None:
         """Releases all claims of a queue."""
-        self._claims.use(access, self._claims.release_all)
+        self._claims.core.use(access, self._claims.release_all)
 
     def look_at(
         self, queue: Queue, look: Callable[[State, int], T], numbers: Sequence[int] | None = None
@@ -70,6 +70,11 @@ def set_apart(service: Service) -> None:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     service.core.adopt(LoopCalls(loop))
+
+
+def post(service: Service, access: QueueAccess, drafts: Sequence[Draft]) -> PostResult:
+    """Posts messages."""
+    return service.core.use(access, lambda queue: service.messages.post(queue, drafts))
 
 
 def blocking(claims: ClaimUseCases) -> BlockingClaims:

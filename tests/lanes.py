@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 
 LANES = {
     "spark": r"tests/spark/(?!unit/|faults/test_(writing|killed))",
-    "measures on Java": r"tests/bench/test_measures.*\[.*(cassandra|spark|qdo|curator|elasticmq)",
     "measures": r"tests/bench/test_measures",
     "cassandra": r"tests/(cassandra/|.*\[.*\bcassandra\b|bench/test_(cassandra|over_driver)|deploy/test_parts)",
     "three nodes": r"tests/(faults/(?!(claiming/)?test_two)|acceptance/test_(local_servers(?!.*ensemble)|serve_cass))",
     "groups with faults": r"tests/qdo/faults/test_groups",
     "spark faults": r"tests/spark/faults/",
     "two data centres": r"tests/faults/(claiming/)?test_two_centres",
-    "many histories": r"tests/sim/test_histories.*_many_",
     "histories": r"tests/sim/test_histories",
     "zookeeper": (
         r"tests/(qdo/(zookeeper/|contract/.*\[.*\bzookeeper\b)"

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from queuey.errors import Outcome, StoreUnavailable
+from queuey.messages import Queue
+from queuey.service.queue_access import QueueAccess
 
 T = TypeVar("T")
 Done = Callable[[Any, Exception | None], None]
@@ -50,10 +52,10 @@ class LoopCalls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._waking = False
 
-    def __call__(self, call: Callable[..., None], *args: object) -> None:
+    def __call__(self, call: Callable[..., object], *args: object) -> None:
         """Makes a call in the loop's thread."""
         self._calls.append((call, args))
         if not self._waking:
@@ -75,17 +77,18 @@ class Call:
     """A coroutine that is awaited by a request, and ends soon when that gives up, by whatever task it is run.
 
     Args:
-        work: The coroutine. It is given up by cancelling what it awaits, so that must be its own.
+        work: The coroutine, which has begun. It is given up by cancelling what it awaits, so that must be its own.
+        waits_for: What it awaits.
 
     Attributes:
-        used: Seconds that it has run, without those that it waited.
+        used: Seconds that it has run since, without those that it waited.
     """
 
     __slots__ = ("_gone", "_waits_for", "_work", "used")
 
-    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, Any], waits_for: asyncio.Future[Any] | None) -> None:
         self._work = work
-        self._waits_for: asyncio.Future[Any] | None = None
+        self._waits_for = waits_for
         self._gone = False
         self.used = 0.0
 
@@ -96,30 +99,66 @@ class Call:
             self._waits_for.cancel()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Runs it; returns its result.
+        """Runs it to its end; returns its result.
 
         Raises:
             GivenUp: The request has given it up.
+            CancelledError: The task was cancelled, whatever the coroutine has made of that.
         """
-        error: BaseException | None = None
+        cancelled: asyncio.CancelledError | None = None
         while True:
-            began = time.monotonic()
-            try:
-                self._waits_for = self._work.send(None) if error is None else self._work.throw(error)
-            except StopIteration as end:
-                return end.value
-            except asyncio.CancelledError:
-                if self._gone:
-                    raise GivenUp("unknown") from None
-                raise
-            finally:
-                self.used += time.monotonic() - began
-            error = None
+            error: BaseException | None = None
             try:
                 yield self._waits_for
             except BaseException as thrown:  # noqa: BLE001 - the coroutine gets it
                 error = thrown
+                if isinstance(thrown, asyncio.CancelledError) and not self._gone:
+                    cancelled = thrown
             self._waits_for = None
+            began = time.monotonic()
+            try:
+                self._waits_for = self._work.send(None) if error is None else self._work.throw(error)
+            except StopIteration as end:
+                if cancelled is None:
+                    return end.value
+                raise cancelled from None
+            except asyncio.CancelledError:
+                if cancelled is None and self._gone:
+                    raise GivenUp("unknown") from None
+                raise
+            except Exception:
+                if cancelled is None:
+                    raise
+                raise cancelled from None
+            finally:
+                self.used += time.monotonic() - began
+
+
+class _End:
+    """The end of some work: what it calls, in any thread, in place of whoever waits."""
+
+    __slots__ = ("_calls", "error", "future", "has_come", "value")
+
+    def __init__(self, calls: LoopCalls) -> None:
+        self._calls = calls
+        self.future: asyncio.Future[None] | None = None
+        self.has_come = False
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def __call__(self, value: object, error: Exception | None) -> None:
+        if asyncio._get_running_loop() is self._calls.loop:  # noqa: SLF001 - the quick form of get_running_loop
+            self.come(value, error)
+        else:
+            self._calls(self.come, value, error)
+
+    def come(self, value: object, error: Exception | None) -> None:
+        """Takes in the result, in the loop's thread. What comes later is of no interest."""
+        if not self.has_come:
+            self.has_come = True
+            self.value, self.error = value, error
+            if self.future is not None and not self.future.done():
+                self.future.set_result(None)
 
 
 class Core:
@@ -139,46 +178,55 @@ class Core:
         self._calls = calls
 
     @property
-    def tell(self) -> Callable[..., None]:
+    def calls(self) -> LoopCalls:
         """What makes a call in the loop's thread, from any thread."""
         return self._calls or _process_calls()
+
+    def tell(self, call: Callable[..., object], *args: object) -> None:
+        """Makes a call in the loop's thread; from any thread."""
+        self.calls(call, *args)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop."""
-        return (self._calls or _process_calls()).loop
+        return self.calls.loop
 
     def boottime(self) -> float:
         """Returns seconds on a clock that goes on while the machine sleeps."""
         return time.clock_gettime(_BOOTTIME)
 
     async def ended(self, start: Start, otherwise: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - of the work
-        """Starts some work and waits until it calls back.
+        """Starts some work and waits until it calls back; returns its result.
 
         Args:
-            start: Begins it, given what to call at its end.
-            otherwise: Is done in a thread if ``start`` returns False, which says that nothing was begun.
+            start: Begins it, given what to call at its end. It may return a function that gives the work up and returns
+                the outcome, for a caller that cancels this; or False: nothing was begun.
+            otherwise: Is done in a thread if nothing was begun; without it the result is None then.
 
         Raises:
             Exception: The one that it calls back with, or that ``start`` raises.
+            GivenUp: The caller has cancelled this, and the work was given up.
         """
-        loop = self.loop
-        future = loop.create_future()
-
-        def done(value: object, error: Exception | None) -> None:
-            if asyncio._get_running_loop() is loop:  # noqa: SLF001 - the quick form of get_running_loop
-                _settle(future, value, error)
-            else:
-                self.tell(_settle, future, value, error)
-
+        calls = self.calls
+        end = _End(calls)
         try:
-            begun = start(done)
+            begun = start(end)
         except Exception as error:  # noqa: BLE001 - the caller gets it
-            _settle(future, None, error)
+            end.come(None, error)
         else:
-            if begun is False and otherwise is not None:
-                return await self.in_thread(otherwise)
-        return await future
+            if begun is False:
+                return None if otherwise is None else await self.in_thread(otherwise)
+            if not end.has_come:
+                end.future = calls.loop.create_future()
+                try:
+                    await end.future
+                except asyncio.CancelledError:
+                    if callable(begun):
+                        raise GivenUp(begun()) from None
+                    raise
+        if end.error is not None:
+            raise end.error
+        return end.value
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Does work that may take long in a thread; returns its result or raises its error."""
@@ -211,6 +259,10 @@ class Core:
         except BaseException:
             future.cancel()
             raise
+
+    def use(self, access: QueueAccess, call: Callable[[Queue], Coroutine[Any, Any, T]]) -> T:
+        """Makes a call with a caller's row, again with a fresh one if that has changed; blocks, for other threads."""
+        return access.use(lambda queue: self.run(call(queue)))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begins a task; from the loop's thread. The error that it ends with is logged. The caller keeps the task."""
@@ -245,15 +297,6 @@ def note_missing() -> None:
     """Notes that a thread could not be started; the work waits for one. It also happens when the process is ending."""
     if threading.main_thread().is_alive():
         _logger.error("no thread could be started")
-
-
-def _settle(future: asyncio.Future[Any], value: object, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
 
 
 def _do(work: Callable[[], Any], done: Done) -> None:

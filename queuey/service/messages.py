@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 from queuey import ids
 from queuey.claims import digest_of, partition_of
-from queuey.errors import InvalidRequest, Outcome, TooLarge
+from queuey.errors import InvalidRequest, TooLarge
 from queuey.ids import Position
-from queuey.messages import Location, Message, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of
+from queuey.messages import Location, Message, NewMessage, PostResult, Queue, body_bytes, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
+from queuey.service.core import Core
 from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
 from queuey.service.post_keys import key_of
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
-
-Begun = Callable[[Any, Exception | None], None]
-"""Called with the result of a post."""
 
 
 def partition_error(partition: int, queue: Queue) -> str | None:
@@ -76,17 +74,17 @@ class StickyChoice:
 class MessageUseCases:
     """Everything that names a single message."""
 
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics, stopping: threading.Event) -> None:
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
         self._store = store
-        self._stopping = stopping
+        self._core = core
         self._limits = limits
         self._metrics = metrics
         self._sticky = StickyChoice()
 
-    def post(
-        self, access: QueueAccess, drafts: Sequence[Draft], *, after: Position | None = None, key: str | None = None
+    async def post(
+        self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None, key: str | None = None
     ) -> PostResult:
-        """Stores new messages, all or none.
+        """Stores new messages, all or none, for a caller that is authorized for this row.
 
         With a key it stores them once: a post that is repeated under its key has the result of the first.
 
@@ -95,56 +93,23 @@ class MessageUseCases:
 
         Raises:
             InvalidRequest: A partition is beyond the queue's; ``after`` lies too far ahead.
+            QueueChanged: The row is out of date; nothing was stored.
             KeyReused: The key is that of another post.
             KeyInUse: A post with this key is being carried out.
             StoreUnavailable: ``outcome`` says what became of them.
         """
-        if not drafts:
-            return PostResult([], replayed=False)
         if after is not None and 0 < (seconds := ahead(after)) <= LONGEST_AHEAD:
-            self._stopping.wait(seconds)
-
-        def append(queue: Queue) -> PostResult:
-            items = self._addressed(queue, drafts)
-            if key is None:
-                return self._stored(items, self._store.append(queue, items, after=after))
-            return self._found(self._store.append_once(queue, items, self._key(key, drafts, items), after=after))
-
-        return access.use(append)
-
-    def begin_post(
-        self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None, key: str | None = None
-    ) -> tuple[Callable[[Begun], Callable[[], Outcome]], Callable[[Any], PostResult]]:
-        """Prepares a post without blocking, for a caller that is authorized for exactly this row.
-
-        Returns:
-            A function that starts it, given what to call at its end (see ``Messages.begin_append``), and one that takes
-            that call's arguments and returns what ``post`` does. The end may be ``QueueChanged``: then nothing was
-            stored and the caller posts in the ordinary way.
-
-        Raises:
-            InvalidRequest: As in ``post``.
-        """
+            await asyncio.sleep(seconds)
         items = self._addressed(queue, drafts)
         if key is None or not items:
-            return (
-                lambda done: self._store.begin_append(queue, items, done, after=after),
-                lambda positions: self._stored(items, positions),
-            )
-        named = self._key(key, drafts, items)
-        return lambda done: self._store.begin_append_once(queue, items, named, done, after=after), self._found
-
-    def _key(self, text: str, drafts: Sequence[Draft], items: Sequence[NewMessage]) -> PostKey:
-        return key_of(text, drafts, items, self._limits.idempotency_ttl)
-
-    def _stored(self, items: Sequence[NewMessage], positions: Sequence[Position]) -> PostResult:
-        """Counts the stored messages, and returns their locations."""
-        self._metrics.received(len(positions))
-        locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
-        return PostResult(locations, replayed=False)
-
-    def _found(self, result: PostResult) -> PostResult:
-        """Counts the messages stored under a key, unless they were counted before."""
+            begin = partial(self._store.begin_append, queue, items, after=after)
+            positions: list[Position] = await self._core.ended(begin)
+            self._metrics.received(len(positions))
+            locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
+            return PostResult(locations, replayed=False)
+        named = key_of(key, drafts, items, self._limits.idempotency_ttl)
+        once = partial(self._store.begin_append_once, queue, items, named, after=after)
+        result: PostResult = await self._core.ended(once)
         if not result.replayed:
             self._metrics.received(len(result.locations))
         return result

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 
@@ -14,6 +15,7 @@ from queuey.messages import Page, Queue, bytes_at_most, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
+from queuey.service.core import Core, GivenUp
 from queuey.service.limits import Limits
 from queuey.service.merging import Merge
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
@@ -39,11 +41,12 @@ class Source(msgspec.Struct, frozen=True):
 class Reader:
     """Reads ranges."""
 
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics, stopping: threading.Event) -> None:
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, stopping: threading.Event, core: Core) -> None:
         self._store = store
         self._limits = limits
         self._metrics = metrics
         self._stopping = stopping
+        self._core = core
         self.watchers = Watchers()
         # By whether reads keep the read delay.
         self._triggers = {
@@ -70,49 +73,44 @@ class Reader:
         self._metrics.delivered(len(reading.messages))
         return reading
 
-    def begin_read(
-        self,
-        queue: Queue,
-        wanted: Range,
-        done: Callable[[Reading | None, Exception | None], None],
-        wait: float = 0.0,
-        waiter: Waiter | None = None,
-    ) -> bool:
-        """Starts a short read of one partition without blocking, for a caller that is authorized for exactly this row.
+    async def read_short(
+        self, queue: Queue, wanted: Range, wait: float = 0.0, waiter: Waiter | None = None
+    ) -> Reading | None:
+        """Reads a little of one partition, for a caller that is authorized for exactly this row.
 
         Args:
             queue: The row.
             wanted: What to read.
-            done: Called at the end (see ``Messages.begin_read``), without reading and error if the read is not short:
-                the caller then reads in the ordinary way, as after ``QueueChanged``.
             wait: As for :meth:`read`.
             waiter: As for :meth:`read`.
 
         Returns:
-            False: it cannot be done so; nothing was begun.
+            What was read; None: the read is not short, and is done in the ordinary way.
+
+        Raises:
+            QueueChanged: The row is out of date.
         """
         numbers = _numbers(queue, wanted)
         if len(numbers) != 1 or wanted.limit > SHORT or (wait and waiter is None):
-            return False
+            return None
         max_bytes = min(SHORT_BYTES, self._limits.page_bytes)
         asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max(1, max_bytes - _LAST))
         if not asked:
-            return False
+            return None
         if wait and waiter is not None:
             waiter.expect([(queue, numbers, self._triggers[wanted.delayed])])
-
-        def ended(page: Page | None, error: Exception | None) -> None:
-            if page is None or (page.more and not _fits(page, wanted.limit, max_bytes)):
-                done(None, error)
-                return
-            reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
-            ranges.one_after_another(asked, [page], reading)
-            if waiter is not None and _fruitless([reading]):
-                waiter.found_nothing(wait)
-            self._metrics.delivered(len(reading.messages))
-            done(reading, None)
-
-        return self._store.begin_read(queue, asked[0], ended)
+        try:
+            page: Page | None = await self._core.ended(partial(self._store.begin_read, queue, asked[0]))
+        except asyncio.CancelledError:
+            raise GivenUp("none") from None
+        if page is None or (page.more and not _fits(page, wanted.limit, max_bytes)):
+            return None
+        reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
+        ranges.one_after_another(asked, [page], reading)
+        if waiter is not None and _fruitless([reading]):
+            waiter.found_nothing(wait)
+        self._metrics.delivered(len(reading.messages))
+        return reading
 
     def read_many(
         self, sources: Sequence[Source], wait: float = 0.0, *, waiter: Waiter | None = None

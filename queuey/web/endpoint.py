@@ -12,22 +12,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from queuey.errors import NoCredential, NotAllowed, Outcome, QueueChanged
+from queuey.errors import NoCredential, NotAllowed, QueueChanged
 from queuey.metrics import Metrics
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_response
 from queuey.web.requests import UNKNOWN, check_path, read_query, with_warning
 from queuey.web.responses import Environ, Response, text_response
 
-Done = Callable[[Any, Exception | None], None]
-"""Takes a result or an error; called once, from any thread."""
-Begin = Callable[[Done], Callable[[], Outcome]]
-"""Starts some work, given what to call at its end; returns a function that gives up and returns the outcome."""
 Match = dict[str, str]
 """The parts of the path that a route names."""
 Handler = Callable[[Environ, Match], Response]
-Begun = tuple[Begin | Coroutine[Any, Any, Any], Callable[[Any], Response]]
+Begun = tuple[Coroutine[Any, Any, Any], Callable[[Any], Response]]
 EarlyHandler = Callable[[Environ, Match], Begun | Response]
-"""Never blocks: returns the response; or the work, or how to begin it, and how to answer with its result."""
+"""Never blocks: returns the response, or a call and how to answer with its result."""
 
 WAITER = "queuey.waiter"
 """Set in the environ by a server that waits for messages itself: a :class:`~queuey.service.Waiter`, whose ``wait``
@@ -47,27 +43,15 @@ class WouldBlock(Exception):
 
 
 class Awaited(msgspec.Struct, frozen=True):
-    """A response that is not known before something was awaited.
+    """A response that is not known before a call has ended.
 
     Attributes:
-        work: What to await.
-        finish: As that of :class:`Deferred`.
+        call: The call.
+        finish: Makes the response of its result or error. Raises :class:`WouldBlock` when the request has to be handled
+            anew, in a thread.
     """
 
-    work: Coroutine[Any, Any, Any]
-    finish: Callable[[Any, Exception | None], Response]
-
-
-class Deferred(msgspec.Struct, frozen=True):
-    """A response that is not known yet, for a server that handles many requests in one thread.
-
-    Attributes:
-        begin: Starts the work.
-        finish: Makes the response of the work's result or error. Raises :class:`WouldBlock` when the request has to be
-            handled anew, in a thread.
-    """
-
-    begin: Begin
+    call: Coroutine[Any, Any, Any]
     finish: Callable[[Any, Exception | None], Response]
 
 
@@ -148,7 +132,7 @@ class Endpoint:
         self._observe(environ, response, start)
         return response
 
-    def begin(self, environ: Environ, match: Match) -> Response | Deferred | Awaited:
+    def begin(self, environ: Environ, match: Match) -> Response | Awaited:
         """Answers without blocking, at once or later.
 
         Raises:
@@ -167,7 +151,7 @@ class Endpoint:
         if isinstance(begun, Response):
             self._observe(environ, begun, start)
             return begun
-        work, respond_with = begun
+        call, respond_with = begun
 
         def finish(value: object, error: Exception | None) -> Response:
             if isinstance(error, QueueChanged) or (value is None and error is None):
@@ -179,7 +163,7 @@ class Endpoint:
             self._observe(environ, response, start)
             return response
 
-        return Deferred(work, finish) if callable(work) else Awaited(work, finish)
+        return Awaited(call, finish)
 
     def _observe(self, environ: Environ, response: Response, start: float) -> None:
         """Counts a request, unless this was a try of one that may wait."""

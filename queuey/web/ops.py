@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 from queuey import __version__, metrics
-from queuey.errors import Outcome, StoreUnavailable
+from queuey.errors import StoreUnavailable
 from queuey.service import Service
-from queuey.web.endpoint import Begun, Done, EarlyHandler, Endpoint, Handler, Match, WouldBlock
+from queuey.web.endpoint import Begun, EarlyHandler, Endpoint, Handler, Match, WouldBlock
 from queuey.web.gateway.workers import Collection, Told
 from queuey.web.responses import Environ, Response, json_response, text_response
 
@@ -86,20 +86,20 @@ class OpsViews:
 
     def metrics(self, environ: Environ, match: Match) -> Response:
         """Writes what all workers had done at most ``LOOK_EVERY`` seconds ago, for Prometheus."""
-        return _exposed(self._counts.ask())
+        return _exposed(self._counts.ask().result())
 
     def metrics_at_once(self, environ: Environ, match: Match) -> Begun:
         """Does that without a thread of the requests, however many ask and however long other workers take."""
-
-        def begin(done: Done) -> Callable[[], Outcome]:
-            self._counts.ask().add_done_callback(lambda found: done(found, None))
-            return lambda: "none"
-
-        return begin, _exposed
+        return _counted(self._counts), _exposed
 
 
-def _exposed(found: Future[bytes]) -> Response:
-    return Response(200, found.result(), ("Content-Type", metrics.CONTENT_TYPE))
+async def _counted(counts: Collection[bytes]) -> bytes:
+    found: bytes = await asyncio.shield(asyncio.wrap_future(counts.ask()))  # others wait for it, too
+    return found
+
+
+def _exposed(found: bytes) -> Response:
+    return Response(200, found, ("Content-Type", metrics.CONTENT_TYPE))
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types

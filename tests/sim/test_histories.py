@@ -59,6 +59,12 @@ def test_guarantees_of_short_scans(limits: dict[str, int]) -> None:
         assert violations(range(SHORT)) == []
 
 
+def test_guarantees_of_what_is_forgotten() -> None:
+    """The same where a process also drops each log as soon as it asks another one, so that no scan follows a scan."""
+    with short_scans(MOST_ABOVE=2):
+        assert violations(range(SHORT), Setup(limits=Limits(claims_memory=1))) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_guarantees_in_many_histories() -> None:

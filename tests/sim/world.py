@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import Any, TypeVar, cast
 
-from queuey.service.core import Core, Done
+from queuey.service.core import Core, Done, LoopCalls
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -185,6 +185,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """See the base class."""
         return False
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """See the base class. What ended badly after its process had crashed is of no interest."""
+
     def time(self) -> float:
         """See the base class."""
         return self._process.world.now
@@ -210,6 +213,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> Any:  # noqa: ANN401
         """See the base class."""
         return self.call_later(self._process.world.rng.random() * TURN, callback, *args, context=context)
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
         self,
@@ -262,12 +267,13 @@ class SimulatedCore(Core):
         self._process = process
         self._delay = delay
         self._loop = ProcessLoop(process)  # type: ignore[abstract]  # much of it is not needed
+        self._told = LoopCalls(self._loop)
         self.chance = process.world.rng
 
     @property
-    def tell(self) -> Callable[..., None]:
+    def calls(self) -> LoopCalls:
         """See the base class."""
-        return self._loop.call_soon
+        return self._told
 
     @property
     def loop(self) -> ProcessLoop:

@@ -226,15 +226,15 @@ def failing(error: Exception) -> Callable[..., NoReturn]:
 def test_a_store_that_fails(emodb: Emodb, between: InterposedStore) -> None:
     """The client learns that it may try again, and when; a defect shows an id and nothing of its cause."""
     emodb.do("POST", "/queue/1/q/send", 1)
-    between.instead(Store.append, failing(StoreUnavailable("away", retry_after=30)))
+    between.instead(Store.begin_append, failing(StoreUnavailable("away", retry_after=30)))
     reply = emodb("all", "POST", "/queue/1/q/send", 1)
     assert (reply.status, reply.json) == (503, {"message": "away", "retryAfterSeconds": 5})
     assert reply.headers["X-BV-Exception"] == "com.bazaarvoice.emodb.common.api.ServiceUnavailableException"
     assert reply.headers["Retry-After"] == "5"
-    between.instead(Store.append, failing(ValueError("defect")))
+    between.instead(Store.begin_append, failing(ValueError("defect")))
     crashed = emodb("all", "POST", "/queue/1/q/send", 1)
     assert (crashed.status, crashed.json.keys(), "defect" in crashed.text) == (500, {"message"}, False)
-    between.passing(Store.append)
+    between.passing(Store.begin_append)
     assert emodb.get("/queue/1/q/size") == 1
 
 

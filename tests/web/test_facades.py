@@ -46,11 +46,11 @@ def failing(error: Exception) -> Callable[..., NoReturn]:
 )
 def test_mq_not_stored(mq: Call, between: InterposedStore, error: Exception) -> None:
     """A message that is not certainly stored is answered with 503 and when to try again, whatever went wrong."""
-    between.instead(Store.append, failing(error))
+    between.instead(Store.begin_append, failing(error))
     reply = mq("POST", "/mq/q/messages", b"x")
     assert (reply.status, reply.headers["Retry-After"]) == (503, "10")
     assert ("defect" in reply.text, "crash id" in reply.text) == (False, isinstance(error, ValueError))
-    between.passing(Store.append)
+    between.passing(Store.begin_append)
     assert mq("POST", "/mq/q/messages", b"x").status == 201
 
 

@@ -149,7 +149,7 @@ def test_many_scrapes_collect_once_a_second(app: Any, between: InterposedStore) 
     async def work(gateway: Gateway) -> list[int]:
         strangers = ["/metrics"] * 100 + ["/metrics/"] * 100
         tasks = [asyncio.create_task(Request("GET", path).to(gateway)) for path in strangers]
-        await until(lambda: len(gateway._begun) >= 32)
+        await until(lambda: len(gateway._calls) >= 32)
         assert (await Request("GET", "/__heartbeat__").to(gateway)).status == 200
         stuck.set()
         found = [(await task).status for task in tasks]

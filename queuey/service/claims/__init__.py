@@ -7,7 +7,7 @@ them at any time: what was sent goes on, and what arrives for nobody is released
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
@@ -205,17 +205,13 @@ class ClaimUseCases:
         """Returns whether claims of so many seconds may be over before the caller hears of them."""
         return self.core.boottime() - decided > self._timing.answer_within(ttl)
 
-    def use(self, access: QueueAccess, call: Callable[[Queue], Coroutine[Any, Any, T]]) -> T:
-        """Makes a call with a caller's row, again with a fresh one if that has changed; blocks, for other threads."""
-        return access.use(lambda queue: self.core.run(call(queue)))
-
     def claim_patiently(self, access: QueueAccess, *, wait: float = 0.0, **asked: Any) -> list[HandedOut]:  # noqa: ANN401 - as `claim` has them
         """Does what :meth:`claim` does, and waits if there is nothing; blocks, for other threads."""
         if not wait or asked.get("waiter") is not None:
-            return self.use(access, lambda queue: self.claim(queue, wait=wait, **asked))
+            return self.core.use(access, lambda queue: self.claim(queue, wait=wait, **asked))
         with closing(WaitingThread(self._watchers)) as thread:
             asked["waiter"] = thread
-            attempt = partial(self.use, access, lambda queue: self.claim(queue, wait=wait, **asked))
+            attempt = partial(self.core.use, access, lambda queue: self.claim(queue, wait=wait, **asked))
             return thread.patiently(attempt, wait, self._stopping, access.check_again)
 
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
@@ -377,7 +373,7 @@ class ClaimUseCases:
             claimed = sum(claim.expires >= expired for claim in state.outstanding.values())
             return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
 
-        return self.use(access, lambda queue: self.look_at(queue, count))
+        return self.core.use(access, lambda queue: self.look_at(queue, count))
 
     def size(self, access: QueueAccess, limit: int) -> Size:
         """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""

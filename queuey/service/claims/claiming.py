@@ -214,5 +214,8 @@ def by_partition(receipts: Sequence[ClaimReceipt]) -> dict[int, list[ClaimReceip
 
 def in_order(settled: Mapping[int, Sequence[Settlement]], receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
     """Returns what became of receipts, in their order, given that by partition."""
+    if len(settled) == 1:
+        [only] = settled.values()
+        return [*only]
     each = {number: iter(some) for number, some in settled.items()}
     return [next(each[receipt.partition]) for receipt in receipts]

@@ -8,8 +8,7 @@
                       │          └──certainly not: the error is answered  │
                       └──────────────── it is another's: decide again ◄───┘
 
-One round is under way at a time; requests that come meanwhile wait for the next one and share its entry. Everything
-here runs in the loop's thread.
+One round is under way at a time; requests that come meanwhile wait for the next one and share its entry.
 """
 
 from __future__ import annotations

@@ -179,6 +179,9 @@ class Scanner:
         found = ScanResult([])
         first = ids.following(state.cursor)
         front = max(self._front, first)
+        if self.horizon == FIRST and (front > first or state.above):
+            # The log was read just now, perhaps not for the first time: what is below the front is looked for at once.
+            await self.look(read)
         boot = self._boottime()
         past = Slice(self._partition, first, min(front, self.horizon), ahead=True)
         left: Slice | None = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from queuey import ids
 from queuey.claims import ClaimReceipt
 from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.messages import MAX_TTL, Location, Message, PostResult, Queue, QueueSpec
-from queuey.service import Draft, HandedOut
+from queuey.service import Draft, HandedOut, QueueAccess
 from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
 from queuey.web.endpoint import Begun, Hot, Match, WouldBlock
@@ -37,6 +38,7 @@ class MqFacade(OpenFacade):
         self._redelivery = mount.settings.mq.redelivery
         self._messages = self._service.messages
         self._claims = self._service.claims
+        self._core = self._service.core
         self._queues = self._service.queues
 
     def resources(self) -> list[Resource]:
@@ -111,13 +113,15 @@ class MqFacade(OpenFacade):
         """Stores a message; a queue is made that is not there."""
         self.where(match)
         draft, key = self._draft(environ), read_key(environ)
-        return self.use(environ, match, "send", lambda access: _posted(self._messages.post(access, [draft], key=key)))
+        return self.use(environ, match, "send", partial(self._post, draft, key))
 
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
         queue = self._authorization.enter_at_once(environ, match, "send")
-        begin, stored = self._messages.begin_post(queue, [self._draft(environ)], key=read_key(environ))
-        return begin, lambda found: _posted(stored(found))
+        return self._messages.post(queue, [self._draft(environ)], key=read_key(environ)), _posted
+
+    def _post(self, draft: Draft, key: str | None, access: QueueAccess) -> Response:
+        return _posted(self._core.use(access, partial(self._messages.post, drafts=[draft], key=key)))
 
     def _draft(self, environ: Environ) -> Draft:
         return Draft(text_or_bytes(read_body(environ, LONGEST_BODY)))
@@ -142,7 +146,7 @@ class MqFacade(OpenFacade):
         try:
             access = self.find(environ, match, "work")
             if receipt is not None and receipt.partition <= access.queue.partitions:
-                self._claims.use(access, lambda queue: self._claims.acknowledge(queue, [receipt]))
+                self._core.use(access, lambda queue: self._claims.acknowledge(queue, [receipt]))
         except QueueNotFound:
             self.where(match)
         return Response(202, b"")

@@ -74,6 +74,7 @@ class RqmsFacade(OpenFacade):
         super().__init__(mount)
         self._names = self._service.names
         self._claims = self._service.claims
+        self._core = self._service.core
 
     def resources(self) -> list[Resource]:
         """See the base class. What follows in a path means nothing to most calls."""
@@ -158,7 +159,7 @@ class RqmsFacade(OpenFacade):
             receipt = None
         if receipt is None:
             raise TicketSpent("The ticket is of another queue, or of one that was deleted since.")
-        return _finished(self._claims.use(access, lambda queue: self._claims.acknowledge(queue, [receipt])))
+        return _finished(self._core.use(access, lambda queue: self._claims.acknowledge(queue, [receipt])))
 
     def begin_finish(self, environ: Environ, match: Match) -> Begun:
         """Is ``finish`` without blocking."""

@@ -4,8 +4,8 @@ A thread per waiting request costs several times what a small write costs: with 
 handing the interpreter lock around. So there are two ways through:
 
 * **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
-  short reads that the store can begin or do without waiting, and heartbeats. The endpoint starts the work and gives
-  back a :class:`~queuey.web.endpoint.Deferred`; the store reports a whole group of them with one wake-up.
+  short reads that the store can begin or do without waiting, and heartbeats. The endpoint gives back a use case's call
+  (:class:`~queuey.web.endpoint.Awaited`); the store reports a whole group of them with one wake-up.
 * **in a thread**: everything else goes through the WSGI application in a small pool.
 
 A long poll goes the way of any other read. If there is nothing to answer it waits on the loop, without a thread, and
@@ -28,16 +28,15 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from threading import Lock, get_ident
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote
 
-from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service import JoinedAck
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAITER, Awaited, Deferred, Endpoint, Hot, Match, WouldBlock
+from queuey.web.endpoint import WAITER, Awaited, Endpoint, Hot, Match, WouldBlock
 from queuey.web.errors import FIRST, error_response
 from queuey.web.facades.facade import FACADE, Facade
 from queuey.web.gateway.long_polls import Client, Clients, LongPoll, LongPolls, client_left
@@ -94,36 +93,11 @@ CREDENTIALS = "credentials"
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 
-class _Begun(NamedTuple):
-    """Work under way whose end is awaited.
-
-    Attributes:
-        deadline: When it is given up (monotonic).
-        withdraw: Gives it up.
-        deferred: Makes the response.
-        tenant: Who is charged.
-        client: Who waits for it, if that is known.
-    """
-
-    deadline: float
-    withdraw: Callable[[], Outcome]
-    deferred: Deferred
-    tenant: str
-    client: Client | None
-
-
-def _begun(endpoint: Endpoint, environ: Environ, match: Match, client: Client | None) -> Response | Deferred | Awaited:
+def _begun(endpoint: Endpoint, environ: Environ, match: Match, client: Client | None) -> Response | Awaited:
     """Begins a request, unless its client has left."""
     if client is not None:
         client.check()
     return endpoint.begin(environ, match)
-
-
-def _late(client: Client | None, outcome: Outcome) -> QueueyError:
-    """Returns the error of work that was given up."""
-    if client is not None and client.has_left:
-        return client_left()
-    return StoreUnavailable("the store did not answer in time", outcome=outcome)
 
 
 class Gateway:
@@ -194,7 +168,6 @@ class Gateway:
         self._tell: LoopCalls
         self._contention: Contention
         self._scheduler: LoopScheduler
-        self._begun: dict[asyncio.Future[Response], _Begun] = {}
         self._calls: dict[Call, float] = {}
         """Those under way, with their deadlines, in order."""
 
@@ -432,31 +405,20 @@ class Gateway:
             result = _begun(endpoint, environ, match, client)
             if isinstance(result, Response):
                 return result
-            if isinstance(result, Awaited):
-                call = Call(result.work)
-                try:
-                    return await self._await(call, result, client, began)
-                finally:
-                    used = call.used
-            future: asyncio.Future[Response] = self._loop.create_future()
-            ended: list[tuple[Any, Exception | None]] = []
             try:
-                withdraw = result.begin(partial(self._ended, future, ended))
-            except QueueyError as error:
-                return result.finish(None, error)
-            if ended:
-                return result.finish(*ended[0])
-            self._begun[future] = _Begun(began + self._deadline, withdraw, result, tenant, client)
-            if client is not None:
-                client.left = partial(self._give_up, future)
-            if weight:
-                used = time.monotonic() - began
-            try:
-                return await future
-            except asyncio.CancelledError:
-                self._begun.pop(future, None)
-                withdraw()
+                waits_for = result.call.send(None)
+            except StopIteration as end:  # There was nothing to wait for.
+                return result.finish(end.value, None)
+            except WouldBlock:
                 raise
+            except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
+                return result.finish(None, error)
+            call = Call(result.call, waits_for)
+            call.used = time.monotonic() - began
+            try:
+                return await self._await(call, result, client, began)
+            finally:
+                used = call.used
         except WouldBlock:
             return None
         finally:
@@ -464,61 +426,31 @@ class Gateway:
                 self._scheduler.leave(tenant, weight, used or time.monotonic() - began)
 
     async def _await(self, call: Call, awaited: Awaited, client: Client | None, began: float) -> Response:
-        """Awaits the work of a request, until that gives up; returns its response."""
+        """Awaits the call of a request, unless that gives up; returns the response."""
+        value: Any = None
+        error: Exception | None = None
         self._calls[call] = began + self._deadline
         if client is not None:
             client.left = call.give_up
-        value, error = None, None
         try:
             value = await call
+        except WouldBlock:
+            raise
         except GivenUp as failure:
-            error = _late(client, failure.outcome)
-        except QueueyError as failure:
+            error = client_left() if client is not None and client.has_left else failure
+        except Exception as failure:  # noqa: BLE001 - an error of any kind must become a response
             error = failure
         finally:
             del self._calls[call]
-        return awaited.finish(value, error)
-
-    def _ended(
-        self,
-        future: asyncio.Future[Response],
-        ended: list[tuple[Any, Exception | None]],
-        value: object,
-        error: Exception | None,
-    ) -> None:
-        """Takes the end of work: from a thread of the store, or in this one before what begins it returns."""
-        if get_ident() != self._thread:
-            self._tell(self._finish, future, value, error)
-        elif future in self._begun:
-            self._finish(future, value, error)
-        else:
-            ended.append((value, error))
-
-    def _finish(self, future: asyncio.Future[Response], value: object, error: Exception | None) -> None:
-        """Gives a request the response that its work's end makes."""
-        begun = self._begun.pop(future, None)
-        if begun is None:
-            return
-        began = time.monotonic() if self._contention.several else 0.0
+        woken = time.monotonic()
         try:
-            future.set_result(begun.deferred.finish(value, error))
-        except Exception as failure:  # noqa: BLE001 - the future's awaiter gets it
-            future.set_exception(failure)
-        if began:
-            self._scheduler.charge(begun.tenant, time.monotonic() - began)
-
-    def _give_up(self, future: asyncio.Future[Response]) -> None:
-        """Gives up the work of a request, unless it has ended: it takes too long, or the client has left."""
-        if (begun := self._begun.get(future)) is not None:
-            self._finish(future, None, _late(begun.client, begun.withdraw()))
+            return awaited.finish(value, error)
+        finally:
+            call.used += time.monotonic() - woken
 
     def _give_up_late(self) -> None:
         """Answers requests whose work has not ended in time."""
         now = time.monotonic()
-        for future, begun in list(self._begun.items()):
-            if begun.deadline > now:
-                break
-            self._give_up(future)
         for call, deadline in list(self._calls.items()):
             if deadline > now:
                 break

@@ -141,7 +141,7 @@ class ClaimViews:
     def _settle(self, environ: Environ, match: Match, settle: _Settle) -> Response:
         access = self._enter(environ, match)
         given = _with_fresh_row(access, partial(self._read, environ))
-        return _settled(given.texts, self._claims.use(access, partial(settle, given)))
+        return _settled(given.texts, self._claims.core.use(access, partial(settle, given)))
 
     def _begin_settling(self, environ: Environ, match: Match, settle: _Settle) -> Begun:
         queue = self._authorization.enter_at_once(environ, match, "work")
@@ -166,7 +166,7 @@ class ClaimViews:
     def release_all(self, environ: Environ, match: Match) -> Response:
         """Ends every claim."""
         access = self._authorization.enter(environ, self._authorization.find(environ, match), "admin")
-        self._claims.use(access, self._claims.release_all)
+        self._claims.core.use(access, self._claims.release_all)
         return json_response(schemas.Done())
 
     def counts(self, environ: Environ, match: Match) -> Response:

@@ -6,6 +6,7 @@ import re
 from base64 import b64decode
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from queuey.errors import InvalidRequest, NotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
 from queuey.service import Draft, Limits, Location, Service
-from queuey.service.messages import ahead, partition_error
+from queuey.service.messages import partition_error
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Begun, Match, WouldBlock
@@ -129,6 +130,7 @@ class MessageViews:
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._messages = service.messages
+        self._core = service.core
         self._limits = service.limits
         self._authorization = authorization
 
@@ -144,7 +146,8 @@ class MessageViews:
             if not access.renew():
                 raise
             drafts, after = self._read(environ, body, access.queue, batch=batch)
-        response = _posted(self._messages.post(access, drafts, after=after, key=key))
+        post = partial(self._messages.post, drafts=drafts, after=after, key=key)
+        response = _posted(self._core.use(access, post))
         if not batch and _LIKE_A_BATCH.match(body) is not None:
             response.headers += (_STORED_AS_ONE,)
         return response
@@ -161,10 +164,9 @@ class MessageViews:
             drafts, after = self._read(environ, body, queue, batch=batch)
         except InvalidRequest:
             raise WouldBlock from None  # it may be the row that is wrong
-        if (after is not None and ahead(after) > 0) or (not batch and _LIKE_A_BATCH.match(body) is not None):
+        if not batch and _LIKE_A_BATCH.match(body) is not None:
             raise WouldBlock
-        begin, stored = self._messages.begin_post(queue, drafts, after=after, key=key)
-        return begin, lambda found: _posted(stored(found))
+        return self._messages.post(queue, drafts, after=after, key=key), _posted
 
     def _body(self, environ: Environ, *, batch: bool) -> bytes:
         return read_body(environ, self._limits.max_batch_bytes if batch else self._limits.max_body)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from queuey.errors import InvalidRequest, NotAllowed, NotFound, Outcome, QueueyError
+from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError
 from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
 from queuey.web import validators
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAITER, Begun, Done, Match, WouldBlock
+from queuey.web.endpoint import WAITER, Begun, Match, WouldBlock
 from queuey.web.errors import error_texts
 from queuey.web.requests import UNKNOWN, bad_json, read_body, read_object, read_query
 from queuey.web.responses import JSON, Environ, Response, body_of, encode
@@ -100,13 +99,7 @@ class RangeViews:
         waiter = environ.get(WAITER)
         if UNKNOWN in environ:
             raise WouldBlock
-
-        def begin(done: Done) -> Callable[[], Outcome]:
-            if not self._reader.begin_read(queue, wanted, done, wait, waiter):
-                raise WouldBlock
-            return lambda: "none"
-
-        return begin, _shown
+        return self._reader.read_short(queue, wanted, wait, waiter), _shown
 
     def _asked(self, environ: Environ) -> tuple[Range, float]:
         """Reads what the query asks for, and for how many seconds to wait for it."""

@@ -25,7 +25,7 @@ from queuey.service.claims.scans import Candidates
 from queuey.service.drafts import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
-from tests.blocking import blocking, set_apart
+from tests.blocking import blocking, post, set_apart
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
@@ -354,13 +354,13 @@ def test_posting(store: Store) -> None:
     queue = make_dedup(store, partitions=7)
     service, access = enter(store, queue)
     drafts = [Draft(f"m{number % 20}") for number in range(60)]
-    places = service.messages.post(access, drafts).locations
+    places = post(service, access, drafts).locations
     of = {draft.body: place[0] for draft, place in zip(drafts, places, strict=True)}
     assert [place[0] for place in places] == [of[draft.body] for draft in drafts]
     assert len(set(of.values())) > 1
     for draft in (Draft("a", partition=1), Draft("a", key="k")):
         with pytest.raises(InvalidRequest, match="dedup queue"):
-            service.messages.post(access, [draft])
+            post(service, access, [draft])
     with pytest.raises(InvalidRequest, match="dedup queue"):
         service.messages.put(access, [places[0]], Draft("a"))
     with pytest.raises(InvalidRequest, match="dedup queue"):

@@ -30,7 +30,7 @@ from queuey.service.moves.active_move import ActiveMove
 from queuey.service.moves.records import MOST_RUNNING, Move, MoveRecords, Progress
 from queuey.storage import Store
 from tests.backends import APP, PROMPT
-from tests.blocking import blocking
+from tests.blocking import blocking, post
 from tests.contract import samples
 from tests.contract.claims.test_claims import refuse_made_up_receipts
 from tests.contract.samples import eventually, new, say, whole
@@ -159,15 +159,15 @@ def test_dedup_queues(store: Store, mover: Mover, kind: str, to: str) -> None:
     source_way = mover.way(source)
     bodies = [f"m{number % 700}" for number in range(1600)]
     for at in range(0, len(bodies), 400):
-        mover.service.messages.post(source_way, [Draft(body) for body in bodies[at : at + 400]])
+        post(mover.service, source_way, [Draft(body) for body in bodies[at : at + 400]])
     waiting = ["m3", "only here"]
-    mover.service.messages.post(mover.way(target), [Draft(body) for body in waiting])
+    post(mover.service, mover.way(target), [Draft(body) for body in waiting])
     report = mover.ended(mover.begin(source, target))
     moved = 1600 if kind == "plain" else 700
     assert (report.state, report.moved, report.left) == ("done", moved, 0)
     assert mover.service.claims.size(source_way, 10).count == 0
     assert claim_all(mover, source) == {}
-    mover.service.messages.post(source_way, [Draft("m3")])
+    post(mover.service, source_way, [Draft("m3")])
     assert claim_all(mover, source) == {"m3": 1}
     assert claim_all(mover, target) == Counter({*bodies, *waiting}) + Counter(["m3"] if to == "plain" else [])
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
+from queuey.service.core import Core
 from queuey.storage import Store
 from queuey.web.endpoint import WAITER
 from queuey.web.gateway.asgi import Gateway, hot_match
@@ -220,12 +221,11 @@ def test_posts_hold_no_thread_for_their_commit(
     def blocked(*_: object, **__: object) -> None:
         raise AssertionError("a thread waits for a commit")
 
-    between.instead(Store.append, blocked)
-
     async def work(gateway: Gateway) -> list[Reply]:
         return [await Request(path=f"/v1/queuey/{name}", body=b"x").to(gateway) for name in ("new", "changed", "new")]
 
-    assert [reply.status for reply in run(work)] == [201, 201, 201]
+    with replace(Core.run, blocked):
+        assert [reply.status for reply in run(work)] == [201, 201, 201]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +274,7 @@ def test_errors_of_a_write_begun_at_once(
     owner.post("q", "known")
 
     def begin(_queue: object, _items: object, done: Done, **_: object) -> Callable[[], Outcome]:
+        between.passing(Store.begin_append)
         if not late:
             raise error
         threading.Thread(target=done, args=(None, error)).start()
@@ -372,7 +373,7 @@ def test_nothing_stays_taken_for_clients_that_leave(
         quotas.append(gateway._scheduler._under_way)
         assert gateway._contention._requests == {"other": 1}
         async with asyncio.timeout(60):
-            while gateway._begun or any(quota.free != quota.total for quota in quotas):  # noqa: ASYNC110 - nobody is told
+            while gateway._calls or any(quota.free != quota.total for quota in quotas):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.01)
 
     run(work)
@@ -436,18 +437,23 @@ def test_unknown_fields_of_what_is_answered_at_once(run: Run, owner: Caller, *, 
     assert len(owner.get("q").messages) == (not strict)
 
 
-def test_an_id_ahead_is_waited_for_outside_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:
-    """A post that has to wait until the clock has passed its X-After does so in a thread of its own."""
+def test_an_id_ahead_holds_nobody_up(run: Run, owner: Caller) -> None:
+    """A post that has to wait until the clock has passed its X-After holds up neither others nor a thread."""
     owner.create("q")
     owner.post("q", "known")
-    threads: list[str] = []
-    between.before(Store.append, lambda: threads.append(threading.current_thread().name))
-    between.before(Store.begin_append, lambda: threads.append("loop"))
     now = ids.now_ticks()
     after = now + ids.TICKS_PER_SECOND // 4, 0
-    with replace(ids.now_ticks, lambda: now):
-        assert run(Request(body=b"x", headers=[("x-after", ids.to_hex(after))]).to).status == 201
-    assert [name.startswith("queuey-request") for name in threads] == [True]
+
+    async def work(gateway: Gateway) -> list[int]:
+        ahead = asyncio.create_task(Request(body=b"ahead", headers=[("x-after", ids.to_hex(after))]).to(gateway))
+        await asyncio.sleep(0)
+        other = await Request(body=b"other").to(gateway)
+        assert not ahead.done()
+        return [other.status, (await ahead).status]
+
+    with replace(ids.now_ticks, lambda: now), replace(Core.run, lambda *_: None):
+        assert run(work) == [201, 201]
+    assert owner.get("q").bodies == ["known", "other", "ahead"]
 
 
 def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:

@@ -126,7 +126,7 @@ def test_in_a_later_try(run: Run, owner: Caller, store: Store, between: Interpos
     async def work(gateway: Gateway) -> int:
         claim = Claim(WAITING)
         task = claim.begin(gateway)
-        await until(lambda: len(gateway._polls._waiting) == 1 and not gateway._begun)
+        await until(lambda: len(gateway._polls._waiting) == 1 and not gateway._calls)
         appends = HeldAppends(store, between)
         await Request(body=b"x").to(gateway)
         await appends.begun()

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
+from queuey.errors import Outcome
+from queuey.messages import NewMessage, Queue
+from queuey.service.core import Done
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.gateway.scheduling import Contention
@@ -46,6 +51,25 @@ class Held:
     def let(self, count: int) -> None:
         """Lets that many calls go on."""
         self._let.release(count)
+
+
+class HeldPosts:
+    """Posts whose ends are told one by one, as the test lets them."""
+
+    def __init__(self, store: Store, between: InterposedStore) -> None:
+        self.begun = 0
+        self._store = store
+        self._ended: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        between.instead(Store.begin_append, self._begin)
+
+    def _begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, **options: Any) -> Callable[[], Outcome]:  # noqa: ANN401
+        self.begun += 1
+        return self._store.begin_append(queue, items, lambda *end: self._ended.put(partial(done, *end)), **options)
+
+    def let(self, count: int) -> None:
+        """Lets that many ends be told."""
+        for _ in range(count):
+            self._ended.get(timeout=ALWAYS)()
 
 
 @pytest.fixture(autouse=True)
@@ -116,10 +140,14 @@ def test_long_reads_of_one_run_one_by_one_while_another_waits(
 
 
 @pytest.mark.usefixtures("queue")
-def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(app: Any, between: InterposedStore) -> None:  # noqa: ANN401
+def test_long_batches_of_one_are_stored_one_by_one_while_another_waits(
+    app: Any,  # noqa: ANN401
+    store: Store,
+    between: InterposedStore,
+) -> None:
     """While another tenant has a request under way, one long body of a tenant is on its way into the store."""
     slow = Held(between, Store.fetch)
-    held = Held(between, Store.append)
+    held = HeldPosts(store, between)
 
     async def work(gateway: Gateway) -> None:
         mine = asyncio.create_task(asked(GUEST_KEY, path=MISSING).to(gateway))

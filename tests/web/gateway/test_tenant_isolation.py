@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import InvalidToken, Outcome
+from queuey.errors import InvalidToken
+from queuey.service.core import Done
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import digest_of
-from queuey.web.endpoint import Deferred, Done
+from queuey.web.endpoint import Awaited
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.responses import PIECE, Response, text_response
 from tests.web.caller import Caller, Reply
@@ -480,21 +481,20 @@ def test_the_end_of_one_request_answers_no_other() -> None:
             super().__init__()
             self.ends: list[Done] = []
 
-        def begin(self, *_: object) -> Deferred:
+        def begin(self, *_: object) -> Awaited:
             mine = len(self.ends)
 
-            def begin(done: Done) -> Callable[[], Outcome]:
+            def begin(done: Done) -> None:
                 self.ends.append(done)
                 if mine:
                     self.ends[0]("first", None)
                     done("second", None)
-                return lambda: "none"
 
-            return Deferred(begin, lambda value, _error: text_response(value))
+            return Awaited(self.core.ended(begin), lambda value, _error: text_response(value))
 
     async def work(gateway: Gateway) -> list[bytes]:
         first = asyncio.create_task(Request("POST", "/v1/a/q", b"x").to(gateway))
-        await until(lambda: bool(gateway._begun))
+        await until(lambda: bool(gateway._calls))
         second = await Request("POST", "/v1/a/q", b"x").to(gateway)
         return [reply.body for reply in (await first, second)]
 
@@ -505,16 +505,12 @@ def test_making_an_answer_counts_as_use_of_the_loop() -> None:
     """What the answer to a long batch takes, after its commit, is charged to its application."""
 
     class Slow(Stub):
-        def begin(self, *_: object) -> Deferred:
+        def begin(self, *_: object) -> Awaited:
             def finish(_value: object, _error: Exception | None) -> Response:
                 time.sleep(0.05)
                 return text_response("done")
 
-            def begin(done: Done) -> Callable[[], Outcome]:
-                threading.Thread(target=done, args=(1, None)).start()
-                return lambda: "none"
-
-            return Deferred(begin, finish)
+            return Awaited(self.core.in_thread(lambda: 1), finish)
 
     async def work(gateway: Gateway) -> float:
         gateway._contention.several = True

@@ -9,9 +9,11 @@ import pytest
 
 from queuey.errors import KeyInUse, QueueChanged
 from queuey.service import Limits
+from queuey.service.core import Core
 from queuey.storage import Store
 from tests.backends import Clock
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.gateway_calls import Request, running
 
@@ -174,7 +176,7 @@ def test_in_use(owner: Caller, between: InterposedStore) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise KeyInUse("a", 3)
 
-    between.instead(Store.append_once, refuse)
+    between.instead(Store.begin_append_once, refuse)
     for accept in ("application/json", "application/problem+json"):
         refused = keyed(owner, "q", Accept=accept)
         assert (refused.status, refused.headers["Retry-After"]) == (409, "3")
@@ -184,15 +186,17 @@ def test_in_use(owner: Caller, between: InterposedStore) -> None:
 def test_on_the_event_loop(app: Any, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401 - Pyramid's router
     """Small posts with a key are handled without a thread, and repeated after the queue's row has changed."""
     owner.create("q")
-    threads: list[str] = []
-    between.before(Store.append_once, lambda: threads.append("one"))
     key = [("idempotency-key", '"one"')]
+
+    def blocked(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("a thread waits for a commit")
 
     def answers(*requests: Request) -> list[Reply]:
         async def work(gateway: Any) -> list[Reply]:  # noqa: ANN401
             return [await request.to(gateway) for request in requests]
 
-        found: list[Reply] = running(app)(work)
+        with replace(Core.run, blocked):
+            found: list[Reply] = running(app)(work)
         return found
 
     first, again, other, bad = answers(
@@ -205,7 +209,6 @@ def test_on_the_event_loop(app: Any, owner: Caller, between: InterposedStore) ->
     names = [{name.lower(): value for name, value in reply.headers.items()} for reply in (first, again)]
     assert [MARK.lower() in found for found in names] == [False, True]
     assert first.body == again.body
-    assert threads == []
 
     def change(*_: object, **__: object) -> NoReturn:
         between.passing(Store.begin_append_once)

@@ -56,6 +56,7 @@ class EmodbFacade(Facade):
         self._limits = self._service.limits
         self._messages = self._service.messages
         self._claims = self._service.claims
+        self._core = self._service.core
         self._moves = self._service.moves
         self.open_claims = OpenClaims(self._claims)
 
@@ -159,13 +160,8 @@ class EmodbFacade(Facade):
     def begin_send(self, environ: Environ, match: Match) -> Begun:
         """Is ``send`` without blocking."""
         queue = self._authorization.enter_at_once(environ, self.where(match), "send")
-        begin, stored = self._messages.begin_post(queue, [payloads.read_message(environ, self._limits)])
-
-        def sent(found: Any) -> Response:  # noqa: ANN401 - what the store reports
-            stored(found)
-            return _json(SUCCESS)
-
-        return begin, sent
+        post = self._messages.post(queue, [payloads.read_message(environ, self._limits)])
+        return post, lambda _: _json(SUCCESS)
 
     def send_batch(self, environ: Environ, match: Match) -> Response:
         """Stores messages."""
@@ -188,7 +184,8 @@ class EmodbFacade(Facade):
     def _send(self, environ: Environ, match: Match, drafts: Sequence[Draft]) -> Response:
         for at in range(0, len(drafts), self._limits.max_batch):
             some = drafts[at : at + self._limits.max_batch]
-            self.use(environ, match, "send", partial(self._messages.post, drafts=some))
+            post = partial(self._messages.post, drafts=some)
+            self.use(environ, match, "send", partial(self._core.use, call=post))
         return _json(SUCCESS)
 
     # Claims
@@ -262,7 +259,7 @@ class EmodbFacade(Facade):
                 for at in range(0, len(receipts), AT_ONCE):
                     await settle(queue, receipts[at : at + AT_ONCE])
 
-            self._claims.use(way, settle_all)
+            self._core.use(way, settle_all)
             return _json(SUCCESS)
 
         if access is None:
@@ -309,7 +306,7 @@ class EmodbFacade(Facade):
         _read_query(environ)
 
         def call(way: QueueAccess) -> Response:
-            self._claims.use(way, self._claims.release_all)
+            self._core.use(way, self._claims.release_all)
             return _json(SUCCESS)
 
         return _or(SUCCESS, access, call)
