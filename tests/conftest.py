@@ -31,7 +31,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 # Others at every run, and many; a failure prints how to have its example again.
-settings.register_profile("deep", settings.get_profile("quick"), max_examples=300, derandomize=False, print_blob=True)
+settings.register_profile("deep", settings.get_profile("quick"), max_examples=100, derandomize=False, print_blob=True)
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 settings.load_profile(PROFILE)
 
