@@ -40,7 +40,7 @@ MANY = int(os.environ.get("SIM_HISTORIES", "10000"))
 """Histories of the slow test."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow test."""
-ENOUGH = 5000
+ENOUGH = 6000
 """Histories in which a mechanism that is missing must have been missed."""
 
 
@@ -410,7 +410,7 @@ MUTATIONS = {
     "covers in the entry": Mutation(("dedup",), instead=lambda: replace(CoverDraft.made, covering_nothing)),
     "the margin of covers": Mutation(("G6",), instead=lambda: replace(Duplicates.draft, without_margin)),
     "the end of covers whose message is gone": Mutation(
-        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=3140
+        ("G6",), instead=lambda: replace(CoverDraft.withdraw, withdrawing_nothing), first=1000
     ),
     "covers in the store": Mutation(("dedup",), Setup(store=Forgetful)),
     "the end of all claims": Mutation(("G6",), instead=lambda: replace(EntryDraft.release_all, releasing_nothing)),
@@ -440,10 +440,10 @@ MUTATIONS = {
         ("empty",), instead=lambda: replace(PartitionLog._catch_up_for, current_already)
     ),
     "the error for who has waited for too long": Mutation(
-        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_when_old), first=3310
+        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_when_old), first=5040
     ),
     "another round for those whose claims have ended before their answer": Mutation(
-        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_after_doubt), first=1385
+        ("empty",), instead=lambda: replace(PartitionLog._answer_poll, empty_after_doubt), first=1800
     ),
     "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=70),
     "deliveries counted when the entry is decided": Mutation(
