@@ -81,12 +81,14 @@ async def wait_for_one(gateway: Gateway) -> None:
 @pytest.mark.usefixtures("prompt")
 @pytest.mark.parametrize("work", [post, read, claim_and_settle, acknowledge_and_claim, wait_for_none, wait_for_one])
 def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) -> None:  # noqa: ANN401
-    """However often something is done, there are not as many objects in cycles afterwards."""
+    """However often something is done, there are not as many objects in cycles afterwards.
+
+    A collection counts what all threads of the process left, so that it may find what was left by an earlier test whose
+    connections ended just now: what requests leave, they leave each time.
+    """
     owner.create("q")
 
     async def garbage(gateway: Gateway) -> int:
-        for _ in range(3):
-            await work(gateway)
         gc.collect()
         gc.disable()
         try:
@@ -96,4 +98,10 @@ def test_nothing_is_left_to_the_collector(run: Run, owner: Caller, work: Any) ->
         finally:
             gc.enable()
 
-    assert run(garbage) < TIMES
+    async def rounds(gateway: Gateway) -> list[int]:
+        for _ in range(3):
+            await work(gateway)
+        return [await garbage(gateway) for _ in range(3)]
+
+    found = run(rounds)
+    assert min(found) < TIMES, found
