@@ -28,7 +28,7 @@ class BlockingClaims:
 
     def claim(self, access: QueueAccess, **asked: Any) -> list[HandedOut]:  # noqa: ANN401 - as the use case has it
         """Claims messages."""
-        return self._claims.claim_patiently(access, **asked)
+        return self._claims.core.use(access, lambda queue: self._claims.claim(queue, **asked))
 
     def acknowledge(self, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[Settlement]:
         """Acknowledges messages."""

@@ -23,7 +23,6 @@ from queuey.metrics import Metrics
 from queuey.storage.sqlite import SqliteOptions, SqliteStore
 from queuey.web import make_app
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.responses import Environ
 
 REQUESTS = 20_000
 THREAD_SECONDS = 30.0
@@ -55,11 +54,7 @@ class InstantStore(SqliteStore):
 
 @measure("cpu", "CPU of a POST in process without a store, over a bare WSGI callable")
 def cpu(bench: Bench) -> Report:
-    """Calls each with what the server gives it, in one thread.
-
-    The service is called in both ways in which it serves a POST: through the gateway, as ``queuey serve`` does, and as
-    the WSGI application that it is behind the gateway and under any other server.
-    """
+    """Calls each with what the server gives it, in one thread."""
     directory = bench.fresh("cpu")
     service.prepare(directory).close()
     store = InstantStore(directory, SqliteOptions(sweep_interval=None))
@@ -67,7 +62,6 @@ def cpu(bench: Bench) -> Report:
         app = make_app(store, metrics=Metrics())
         ways: dict[str, Callable[[bytes], int]] = {
             "queuey, as served": through_gateway(app),
-            "queuey, as WSGI": partial(as_wsgi, app),
             "bare": partial(as_wsgi, bare.app),
         }
         texts = [text.encode() for text in traffic.bodies(64)]
@@ -79,11 +73,10 @@ def cpu(bench: Bench) -> Report:
     finally:
         store.close()
     rows = [Row(name, values, "us") for name, values in samples.items()]
-    verdicts = []
-    for name in ("queuey, as served", "queuey, as WSGI"):
-        over = [ours - least for ours, least in zip(samples[name], samples["bare"], strict=True)]
-        verdicts.append(Verdict(f"{name} - bare", over, "us", goal=15, aim=8, better="lower"))
-    return Report("cpu", "", rows, verdicts)
+    name = "queuey, as served"
+    over = [ours - least for ours, least in zip(samples[name], samples["bare"], strict=True)]
+    verdict = Verdict(f"{name} - bare", over, "us", goal=15, aim=8, better="lower")
+    return Report("cpu", "", rows, [verdict])
 
 
 def microseconds(way: Callable[[bytes], int], texts: Sequence[bytes], count: int) -> float:
@@ -118,7 +111,7 @@ def as_wsgi(app: Callable[..., Any], body: bytes) -> int:
     return status
 
 
-ENVIRON: Environ = {
+ENVIRON: dict[str, Any] = {
     "GATEWAY_INTERFACE": "CGI/1.1",
     "SERVER_PROTOCOL": "HTTP/1.1",
     "SERVER_SOFTWARE": "Granian",
@@ -201,7 +194,6 @@ def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
     loop = OneTurn()
     gateway = Gateway(app, threads=1, waiters=1, max_body=1 << 20)
     gateway.start(loop)  # type: ignore[arg-type]
-    gateway._thread = 0  # as if the store answered from a thread of its own
     headers = {
         "host": "127.0.0.1",
         "authorization": f"Application {traffic.KEY}",
@@ -225,7 +217,7 @@ def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
 
     def request(body: bytes) -> int:
         exchange = Exchange(body)
-        running: Any = gateway(scope, exchange.receive, exchange.send)
+        running: Any = gateway({**scope}, exchange.receive, exchange.send)
         try:
             while True:
                 loop.run_until_done(running.send(None))

@@ -21,7 +21,7 @@ from queuey.service.messages import MessageUseCases
 from queuey.service.moves import MoveReport, MoveUseCases
 from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases, Progress
-from queuey.service.queue_access import Check, QueueAccess, find_queue
+from queuey.service.queue_access import Check, InThread, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
@@ -84,10 +84,10 @@ class Service:
         self.queues = Queues(store, self.limits)
         self.core = Core()
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.core)
-        self.reader = Reader(store, self.limits, self.metrics, self.stopping, self.core)
+        self.reader = Reader(store, self.limits, self.metrics, self.core)
         self.offsets = OffsetUseCases(store)
         watchers = self.reader.watchers
-        self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers, core=self.core)
+        self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
         self.workers = Workers()
         self.claims.share(self.workers)
         self.explaining = Explaining(store, self.limits, self.claims)
@@ -115,10 +115,10 @@ class Service:
         """
         return find_queue(self.store, application, name)
 
-    def enter(self, queue: Queue, check: Check) -> QueueAccess:
-        """Lets a caller in to a queue.
+    def enter(self, queue: Queue, check: Check, in_thread: InThread | None = None) -> QueueAccess:
+        """Lets a caller in to a queue; see :class:`QueueAccess`.
 
         Raises:
             NotAllowed: ``check`` refuses.
         """
-        return QueueAccess(self.store, queue, check)
+        return QueueAccess.enter(self.store, queue, check, in_thread)

@@ -8,8 +8,8 @@ or partition that another process has just made is never reported as missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ T = TypeVar("T")
 Check = Callable[[Queue], None]
 """Raises :class:`~queuey.errors.NotAllowed` when the caller may not do what it asks with this row, and
 :class:`~queuey.errors.NotAuthenticated` when its credential has ended meanwhile."""
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Does some work in a thread; returns its result or raises its error."""
 
 ATTEMPTS = 5
 """A row that changes during five reads in a row is being rewritten in a loop."""
@@ -42,22 +45,36 @@ def find_queue(store: Store, application: str, name: str, *, fresh: bool = False
 
 
 class QueueAccess:
-    """A caller's way to one queue. ``queue`` is the row as last seen. Used by one thread at a time.
+    """A caller's way to one queue. ``queue`` is the row as last seen. Used by one call at a time.
 
-    Raises:
-        NotAllowed: ``check`` refuses, also with a fresh row.
+    Args:
+        store: Where the queue is.
+        queue: The row, for which ``check`` was made.
+        check: Lets the caller in.
+        in_thread: Does what blocks in a thread, for :meth:`apply`.
     """
 
-    __slots__ = ("_check", "_store", "queue")
+    __slots__ = ("_check", "_store", "in_thread", "queue")
 
-    def __init__(self, store: Store, queue: Queue, check: Check) -> None:
+    def __init__(self, store: Store, queue: Queue, check: Check, in_thread: InThread | None = None) -> None:
         self.queue = queue
+        self.in_thread = in_thread
         self._check = check
         self._store = store
+
+    @classmethod
+    def enter(cls, store: Store, queue: Queue, check: Check, in_thread: InThread | None = None) -> QueueAccess:
+        """Lets a caller in.
+
+        Raises:
+            NotAllowed: ``check`` refuses, also with a fresh row.
+        """
+        access = cls(store, queue, check, in_thread)
         try:
             check(queue)
         except NotAllowed:
-            self.refresh()
+            access.refresh()
+        return access
 
     def refresh(self) -> None:
         """Reads the row afresh and checks the caller against it.
@@ -69,14 +86,6 @@ class QueueAccess:
         queue = find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
         self._check(queue)
         self.queue = queue
-
-    def check_again(self) -> None:
-        """Checks that the caller may still do what it was authorized for, as far as that shows without the row.
-
-        Raises:
-            NotAllowed, NotAuthenticated: It may not.
-        """
-        self._check(self.queue)
 
     def renew(self) -> bool:
         """Does :meth:`refresh` and returns whether the row had been out of date."""
@@ -101,4 +110,20 @@ class QueueAccess:
             except InvalidRequest:
                 if not self.renew():
                     raise
-        raise StoreBusy(f"Queue {self.queue.name!r} is being changed all the time.")
+        raise self._busy()
+
+    async def apply(self, call: Callable[[Queue], Awaitable[T]]) -> T:
+        """Is :meth:`use` for a coroutine: rows are read in a thread."""
+        assert self.in_thread is not None  # noqa: S101 - it was made for this
+        for _ in range(ATTEMPTS):
+            try:
+                return await call(self.queue)
+            except QueueChanged:
+                await self.in_thread(self.refresh)
+            except InvalidRequest:
+                if not await self.in_thread(self.renew):
+                    raise
+        raise self._busy()
+
+    def _busy(self) -> StoreBusy:
+        return StoreBusy(f"Queue {self.queue.name!r} is being changed all the time.")

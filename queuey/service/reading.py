@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
-from contextlib import closing
 from functools import partial
 
 import msgspec
@@ -20,7 +18,7 @@ from queuey.service.limits import Limits
 from queuey.service.merging import Merge
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Range, Reading
-from queuey.service.watching import Trigger, Waiter, WaitingThread, Watchers
+from queuey.service.watching import Trigger, Waiter, Watchers
 from queuey.storage import Store
 
 SHORT = 256
@@ -41,11 +39,10 @@ class Source(msgspec.Struct, frozen=True):
 class Reader:
     """Reads ranges."""
 
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics, stopping: threading.Event, core: Core) -> None:
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, core: Core) -> None:
         self._store = store
         self._limits = limits
         self._metrics = metrics
-        self._stopping = stopping
         self._core = core
         self.watchers = Watchers()
         # By whether reads keep the read delay.
@@ -54,16 +51,16 @@ class Reader:
         }
 
     def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
-        """Reads a range of one queue; waits up to ``wait`` seconds if there is nothing to answer.
+        """Reads a range of one queue. It does not wait: if there is nothing to answer, it calls the ``waiter``.
 
         Args:
             access: The way to the queue.
             wanted: What to read.
-            wait: Seconds to wait at most.
-            waiter: The request that waits instead of this call: it learns which triggers wake it, and whether to wait.
-                None: this call waits.
+            wait: Seconds that the caller would wait at most.
+            waiter: The request that waits: it learns which triggers wake it, and whether to wait. None: no request
+                waits.
         """
-        if wait > 0:
+        if waiter is not None:
             [response] = self.read_many([Source(access, wanted)], wait, waiter=waiter)
             if isinstance(response, QueueyError):
                 raise response
@@ -119,25 +116,16 @@ class Reader:
 
         Args:
             sources: At least one.
-            wait: Seconds to wait at most while no queue has anything.
+            wait: As for :meth:`read`.
             waiter: As for :meth:`read`.
 
         Returns:
             Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
         """
-        if wait <= 0:
-            responses = self._store.together(lambda: self._read_each(sources))
-        elif waiter is not None:
+        if wait > 0 and waiter is not None:
             responses = self._read_expecting(sources, wait, waiter)
         else:
-
-            def look() -> None:
-                for source in sources:
-                    source.access.check_again()
-
-            with closing(WaitingThread(self.watchers)) as thread:
-                read = partial(self._read_expecting, sources, wait, thread)
-                responses = thread.patiently(read, wait, self._stopping, look)
+            responses = self._store.together(lambda: self._read_each(sources))
         for response in responses:
             if isinstance(response, Reading):
                 self._metrics.delivered(len(response.messages))

@@ -12,22 +12,15 @@ costs few tries, however many claims wait for it.
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from queuey.errors import QueueyError
 from queuey.messages import Queue
 
 FEW = 8
 """A waiter on more partitions of a queue than these is woken by all of its partitions."""
-TICK = 0.5
-"""Seconds between checks, in a waiting thread, of the end of service and of the caller's right to read."""
-
-T = TypeVar("T")
 
 
 class Trigger(NamedTuple):
@@ -197,47 +190,6 @@ class Waiter(ABC):
     def close(self) -> None:
         """Stops being woken."""
         self.expect(())
-
-
-class WaitingThread(Waiter):
-    """A thread that waits."""
-
-    def __init__(self, watchers: Watchers) -> None:
-        super().__init__(watchers)
-        self._woken = threading.Event()
-
-    def wake(self) -> None:
-        """See the base class."""
-        self._woken.set()
-
-    def patiently(
-        self, attempt: Callable[[], T], wait: float, stopping: threading.Event, look: Callable[[], None]
-    ) -> T:
-        """Tries until there is a result or the time is over; returns the result of the last try, or raises its error.
-
-        Args:
-            attempt: Tries; it calls :meth:`expect` first, and :meth:`found_nothing` if another try may give more.
-            wait: Seconds.
-            stopping: Set when the service ends.
-            look: Called now and then meanwhile; what it raises ends the waiting.
-        """
-        deadline = time.monotonic() + wait
-        while True:
-            self._woken.clear()
-            self.wait = 0.0
-            tried: Future[T] = Future()
-            try:
-                tried.set_result(attempt())
-            except QueueyError as error:
-                tried.set_exception(error)
-            if not self.wait:
-                return tried.result()
-            while not self._woken.is_set():
-                left = deadline - time.monotonic()
-                if left <= 0 or stopping.is_set():
-                    return tried.result()
-                self._woken.wait(min(left, TICK))
-                look()
 
 
 def _keys_of(queue: Queue, numbers: Sequence[int], trigger: Trigger) -> list[Key]:

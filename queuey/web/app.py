@@ -1,11 +1,11 @@
-"""Assembling the application: one include per API, the one with the hot routes first."""
+"""Assembling the application: one include per API, the one with most requests first."""
 
 from __future__ import annotations
 
 import threading
 import time
 import warnings
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from queuey.metrics import Metrics
@@ -14,10 +14,13 @@ from queuey.settings import Facades
 from queuey.storage import Store
 from queuey.web import facades, ops, v1
 from queuey.web.authorization import Authenticator, Authorization
+from queuey.web.bridge import REQUEST, Bridge
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys
+from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource, error_response
 from queuey.web.facades.callers import FacadeCallers
+from queuey.web.requests import Request
 from queuey.web.responses import Response
 
 with warnings.catch_warnings():
@@ -26,45 +29,32 @@ with warnings.catch_warnings():
     from pyramid.config import Configurator
 
 
-class _Root:
-    """The one context of all views: routes alone lead to them, there is nothing to traverse."""
-
-
-class _NoTraversal:
-    """Finds the root at the end of every path. Pyramid would otherwise take the path apart at each request."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self, root: _Root) -> None:
-        self._found = _FOUND
-
-    def __call__(self, request: Any) -> dict[str, Any]:  # noqa: ANN401 - Pyramid's objects have no types
-        return self._found
-
-
-_ROOT = _Root()
-_FOUND = {
-    "context": _ROOT,
-    "view_name": "",
-    "subpath": (),
-    "traversed": (),
-    "virtual_root": _ROOT,
-    "virtual_root_path": (),
-    "root": _ROOT,
-}
-
-
 def _not_found(context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
-    facades.admit(request)
-    return error_response(NoSuchResource("The resource could not be found."), request.environ)
+    return error_response(NoSuchResource("The resource could not be found."), request.environ[REQUEST])
 
 
 def _failed(context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
-    """Answers for errors outside of any view; a path that is not UTF-8 leads nowhere."""
-    if isinstance(context, UnicodeDecodeError):
-        return _not_found(context, request)
-    facades.admit(request)
-    return error_response(context, request.environ)
+    return error_response(context, request.environ[REQUEST])
+
+
+async def _nowhere(_request: Request, _match: Match) -> Response:
+    raise NoSuchResource("The resource could not be found.")
+
+
+def _add_resource(
+    config: Any,  # noqa: ANN401 - Pyramid's objects have no types
+    name: str,
+    pattern: str,
+    views: Mapping[str, View | Handler],
+    *,
+    original: bool = False,
+    operation: bool = False,
+) -> None:
+    """Adds a resource: the directive ``config.add_resource``, for :class:`~queuey.web.endpoint.Endpoint`."""
+    config.add_route(name, pattern)
+    registry = config.registry
+    endpoint = Endpoint(name, registry.service.metrics, views, original=original, operation=operation)
+    registry.endpoints[name] = endpoint
 
 
 def make_app(  # noqa: PLR0913 - what a service is made of
@@ -77,9 +67,10 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     readers: Sequence[CredentialReader] = (),
     private: Container[str] = (),
     served: Facades | None = None,
+    includes: Iterable[Callable[[Any], None]] = (),
     clock: Callable[[], float] = time.monotonic,
-) -> Any:  # noqa: ANN401 - Pyramid's router, a WSGI application
-    """Makes the WSGI application.
+) -> Any:  # noqa: ANN401 - Pyramid's router
+    """Makes the application: Pyramid's router, whose registry has all that a gateway serves.
 
     Args:
         store: Open; the caller closes it when no request is under way any more.
@@ -90,10 +81,11 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
         served: Which facades there are; None: none.
+        includes: Add resources or Pyramid's views; see ``docs/extending.md``.
         clock: Seconds, for how long a credential is believed without asking the store.
     """
-    config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
-    config.add_traverser(_NoTraversal, _Root)
+    config = Configurator(introspection=False)
+    config.add_directive("add_resource", _add_resource)
     registry = config.registry
     registry.service = service = Service(store, limits, metrics=metrics, stopping=stopping)
     registry.callers = FacadeCallers()
@@ -101,11 +93,18 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     registry.authorization = Authorization(service, registry.authenticate, private)
     registry.publish_metrics = publish_metrics
     registry.served = served or Facades()
-    registry.hot = {}
+    registry.endpoints = {}
+    registry.facades = []
     if registry.served.only is None:
         config.include(v1.includeme)
     config.include(ops.includeme)
     config.include(facades.includeme)
+    for include in includes:
+        config.include(include)
     config.add_notfound_view(_not_found)
     config.add_exception_view(_failed, context=Exception)
-    return config.make_wsgi_app()
+    router = config.make_wsgi_app()
+    bridge = Endpoint("bridge", service.metrics, {}, otherwise=Bridge(router, service.limits.longest).answer)
+    nowhere = Endpoint("gateway", service.metrics, {}, otherwise=_nowhere, original=True)
+    registry.resources = Resources(config.get_routes_mapper().get_routes(), registry.endpoints, bridge, nowhere)
+    return router

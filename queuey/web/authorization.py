@@ -16,12 +16,8 @@ from queuey.errors import NotAllowed, NotAuthenticated, QueueNotFound, QueueyErr
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
 from queuey.web.credentials import CredentialReader, Identity
-from queuey.web.endpoint import WouldBlock
 from queuey.web.gateway.scheduling import ANONYMOUS
-from queuey.web.responses import Environ
-
-REFUSED = "queuey.refused"
-"""Set in the environ: why the caller's credential was not accepted. Then it is not checked again."""
+from queuey.web.requests import Request
 
 REMEMBERED = 4096
 """Headers that are remembered."""
@@ -200,43 +196,43 @@ class Authorization:
         self._authenticate = authenticate
         self._private = private
 
-    def caller(self, environ: Environ) -> Caller:
+    def caller(self, request: Request) -> Caller:
         """Returns the caller of a request.
 
         Raises:
             NotAuthenticated: A credential is not valid.
         """
-        if REFUSED in environ:
-            raise environ[REFUSED]
-        return self._authenticate(environ.get("HTTP_AUTHORIZATION"))
+        if request.refused is not None:
+            raise request.refused
+        return self._authenticate(request.headers.get("authorization"))
 
-    def tenant(self, environ: Environ) -> str | None:
+    def tenant(self, request: Request) -> str | None:
         """Returns the tenant of a request from memory.
 
         It is one name for all callers without a credential, and None for a credential that has not been read yet.
         """
-        header = environ.get("HTTP_AUTHORIZATION")
+        header = request.headers.get("authorization")
         return ANONYMOUS if header is None else self._authenticate.seen(header)
 
-    def seen(self, environ: Environ) -> Caller | None:
+    def seen(self, request: Request) -> Caller | None:
         """Returns the caller that was last known: requests count for it, but it gives no permission.
 
         None: its credential has not been read, or is not valid.
         """
-        header = environ.get("HTTP_AUTHORIZATION")
+        header = request.headers.get("authorization")
         return ANYBODY if header is None else self._authenticate.seen_caller(header)
 
-    def know(self, environ: Environ) -> None:
+    def know(self, request: Request) -> None:
         """Brings the caller into memory; may wait for an issuer, and then nothing else in this request does.
 
         What is wrong with its credential shows when the request is handled.
         """
         try:
-            self.caller(environ)
+            self.caller(request)
         except QueueyError as error:
-            environ[REFUSED] = error
+            request.refused = error
 
-    def find(self, environ: Environ, match: dict[str, str]) -> Queue:
+    def find(self, request: Request, match: dict[str, str]) -> Queue:
         """Looks up the queue that the path names; it comes before everything else.
 
         Raises:
@@ -247,11 +243,11 @@ class Authorization:
         application, name = match["app"], match["queue"]
         if application not in self._private:
             return self._service.find(application, name)
-        caller = self.caller(environ)
+        caller = self.caller(request)
 
         def check(row: Queue) -> None:
             if not concerns(row, caller):
-                raise _refusal(environ, caller, lacking(caller, application, "measure", name))
+                raise _refusal(request, caller, lacking(caller, application, "measure", name))
 
         try:
             return self._service.enter(self._service.find(application, name), check).queue
@@ -259,11 +255,11 @@ class Authorization:
             check(Queue(application=application, name=name, uid=0, qid=0))
             raise
 
-    def enter(self, environ: Environ, queue: Queue, action: Action, *, dead_letter: str | None = None) -> QueueAccess:
+    def enter(self, request: Request, queue: Queue, action: Action, *, dead_letter: str | None = None) -> QueueAccess:
         """Checks that the caller may use a queue that was found. A request that takes long is checked again and again.
 
         Args:
-            environ: Of the request.
+            request: The request.
             queue: The queue.
             action: What it does.
             dead_letter: Where it has the queue's dead letters go from now on; see :meth:`require_dead_letter`.
@@ -272,23 +268,38 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
+        return self._service.enter(queue, self._check(request, action, dead_letter), request.in_thread)
+
+    async def admit(self, request: Request, match: dict[str, str], action: Action) -> QueueAccess:
+        """Lets the caller in to the queue that the path names, as :meth:`find` and :meth:`enter` do.
+
+        What is not in memory is looked up in a thread, as before every refusal.
+        """
+        queue = self._service.store.cached_queue(match["app"], match["queue"])
+        caller = self._authenticate.remembered(request.headers.get("authorization"))
+        if queue is None or caller is None or request.refused is not None or not allowed(queue, caller, action):
+            return await request.in_thread(lambda: self.enter(request, self.find(request, match), action))
+        return QueueAccess(self._service.store, queue, self._check(request, action), request.in_thread)
+
+    def _check(self, request: Request, action: Action, dead_letter: str | None = None) -> Callable[[Queue], None]:
+        """Returns what lets the caller in."""
 
         def check(row: Queue) -> None:
-            caller = self.caller(environ)
+            caller = self.caller(request)
             if not allowed(row, caller, action):
-                raise _refusal(environ, caller, lacking(caller, row.application, action, row.name))
+                raise _refusal(request, caller, lacking(caller, row.application, action, row.name))
             if dead_letter != row.dead_letter:
-                self.require_dead_letter(environ, row.application, row.name, dead_letter)
+                self.require_dead_letter(request, row.application, row.name, dead_letter)
 
-        return self._service.enter(queue, check)
+        return check
 
     def require_dead_letter(
-        self, environ: Environ, application: str, name: str | None, dead_letter: str | None
+        self, request: Request, application: str, name: str | None, dead_letter: str | None
     ) -> None:
         """Checks that the caller may have dead letters stored in a queue, whether that exists or not.
 
         Args:
-            environ: Of the request.
+            request: The request.
             application: The owner of both queues.
             name: The queue that they come from; its own dead letters are always allowed. None: not known yet.
             dead_letter: The queue that gets them; nothing: there is nothing to check.
@@ -299,31 +310,13 @@ class Authorization:
         """
         if not dead_letter or (name and dead_letter == queue_for(name)):
             return
-        caller = self.caller(environ)
+        caller = self.caller(request)
         row = Queue(application=application, name=dead_letter, uid=0, qid=0)
         if not allowed(row, caller, "send") and not allowed(row, caller, "admin"):
             text = f"dead_letter names another queue. {lacking(caller, application, 'send', dead_letter)}"
-            raise _refusal(environ, caller, text)
+            raise _refusal(request, caller, text)
 
-    def enter_at_once(self, environ: Environ, match: dict[str, str], action: Action) -> Queue:
-        """Finds the queue and checks the caller by what is in memory. The row is good for one call.
-
-        Raises:
-            WouldBlock: The store has to be asked, as before every refusal.
-        """
-        queue = self._service.store.cached_queue(match["app"], match["queue"])
-        caller = self._authenticate.remembered(environ.get("HTTP_AUTHORIZATION"))
-        if queue is None or caller is None or not allowed(queue, caller, action):
-            raise WouldBlock
-        return queue
-
-    def look_up(self, environ: Environ, match: dict[str, str]) -> None:
-        """Brings into memory what :meth:`enter_at_once` needs. What is wrong shows when the request is handled."""
-        with suppress(QueueyError):
-            self.find(environ, match)
-            self.caller(environ)
-
-    def patterns(self, environ: Environ, application: str, action: Action) -> Sequence[str]:
+    def patterns(self, request: Request, application: str, action: Action) -> Sequence[str]:
         """Returns patterns of the queues of an application with which the caller may do something: one at least.
 
         Raises:
@@ -332,12 +325,12 @@ class Authorization:
             NotAllowed: There is no such queue.
         """
         self._service.queues.require_application(application)
-        caller = self.caller(environ)
+        caller = self.caller(request)
         if not (found := caller.patterns(application, action)):
-            raise _refusal(environ, caller, lacking(caller, application, action))
+            raise _refusal(request, caller, lacking(caller, application, action))
         return found
 
-    def rights(self, environ: Environ, application: str, name: str) -> list[Action]:
+    def rights(self, request: Request, application: str, name: str) -> list[Action]:
         """Returns what the caller may do with a queue of this name, whether it exists or not.
 
         The principals and the type of a queue count only for callers whom it concerns (:func:`queuey.access.concerns`).
@@ -346,28 +339,30 @@ class Authorization:
         Raises:
             NotAuthenticated: A credential is not valid.
         """
-        caller = self.caller(environ)
+        caller = self.caller(request)
         try:
             row = self._service.find(application, name)
         except QueueNotFound:
             row = Queue(application=application, name=name, uid=0, qid=0)
         return [action for action in get_args(Action) if allowed(row, caller, action)]
 
-    def oversee(self, environ: Environ) -> None:
+    def oversee(self, request: Request) -> None:
         """Checks that the caller may see which applications there are.
 
         Raises:
             NotAuthenticated: A credential is not valid.
             NotAllowed: It is no operator.
         """
-        caller = self.caller(environ)
+        caller = self.caller(request)
         if not any(grant.application is None for grant in caller.grants):
-            raise _refusal(environ, caller, "Only operators' keys list applications.")
+            raise _refusal(request, caller, "Only operators' keys list applications.")
 
 
-def _refusal(environ: Environ, caller: Caller, lacks: str) -> NotAllowed:
+def _refusal(request: Request, caller: Caller, lacks: str) -> NotAllowed:
     """Returns the error of what a caller may not do. A caller without a credential learns how to send one."""
     if caller.anonymous:
-        found = "The header Authorization has no scheme that is known here" if environ.get("HTTP_AUTHORIZATION") else ""
+        found = (
+            "The header Authorization has no scheme that is known here" if request.headers.get("authorization") else ""
+        )
         lacks = f"{found or 'This needs a credential'}. Send the header Authorization: Application KEY"
     return NotAllowed(lacks, anonymous=caller.anonymous)

@@ -1,187 +1,211 @@
-"""One view per resource, which chooses by the method: cheaper than one view per method.
+"""Resources: declared once, with their path, their methods, and what each method needs of the server.
 
-Every resource has HEAD where it has GET, and OPTIONS; other methods are 405. Resources of the original's answer as the
-original's did: other methods are 404, HEAD included, and requests without a credential get 403 instead of 401.
+A view is a coroutine function, which the event loop runs and which may not block, or a function that may block, which
+is run in a thread. Every resource has HEAD where it has GET, and OPTIONS; other methods are 405. Resources of the
+original's answer as the original's did: other methods are 404, HEAD included, and requests without a credential get 403
+instead of 401.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import lru_cache, partial
+from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import msgspec
-
-from queuey.errors import NoCredential, NotAllowed, QueueChanged
+from queuey.errors import NoCredential, NotAllowed
 from queuey.metrics import Metrics
+from queuey.service.core import GivenUp
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_response
-from queuey.web.requests import UNKNOWN, check_path, read_query, with_warning
-from queuey.web.responses import Environ, Response, text_response
+from queuey.web.requests import (
+    BodyWanted,
+    Request,
+    announced_length,
+    client_left,
+    decode_path,
+    read_query,
+    with_warning,
+)
+from queuey.web.responses import Response, text_response
 
 Match = dict[str, str]
 """The parts of the path that a route names."""
-Handler = Callable[[Environ, Match], Response]
-Begun = tuple[Coroutine[Any, Any, Any], Callable[[Any], Response]]
-EarlyHandler = Callable[[Environ, Match], Begun | Response]
-"""Never blocks: returns the response, or a call and how to answer with its result."""
-
-WAITER = "queuey.waiter"
-"""Set in the environ by a server that waits for messages itself: a :class:`~queuey.service.Waiter`, whose ``wait``
-then says whether the response should wait. It has an attribute ``endpoint``, and its requests are counted by the
-server."""
+Handler = Callable[[Request, Match], Response] | Callable[[Request, Match], Coroutine[Any, Any, Response]]
 
 
-class Hot(NamedTuple):
-    """What a path says that may be handled at once: a resource, and what the path names."""
-
-    resource: str
-    match: Match
+PATHS, SHORT_PATH = 1024, 200
+"""How many paths are kept with what they lead to, and bytes of the longest of them."""
 
 
-class WouldBlock(Exception):
-    """The request has to be handled in a thread that may block. Nothing has been done."""
+class View:
+    """What answers requests with one method.
 
-
-class Awaited(msgspec.Struct, frozen=True):
-    """A response that is not known before a call has ended.
+    Args:
+        answer: Returns the response, or raises an error.
+        asks: It reads the query. Without it every field of a query is unknown.
+        page: The response may have a page of messages, for which memory is reserved first.
+        reads: It has messages, for which the view reserves memory; nobody needs it when the client has left.
+        waits: Returns whether a request may wait for messages.
 
     Attributes:
-        call: The call.
-        finish: Makes the response of its result or error. Raises :class:`WouldBlock` when the request has to be handled
-            anew, in a thread.
+        blocks: It has to run in a thread.
     """
 
-    call: Coroutine[Any, Any, Any]
-    finish: Callable[[Any, Exception | None], Response]
+    __slots__ = ("answer", "asks", "blocks", "page", "reads", "waits")
 
-
-def _asking_nothing(handler: Handler) -> Handler:
-    """Returns a handler whose requests have no query; where one has, its fields are unknown."""
-
-    def handle(environ: Environ, match: Match) -> Response:
-        if environ.get("QUERY_STRING"):
-            read_query(environ)
-        return handler(environ, match)
-
-    return handle
+    def __init__(
+        self,
+        answer: Handler,
+        *,
+        asks: bool = False,
+        page: bool = False,
+        reads: bool = False,
+        waits: Callable[[Request], bool] | None = None,
+    ) -> None:
+        self.answer: Any = answer
+        self.asks = asks
+        self.blocks = not iscoroutinefunction(answer)
+        self.page = page
+        self.reads = reads or self.blocks
+        self.waits = waits
 
 
 class Endpoint:
-    """Handles the requests for one resource, counts them, and turns errors into responses."""
+    """Answers the requests for one resource, counts them, and turns errors into responses.
 
-    __slots__ = ("_admit", "_allow", "_at_once", "_handlers", "_metrics", "_name", "_original", "look_up")
+    Args:
+        name: For the metrics.
+        metrics: Where requests are counted.
+        views: By method; a function alone is a view that asks nothing.
+        original: The original had this resource, and clients of it know how it answers.
+        operation: It is for monitors. Its requests count for itself and not for an application, so that no other
+            requests make the service appear unhealthy.
+        otherwise: Answers requests with any other method; None: there is none.
+    """
+
+    __slots__ = ("_allow", "_metrics", "_original", "_otherwise", "_views", "name", "operation")
 
     def __init__(
         self,
         name: str,
         metrics: Metrics,
-        handlers: Mapping[str, Handler],
-        at_once: Mapping[str, EarlyHandler] | None = None,
-        look_up: Callable[[Environ, Match], None] | None = None,
+        views: Mapping[str, View | Handler],
         *,
-        asking: Container[str] = (),
         original: bool = False,
-        admit: Callable[[Environ], object] | None = None,
+        operation: bool = False,
+        otherwise: Handler | None = None,
     ) -> None:
-        """Names a resource and its methods.
-
-        Args:
-            name: For the metrics.
-            metrics: Where requests are counted.
-            handlers: By method.
-            at_once: By method, handlers that never block, for :meth:`begin`.
-            look_up: Blocks in their stead: brings into memory what they need.
-            asking: Methods whose handlers read the query themselves.
-            original: The original had this resource, and clients of it know how it answers.
-            admit: Prepares the environ of each request, unless the server did.
-        """
-        self._handlers = {
-            method: handler if method in asking else _asking_nothing(handler) for method, handler in handlers.items()
-        }
-        if not original:
-            if "GET" in handlers:
-                self._handlers["HEAD"] = self._handlers["GET"]
-            self._handlers["OPTIONS"] = self._options
-        self._allow = ", ".join(sorted(self._handlers))
-        self._original = original
-        self._at_once = dict(at_once or {})
-        self.look_up = look_up
+        self.name = name
+        self.operation = operation
         self._metrics = metrics
-        self._name = name
-        self._admit = admit
+        self._original = original
+        self._views = {method: view if isinstance(view, View) else View(view) for method, view in views.items()}
+        self._otherwise = View(otherwise or self._no_such_method, asks=True)
+        if not original and otherwise is None:
+            if "GET" in self._views:
+                self._views["HEAD"] = self._views["GET"]
+            self._views["OPTIONS"] = View(self._options, asks=True)
+        self._allow = ", ".join(sorted(self._views))
 
-    def begins(self, method: str) -> bool:
-        """Returns whether requests with a method can perhaps be answered without blocking."""
-        return method in self._at_once
+    def view(self, method: str) -> View:
+        """Returns what answers requests with a method."""
+        return self._views.get(method, self._otherwise)
 
-    def __call__(self, context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
-        """Called by Pyramid."""
+    def is_for_monitor(self, request: Request) -> bool:
+        """Returns whether a request is a plain question of a monitor."""
+        plain = self.operation and request.method in {"GET", "HEAD"} and not request.query
+        return plain and announced_length(request) == 0
+
+    async def answer(self, view: View, request: Request, match: Match) -> Response:
+        """Answers a request by one of the views, and counts it unless it may be tried again.
+
+        Raises:
+            BodyWanted: The body is needed, and was not taken in yet.
+        """
         start = perf_counter()
-        environ: Environ = request.environ
-        if self._admit is not None:
-            self._admit(environ)
         try:
-            check_path(environ)
-            response = self._handlers.get(environ["REQUEST_METHOD"], self._no_such_method)(environ, request.matchdict)
+            if not view.asks and request.query:
+                read_query(request)
+            if view.blocks:
+                reads = request.method in {"GET", "HEAD"}
+                work = partial(view.answer, request, match)
+                response: Response = await request.in_thread(work, computes=reads or view.page, page=view.page)
+            else:
+                response = await view.answer(request, match)
+        except BodyWanted:
+            raise
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             if isinstance(error, NotAllowed) and error.anonymous and not self._original:
                 error = NoCredential(*error.args)
-            response = error_response(error, environ)
-        if UNKNOWN in environ:
-            response.headers = with_warning(response.headers, environ[UNKNOWN])
-        self._observe(environ, response, start)
+            if isinstance(error, GivenUp) and request.is_left:
+                error = client_left()
+            response = error_response(error, request)
+        if request.unknown:
+            response.headers = with_warning(response.headers, request.unknown)
+        if request.poll is None:
+            self.count(response, perf_counter() - start)
         return response
 
-    def begin(self, environ: Environ, match: Match) -> Response | Awaited:
-        """Answers without blocking, at once or later.
+    def count(self, response: Response, seconds: float) -> None:
+        """Counts a request."""
+        self._metrics.observe(self.name, response.status, seconds)
 
-        Raises:
-            WouldBlock: The request has to be handled in a thread.
-        """
-        start = perf_counter()
-        handler = self._at_once.get(environ["REQUEST_METHOD"])
-        if handler is None:
-            raise WouldBlock
-        try:
-            begun = handler(environ, match)
-        except WouldBlock:
-            raise
-        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
-            begun = error_response(error, environ)
-        if isinstance(begun, Response):
-            self._observe(environ, begun, start)
-            return begun
-        call, respond_with = begun
-
-        def finish(value: object, error: Exception | None) -> Response:
-            if isinstance(error, QueueChanged) or (value is None and error is None):
-                raise WouldBlock
-            try:
-                response = respond_with(value) if error is None else error_response(error, environ)
-            except Exception as failure:  # noqa: BLE001 - an error of any kind must become a response
-                response = error_response(failure, environ)
-            self._observe(environ, response, start)
-            return response
-
-        return Awaited(call, finish)
-
-    def _observe(self, environ: Environ, response: Response, start: float) -> None:
-        """Counts a request, unless this was a try of one that may wait."""
-        if (waiter := environ.get(WAITER)) is None:
-            self._metrics.observe(self._name, response.status, perf_counter() - start)
-        else:
-            waiter.endpoint = self._name
-
-    def _options(self, environ: Environ, match: Match) -> Response:
+    async def _options(self, request: Request, match: Match) -> Response:
         """Says which methods there are."""
         return self._allowing(text_response(self._allow))
 
-    def _no_such_method(self, environ: Environ, match: Match) -> Response:
+    async def _no_such_method(self, request: Request, match: Match) -> Response:
         if self._original:
-            return self._allowing(error_response(NoSuchResource("The resource does not have this method."), environ))
-        text = f"{environ['REQUEST_METHOD'][:20]} is no method of this resource. It has: {self._allow}."
-        return self._allowing(error_response(MethodNotAllowed(text), environ))
+            return self._allowing(error_response(NoSuchResource("The resource does not have this method."), request))
+        text = f"{request.method[:20]} is no method of this resource. It has: {self._allow}."
+        return self._allowing(error_response(MethodNotAllowed(text), request))
 
     def _allowing(self, response: Response) -> Response:
         response.headers += (("Allow", self._allow),)
         return response
+
+
+class Found(NamedTuple):
+    """What a path leads to.
+
+    Attributes:
+        path: Percent-decoded.
+        endpoint: What answers.
+        match: The parts of the path that the route names.
+    """
+
+    path: str
+    endpoint: Endpoint
+    match: Match
+
+
+class Resources:
+    """Finds resources by their paths, in the order of Pyramid's routes.
+
+    Args:
+        routes: Pyramid's.
+        endpoints: By the names of their routes.
+        bridge: Answers for all other routes, whose views are Pyramid's.
+        nowhere: Answers where no route leads.
+    """
+
+    def __init__(
+        self, routes: Sequence[Any], endpoints: Mapping[str, Endpoint], bridge: Endpoint, nowhere: Endpoint
+    ) -> None:
+        self._routes = [(route.match, endpoints.get(route.name, bridge)) for route in routes]
+        self._nowhere = nowhere
+        self._remembered = lru_cache(PATHS)(self._find)
+
+    def find(self, raw: bytes) -> Found:
+        """Returns what a path leads to, as it was sent."""
+        return self._remembered(raw) if len(raw) <= SHORT_PATH else self._find(raw)
+
+    def _find(self, raw: bytes) -> Found:
+        path = decode_path(raw)
+        if path is None:
+            return Found(raw.decode("latin-1"), self._nowhere, {})
+        for matches, endpoint in self._routes:
+            if (match := matches(path)) is not None:
+                return Found(path, endpoint, match)
+        return Found(path, self._nowhere, {})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from queuey import errors
-from queuey.web.responses import PROBLEM, STATUS_LINES, TEXT, Environ, Header, Response, encode, json_response
+from queuey.web.responses import PROBLEM, STATUS_LINES, TEXT, Header, Response, encode, json_response
+
+if TYPE_CHECKING:
+    from queuey.web.requests import Request
 
 logger = logging.getLogger(__name__)
 
@@ -34,19 +36,6 @@ HEADERS: dict[int, tuple[Header, ...]] = {
 }
 """What goes with a status whatever the error."""
 
-BATCH = "queuey.batch"
-"""Set in the environ of a batch once its messages are known: how many there are."""
-
-FIRST = "queuey.first"
-"""Set in the environ of a request that does something before it may fail: its attribute ``in_doubt`` says whether that
-may be done, so that an error has the outcome ``unknown``."""
-
-ERROR_FORM = "queuey.error_form"
-"""Set in the environ of a request to a facade: the :data:`ErrorForm` of its protocol."""
-
-ErrorForm = Callable[[Exception, int, str], Response]
-"""Makes the answer of an error, given its status here and a text for the caller, which says nothing of a defect."""
-
 NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
 
 
@@ -68,18 +57,18 @@ def status_of(error: Exception) -> int:
     return next((STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES), 500)
 
 
-def error_response(error: Exception, environ: Environ) -> Response:
+def error_response(error: Exception, request: Request) -> Response:
     """Turns an error into a response, in the form that the client accepts."""
     status = status_of(error)
-    form: ErrorForm | None = environ.get(ERROR_FORM)
+    form = None if request.facade is None else request.facade.error_response
     if status == 500:  # noqa: PLR2004 - the status of our own defects
-        text = f"application error: crash id {_note_crash(error, environ)}"
-        return _crashed(text, environ) if form is None else form(error, status, text)
+        text = f"application error: crash id {_note_crash(error, request)}"
+        return _crashed(text, request) if form is None else form(error, status, text)
     if form is not None:
         return form(error, status, str(error))
-    extra = _extra(error, environ)
+    extra = _extra(error, request)
     headers = _headers(error, status)
-    if _wants_problem(environ):
+    if _wants_problem(request):
         return _problem(status, _code(error), _texts(error), extra, headers)
     if isinstance(error, errors.NotAllowed):
         return Response(status, f"403 Forbidden\n\n{error}\n".encode(), TEXT)
@@ -95,8 +84,8 @@ def error_texts(error: Exception) -> dict[str, str]:
     return _texts(error)
 
 
-def _wants_problem(environ: Environ) -> bool:
-    return "application/problem+json" in environ.get("HTTP_ACCEPT", "")
+def _wants_problem(request: Request) -> bool:
+    return "application/problem+json" in request.headers.get("accept", "")
 
 
 def _code(error: Exception) -> str:
@@ -109,17 +98,16 @@ def _texts(error: Exception) -> dict[str, str]:
     return {_code(error): str(error)}
 
 
-def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
+def _extra(error: Exception, request: Request) -> dict[str, Any]:
     """Returns what an error says beyond its texts."""
-    if FIRST in environ and environ[FIRST].in_doubt:
+    if request.first is not None and request.first.in_doubt:
         return {"outcome": "unknown"}
     if isinstance(
         error, errors.StoreUnavailable | errors.StoreIncompatible | errors.QueueChanged | errors.TooManyRequests
     ):
         outcome = getattr(error, "outcome", "none")
-        batch = environ.get(BATCH)
         # A batch is stored all or none.
-        return {"outcome": outcome} | ({"outcomes": [outcome] * batch} if batch else {})
+        return {"outcome": outcome} | ({"outcomes": [outcome] * request.batch} if request.batch else {})
     if isinstance(error, errors.OffsetConflict):
         return {
             "partitions": {
@@ -155,15 +143,15 @@ def _problem(
     return Response(status, encode(content), PROBLEM, *headers)
 
 
-def _note_crash(error: Exception, environ: Environ) -> str:
+def _note_crash(error: Exception, request: Request) -> str:
     """Logs a defect under an id; the client gets only that id."""
     crash = secrets.token_hex(8)
-    logger.error("crash %s: %s %r", crash, environ.get("REQUEST_METHOD"), environ.get("PATH_INFO"), exc_info=error)
+    logger.error("crash %s: %s %r", crash, request.method, request.path, exc_info=error)
     return crash
 
 
-def _crashed(text: str, environ: Environ) -> Response:
+def _crashed(text: str, request: Request) -> Response:
     texts = {"InternalError": text}
-    if _wants_problem(environ):
+    if _wants_problem(request):
         return _problem(500, "InternalError", texts, {}, ())
     return json_response({"status": "error", "error_msg": texts}, 500)

@@ -11,9 +11,10 @@ from typing import Any
 from queuey import __version__, metrics
 from queuey.errors import StoreUnavailable
 from queuey.service import Service
-from queuey.web.endpoint import Begun, EarlyHandler, Endpoint, Handler, Match, WouldBlock
+from queuey.web.endpoint import Handler, Match
 from queuey.web.gateway.workers import Collection, Told
-from queuey.web.responses import Environ, Response, json_response, text_response
+from queuey.web.requests import Request
+from queuey.web.responses import Response, json_response, text_response
 
 LOOK_EVERY = 1.0
 """Seconds between two writes of the heartbeat to the store, and for which the counts of a scrape are given again."""
@@ -31,23 +32,10 @@ class OpsViews:
         self._health: StoreUnavailable | None = None
         self._looked: float | None = None
 
-    def heartbeat(self, environ: Environ, match: Match) -> Response:
+    async def heartbeat(self, request: Request, match: Match) -> Response:
         """Says whether the store can write and read, and why not, as it was at most ``LOOK_EVERY`` seconds ago."""
-        if self._looking.acquire(blocking=self._looked is None):
-            try:
-                self._look()
-            finally:
-                self._looking.release()
-        return self._say()
-
-    def heartbeat_at_once(self, environ: Environ, match: Match) -> Response:
-        """Answers a heartbeat from memory. Once a second, a thread checks again.
-
-        Raises:
-            WouldBlock: A check of the store is due, and none is running.
-        """
         if self._looked is None or (self._due() and not self._looking.locked()):
-            raise WouldBlock
+            await request.in_thread(self._look)
         return self._say()
 
     def _say(self) -> Response:
@@ -63,8 +51,14 @@ class OpsViews:
 
     def _look(self) -> None:
         """Writes to the store, unless that was done a moment ago, because any caller may ask for it."""
-        if not self._due():
-            return
+        if self._looking.acquire(blocking=self._looked is None):
+            try:
+                if self._due():
+                    self._ping()
+            finally:
+                self._looking.release()
+
+    def _ping(self) -> None:
         try:
             self._service.store.ping()
             self._health = None
@@ -72,7 +66,7 @@ class OpsViews:
             self._health = error.with_traceback(None)
         self._looked = self._clock()
 
-    def lbheartbeat(self, environ: Environ, match: Match) -> Response:
+    async def lbheartbeat(self, request: Request, match: Match) -> Response:
         """Says whether this process takes requests; load balancers stop sending them when it is about to end."""
         if self._service.stopping.is_set():
             response = text_response("stopping", 503)
@@ -80,46 +74,30 @@ class OpsViews:
             return response
         return text_response("OK")
 
-    def version(self, environ: Environ, match: Match) -> Response:
+    async def version(self, request: Request, match: Match) -> Response:
         """Says what runs here."""
         return json_response({"name": "queuey", "version": __version__, "store": self._service.store.name})
 
-    def metrics(self, environ: Environ, match: Match) -> Response:
-        """Writes what all workers had done at most ``LOOK_EVERY`` seconds ago, for Prometheus."""
-        return _exposed(self._counts.ask().result())
+    async def metrics(self, request: Request, match: Match) -> Response:
+        """Writes what all workers had done at most ``LOOK_EVERY`` seconds ago, for Prometheus.
 
-    def metrics_at_once(self, environ: Environ, match: Match) -> Begun:
-        """Does that without a thread of the requests, however many ask and however long other workers take."""
-        return _counted(self._counts), _exposed
-
-
-async def _counted(counts: Collection[bytes]) -> bytes:
-    found: bytes = await asyncio.shield(asyncio.wrap_future(counts.ask()))  # others wait for it, too
-    return found
-
-
-def _exposed(found: bytes) -> Response:
-    return Response(200, found, ("Content-Type", metrics.CONTENT_TYPE))
+        However many ask and however long other workers take, that needs no thread of the requests.
+        """
+        found = await asyncio.shield(asyncio.wrap_future(self._counts.ask()))  # others wait for it, too
+        return Response(200, found, ("Content-Type", metrics.CONTENT_TYPE))
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds the operations resources."""
-    service: Service = config.registry.service
-    views = OpsViews(service)
-    # Name, path, what answers in a thread, and what answers without one.
-    resources: list[tuple[str, str, Handler, EarlyHandler]] = [
-        ("ops.heartbeat", "/__heartbeat__", views.heartbeat, views.heartbeat_at_once),
-        ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat, views.lbheartbeat),
-        ("ops.version", "/__version__", views.version, views.version),
+    views = OpsViews(config.registry.service)
+    resources: list[tuple[str, str, Handler]] = [
+        ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
+        ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),
+        ("ops.version", "/__version__", views.version),
     ]
     if config.registry.publish_metrics:
         # Where a facade has all other paths, a queue may be called metrics.
         path = "/metrics" if config.registry.served.only is None else "/__metrics__"
-        resources.append(("ops.metrics", path, views.metrics, views.metrics_at_once))
-    # Answered at once by their exact path, with a slash at its end or not.
-    config.registry.operations = {}
-    for name, path, handler, at_once in resources:
-        endpoint = Endpoint(name, service.metrics, {"GET": handler}, dict.fromkeys(("GET", "HEAD"), at_once))
-        config.registry.operations |= dict.fromkeys((path, f"{path}/"), endpoint)
-        config.add_route(name, path + "{_:/?}")
-        config.add_view(endpoint, route_name=name)
+        resources.append(("ops.metrics", path, views.metrics))
+    for name, path, view in resources:
+        config.add_resource(name, path + "{_:/?}", {"GET": view}, operation=True)

@@ -1,8 +1,8 @@
-"""Requests: taken in from granian (ASGI), and read by views: paths, queries and bodies, never more than allowed.
+"""Requests: taken in from a server (ASGI), and read by views: paths, queries and bodies, never more than allowed.
 
-:func:`make_environ` and :class:`BodyReader` make what WSGI wants of a request: an environ with the whole body. Headers
-whose values are not ASCII are left out. Where such a header would have meant something, the request is refused: a key
-that picks the partition must not be taken for none. Trailers of a chunked body would be lost, so they are refused, too.
+Headers whose values are not ASCII are left out. Where such a header would have meant something, the request is refused:
+a key that picks the partition must not be taken for none. Trailers of a chunked body would be lost, so they are
+refused, too.
 
 A path is percent-decoded once. No resource has a name with an encoded slash, which would become two names, or that is
 ``.`` or ``..``, which proxies and HTTP libraries take for something else: these are 404. What is encoded twice
@@ -12,19 +12,23 @@ A path is percent-decoded once. No resource has a name with an encoded slash, wh
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NoReturn
-from urllib.parse import quote, unquote_plus, unquote_to_bytes
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 
 import msgspec
 
-from queuey.errors import InvalidRequest, TooLarge, UnknownCoding
+from queuey.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
+from queuey.service import JoinedAck
 from queuey.web import validators
-from queuey.web.errors import NoSuchResource
-from queuey.web.gateway.scheduling import SharedQuota
-from queuey.web.responses import NO_OWN_HEADERS, OWN_HEADER, Environ, Header
+from queuey.web.gateway.scheduling import ANONYMOUS, SharedQuota
+from queuey.web.responses import Header
 
+if TYPE_CHECKING:
+    from queuey.web.facades.facade import Facade
+    from queuey.web.gateway.long_polls import Client, LongPoll
+
+T = TypeVar("T")
 Scope = dict[str, Any]
 """A request without its body, as ASGI has it."""
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -32,75 +36,175 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 UNCOUNTED = 16 * 1024
 """Bytes of a body up to which it is small: the number of connections bounds these."""
+SHORT_BODY = 64 * 1024
+"""Bytes of a body that is read in the loop's thread."""
 ARRIVAL = 120
 """Seconds within which a body has to arrive."""
+OWN_HEADER = "x-header-"
+"""Begins the names of headers that are kept with a message."""
 
-HELD = "queuey.held"
-"""Set in the environ of a request whose body is counted: its bytes."""
-BODY = "queuey.body"
-"""Set in the environ of a request whose body has been taken in whole: the body."""
-
-WSGI: Environ = {
-    "SCRIPT_NAME": "",
-    "SERVER_NAME": "queuey",
-    "SERVER_PORT": "0",
-    "SERVER_PROTOCOL": "HTTP/1.1",
-    "wsgi.version": (1, 0),
-    "wsgi.errors": sys.stderr,
-    "wsgi.multithread": True,
-    "wsgi.multiprocess": True,
-    "wsgi.run_once": False,
-}
-"""What WSGI promises of every request beside its own. The address is in the Host header."""
 _MEANT = frozenset(
-    b"authorization content-encoding content-type x-ttl x-partition x-message-key x-delay x-after x-encoding "
-    b"idempotency-key".split()
+    b"authorization content-encoding content-length content-type transfer-encoding x-ttl x-partition x-message-key "
+    b"x-delay x-after x-encoding idempotency-key".split()
 )
-_HEADER_KEYS = {
-    b"content-length": "CONTENT_LENGTH",
-    b"content-type": "CONTENT_TYPE",
-    b"authorization": "HTTP_AUTHORIZATION",
-    b"host": "HTTP_HOST",
-    b"accept": "HTTP_ACCEPT",
-    b"accept-encoding": "HTTP_ACCEPT_ENCODING",
-    b"user-agent": "HTTP_USER_AGENT",
-    b"connection": "HTTP_CONNECTION",
-    b"x-ttl": "HTTP_X_TTL",
-    b"x-partition": "HTTP_X_PARTITION",
-    b"x-message-key": "HTTP_X_MESSAGE_KEY",
+_HEADERS = {
+    name.encode(): name
+    for name in (
+        *("accept", "accept-encoding", "authorization", "connection", "content-length", "content-type", "host"),
+        *("user-agent", "x-message-key", "x-partition", "x-ttl"),
+    )
 }
+"""Names of headers that most requests have."""
 
 
-def make_environ(scope: Scope) -> tuple[Environ, list[str]]:
-    """Returns the environ of a request, without its body, and the names of headers that cannot be read.
+class Server(Protocol):
+    """What a request needs of the server that it came to."""
 
-    :data:`WSGI` makes it complete, for a request that the WSGI application handles. Headers whose names hold an
-    underscore are left out: in WSGI ``X_User`` and ``X-User`` are the same. The path is left out as well:
-    :func:`decode_path` may refuse it.
+    async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
+        """See :meth:`Request.in_thread`."""
+
+    async def reserve(self, request: Request, size: int) -> None:
+        """See :meth:`Request.reserve`."""
+
+    def reserve_at_once(self, request: Request, size: int) -> bool:
+        """See :meth:`Request.reserve_at_once`."""
+
+
+class Request:
+    """A request to a view.
+
+    Attributes:
+        server: What it came to.
+        method: In capitals.
+        path: Percent-decoded.
+        query: As it was sent.
+        scheme: ``http`` or ``https``.
+        headers: By name in small letters; values are ASCII, those of a name given twice joined by commas.
+        body: As it was taken in whole; None: that was not done.
+        has_own_headers: There are some that are kept with a message.
+        tenant: The application that it counts for.
+        present: Whether it is counted as waiting or running.
+        held: Bytes with which its body is counted.
+        reserved: Bytes with which its response is counted.
+        weight: What it counts for among the requests of its tenant that are under way.
+        blocked: A thread works for it, which does not end sooner if it is given up.
+        client: Who waits for the answer; None: that is of no interest.
+        poll: It may wait for messages; its ``wait`` says whether its last try found none.
+        counted: Headers that say how many more requests the caller may make.
+        facade: The protocol that it speaks; None: ours.
+        refused: Why the caller's credential was not accepted. It is not checked again.
+        batch: How many messages it is to store, once that is known.
+        first: What it does before it may fail, so that an error has the outcome ``unknown``.
+        unknown: Fields of its query that mean nothing.
     """
-    environ: Environ = {
-        "REQUEST_METHOD": scope["method"],
-        "QUERY_STRING": scope["query_string"].decode("latin-1"),
-        "wsgi.url_scheme": scope["scheme"],
-    }
+
+    # Of most requests these stay as they are.
+    body: bytes | None = None
+    has_own_headers = False
+    tenant = ANONYMOUS
+    present = False
+    held = 0
+    reserved = 0
+    weight = 0
+    blocked = False
+    client: Client | None = None
+    poll: LongPoll | None = None
+    counted: tuple[Header, ...] = ()
+    facade: Facade | None = None
+    refused: QueueyError | None = None
+    batch = 0
+    first: JoinedAck | None = None
+    unknown: Sequence[str] = ()
+
+    def __init__(
+        self, server: Server, method: str, path: str, query: str, scheme: str, headers: dict[str, str]
+    ) -> None:
+        self.server = server
+        self.method = method
+        self.path = path
+        self.query = query
+        self.scheme = scheme
+        self.headers = headers
+
+    @property
+    def is_left(self) -> bool:
+        """Whether its client is known to be gone."""
+        return self.client is not None and self.client.has_left
+
+    async def in_thread(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
+        """Does work that may block or take long in a thread; returns its result or raises its error.
+
+        Args:
+            work: What to do.
+            computes: It reads and makes an answer, and does not wait for the store's writer.
+            page: The response may have a page of messages, for which memory is reserved first.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: No thread or not enough memory was free in time.
+        """
+        return await self.server.in_thread(self, work, computes=computes, page=page)
+
+    async def reserve(self, size: int) -> None:
+        """Waits until so many bytes of memory are there for the response.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: They were not free in time.
+        """
+        await self.server.reserve(self, size)
+
+    def reserve_at_once(self, size: int) -> bool:
+        """Reserves so many bytes of memory for the response if they are free; returns whether they are."""
+        return self.server.reserve_at_once(self, size)
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Does work that takes the body apart; in a thread if that is long."""
+        return work() if len(self.body or b"") <= SHORT_BODY else await self.in_thread(work)
+
+
+def read_scope(server: Server, scope: Scope) -> tuple[Request, list[str]]:
+    """Returns a request without its path and body, and the names of headers that cannot be read.
+
+    Headers whose names hold an underscore are left out: to views of WSGI, ``X_User`` and ``X-User`` are the same.
+    """
+    headers: dict[str, str] = {}
     foreign = []
     own = False
-    for name, raw in scope["headers"]:
-        key = _HEADER_KEYS.get(name)
-        if key is None:
-            if b"_" in name:
+    for raw_name, raw in scope["headers"]:
+        name = _HEADERS.get(raw_name)
+        if name is None:
+            if b"_" in raw_name:
                 continue
-            key = "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
-            own = own or key.startswith(OWN_HEADER)
+            name = raw_name.decode("latin-1")
+            own = own or name.startswith(OWN_HEADER)
         if not raw.isascii():
-            if name in _MEANT or name.startswith(b"x-header-"):
-                foreign.append(name.decode("latin-1"))
+            if raw_name in _MEANT or name.startswith(OWN_HEADER):
+                foreign.append(name)
             continue
         value = raw.decode()
-        environ[key] = f"{environ[key]},{value}" if key in environ else value
-    if not own:
-        environ[NO_OWN_HEADERS] = True
-    return environ, foreign
+        if name in headers:
+            value = f"{headers[name]}{'; ' if name == 'cookie' else ','}{value}"
+        headers[name] = value
+    request = Request(server, scope["method"], "", scope["query_string"].decode("latin-1"), scope["scheme"], headers)
+    if own:
+        request.has_own_headers = True
+    return request, foreign
+
+
+def client_left() -> InvalidRequest:
+    """Returns the error of a request whose client has left before the answer. Nobody gets it."""
+    return InvalidRequest({"connection": "Was closed before the answer"})
+
+
+def may_wait(request: Request) -> bool:
+    """Returns whether a query may ask to wait for messages, however that is written."""
+    query = request.query
+    return "wait=" in (unquote(query) if "%" in query else query)
+
+
+def body_may_wait(request: Request) -> bool:
+    """Returns whether a JSON body may ask to wait for messages, however that is written."""
+    body = request.body or b""
+    return b'"wait"' in body or b"\\u" in body
 
 
 def refuse_unreadable(names: list[str]) -> NoReturn:
@@ -108,16 +212,18 @@ def refuse_unreadable(names: list[str]) -> NoReturn:
     raise InvalidRequest(dict.fromkeys(names, "Is not ASCII; a batch takes any text"))
 
 
-def announced_length(environ: Environ) -> int | None:
+def announced_length(request: Request) -> int | None:
     """Returns the length that a body is said to have, None if it is chunked.
 
     Raises:
-        InvalidRequest: It is encoded in some other way.
+        InvalidRequest: It is encoded in some other way, or its length is not a number.
     """
-    length = environ.get("CONTENT_LENGTH")
+    length = request.headers.get("content-length")
     if length is not None:
+        if not (length.isascii() and length.isdigit()) or len(length) > _DIGITS:
+            raise InvalidRequest({"Content-Length": f'"{length[:40]}" is not a number'})
         return int(length)
-    coding = environ.get("HTTP_TRANSFER_ENCODING")
+    coding = request.headers.get("transfer-encoding")
     if coding is None:
         return 0
     if coding.strip().lower() != "chunked":
@@ -145,19 +251,19 @@ class BodyReader:
         self._arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
-    async def take(self, environ: Environ, receive: Receive, loop: asyncio.AbstractEventLoop, tenant: str) -> int:
-        """Reads the body into the environ (:data:`BODY`) unless it is longer than any view takes; returns its size.
+    async def take(self, request: Request, receive: Receive, loop: asyncio.AbstractEventLoop) -> int:
+        """Reads the body into the request unless it is longer than any view takes; returns its size.
 
-        Afterwards, in any case, the caller releases what :data:`HELD` in the environ says, if it is there.
+        Afterwards, in any case, the caller releases what the request has ``held``.
 
         Raises:
             InvalidRequest: It broke off, or did not arrive in time.
             TooManyRequests, StoreUnavailable: Not enough memory is free now.
         """
-        announced = announced_length(environ)
+        announced = announced_length(request)
         # A view refuses a body that is too long by its length alone, so that one is left unread.
         if announced == 0:
-            environ[BODY] = b""
+            request.body = b""
             return 0
         if announced is not None and announced > self._most:
             return announced
@@ -166,11 +272,11 @@ class BodyReader:
             self._arriving[task] = self._seconds + self._arrival
         try:
             if announced is not None and announced > UNCOUNTED:
-                self._hold(environ, announced, tenant)
+                self._hold(request, announced)
             message = await receive()
             body: bytes = message.get("body", b"")
             if len(body) != announced or message["type"] != "http.request":
-                body = await self._take_pieces(environ, message, receive, announced, tenant)
+                body = await self._take_pieces(request, message, receive, announced)
         except asyncio.CancelledError:
             if task is not None:
                 task.uncancel()
@@ -178,13 +284,11 @@ class BodyReader:
         finally:
             if task is not None:
                 del self._arriving[task]
-        environ[BODY] = body
-        if announced is None:
-            environ["wsgi.input_terminated"] = True
+        request.body = body
         return len(body)
 
     async def _take_pieces(
-        self, environ: Environ, message: dict[str, Any], receive: Receive, announced: int | None, tenant: str
+        self, request: Request, message: dict[str, Any], receive: Receive, announced: int | None
     ) -> bytes:
         """Reads the rest of a body after its first message; ends once it is longer than any view takes."""
         body: bytes | bytearray = b""
@@ -202,29 +306,27 @@ class BodyReader:
                 body = body if isinstance(body, bytearray) else bytearray(body)
                 body += piece
             if announced is None:
-                self._hold(environ, len(body), tenant)
+                self._hold(request, len(body))
             if announced is not None and not more and len(body) != announced:
                 raise InvalidRequest({"body": f"Ends after {len(body)} of {announced} bytes"})
             if not more or len(body) > self._most or len(body) == announced:
                 return bytes(body)
             message = await receive()
 
-    def _hold(self, environ: Environ, size: int, tenant: str) -> None:
+    def _hold(self, request: Request, size: int) -> None:
         """Reserves memory for a body of this size.
 
         Raises:
             TooManyRequests, StoreUnavailable: There is none.
         """
-        if size <= UNCOUNTED:
+        if size <= UNCOUNTED or size <= request.held:
             return
         # Quota is taken in steps, so that a body in small pieces is not counted at each of them.
-        held = environ.get(HELD, 0)
-        if size <= held:
-            return
+        held = request.held
         weight = size if held == 0 else max(size, min(2 * held, self._most))
-        if not self._memory.take(tenant, weight - held):
-            raise self._memory.refusal(tenant, weight - held)
-        environ[HELD] = weight
+        if not self._memory.take(request.tenant, weight - held):
+            raise self._memory.refusal(request.tenant, weight - held)
+        request.held = weight
 
     def give_up_late(self) -> None:
         """Ends the reading of bodies that have not arrived in time. Is called every second."""
@@ -236,14 +338,11 @@ class BodyReader:
 
 
 MAX_FIELDS = 200
-CHUNK = 64 * 1024
 _DIGITS = 18
 
 STRICT = "strict"
 """The field of any query that has unknown fields refused."""
 WARNING = "Warning"
-UNKNOWN = "queuey.unknown"
-"""Set in the environ of a request whose query has unknown fields: their names."""
 MOST_NAMED = 10
 LONGEST_NAMED = 60
 """How many unknown fields a warning names, and how much of each."""
@@ -253,53 +352,28 @@ JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for text that is not JSON or goes beyond what a reader could take in."""
 
 
-class BodyWanted(BaseException):
-    """A view asks for a body that was not read yet; the caller is authorized. No error, so no handler catches it."""
+class BodyWanted(Exception):
+    """A view asks for a body that was not read yet; the caller is authorized."""
 
 
-class Unread:
-    """Stands for a body that has not been taken in."""
-
-    def read(self, _size: int = -1) -> bytes:
-        """Says that it is wanted.
-
-        Raises:
-            BodyWanted: Always.
-        """
-        raise BodyWanted
-
-
-def read_body(environ: Environ, most: int) -> bytes:
-    """Reads the body, plain or chunked.
+def read_body(request: Request, most: int) -> bytes:
+    """Returns the body, plain or chunked.
 
     Raises:
         TooLarge: It is longer than ``most`` bytes. The rest is left unread.
         UnknownCoding: It is compressed.
-        InvalidRequest: Its length is not a number, or it ends before that.
+        BodyWanted: It was not taken in.
     """
-    if "HTTP_CONTENT_ENCODING" in environ:
-        _check_coding(environ["HTTP_CONTENT_ENCODING"])
-    taken: bytes | None = environ.get(BODY)
-    if taken is not None:
-        if len(taken) > most:
+    if "content-encoding" in request.headers:
+        _check_coding(request.headers["content-encoding"])
+    if request.body is not None:
+        if len(request.body) > most:
             raise too_large("body", most)
-        return taken
-    length = environ.get("CONTENT_LENGTH")
-    if not length:
-        chunked = environ.get("wsgi.input_terminated") or "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
-        return _read_all(environ["wsgi.input"], most) if chunked else b""
-    if not (length.isascii() and length.isdigit()) or len(length) > _DIGITS:
-        raise InvalidRequest({"Content-Length": f'"{length[:40]}" is not a number'})
-    wanted = int(length)
-    if wanted > most:
+        return request.body
+    announced = announced_length(request)
+    if announced is not None and announced > most:
         raise too_large("body", most)
-    body: bytes = environ["wsgi.input"].read(wanted)
-    while len(body) < wanted:
-        piece = environ["wsgi.input"].read(wanted - len(body))
-        if not piece:
-            raise InvalidRequest({"body": f"Ends after {len(body)} of {wanted} bytes"})
-        body += piece
-    return body
+    raise BodyWanted
 
 
 def _check_coding(coding: str) -> None:
@@ -310,17 +384,6 @@ def _check_coding(coding: str) -> None:
     """
     if not {name.strip().lower() for name in coding.split(",")} <= {"", "identity"}:
         raise UnknownCoding(coding)
-
-
-def _read_all(source: Any, most: int) -> bytes:  # noqa: ANN401 - whatever the server gives
-    pieces = []
-    size = 0
-    while piece := source.read(min(CHUNK, most + 1 - size)):
-        size += len(piece)
-        if size > most:
-            raise too_large("body", most)
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def too_large(field: str, most: int, *, unit: str = "bytes") -> TooLarge:
@@ -358,32 +421,32 @@ def parse_form(text: str, what: str) -> dict[str, str]:
     return found
 
 
-def read_query(environ: Environ, known: frozenset[str] = frozenset()) -> dict[str, str]:
+def read_query(request: Request, known: frozenset[str] = frozenset()) -> dict[str, str]:
     """Reads the fields of the query. Unknown fields are ignored, and noted for a warning.
 
     Args:
-        environ: The request.
+        request: The request.
         known: The names of the fields that mean something.
 
     Raises:
         InvalidRequest: The query is malformed, or names an unknown field and asks for ``strict``.
     """
-    given = parse_form(environ.get("QUERY_STRING", ""), "query")
+    given = parse_form(request.query, "query")
     if not known.issuperset(given):
-        _note_unknown(environ, given, known)
+        _note_unknown(request, given, known)
     return given
 
 
-def _note_unknown(environ: Environ, given: dict[str, str], known: frozenset[str]) -> None:
+def _note_unknown(request: Request, given: dict[str, str], known: frozenset[str]) -> None:
     unknown = [name for name in given if name not in known and name != STRICT]
     if unknown and validators.boolean(given.get(STRICT, "")):
         others = f"The fields are: {', '.join(sorted(known))}." if known else "There are none."
         raise InvalidRequest(dict.fromkeys(map(validators.show, unknown), f"No field of this query. {others}"))
     if unknown:
-        environ[UNKNOWN] = unknown
+        request.unknown = unknown
 
 
-def with_warning(headers: Sequence[Header], unknown: list[str]) -> tuple[Header, ...]:
+def with_warning(headers: Sequence[Header], unknown: Sequence[str]) -> tuple[Header, ...]:
     """Returns headers with a warning that names fields which were ignored, a few of them, percent-encoded.
 
     It stands behind a warning that is there already, in the same header: many clients keep one of each name.
@@ -402,16 +465,16 @@ def _unquote(text: str) -> str:
     return unquote_plus(text, errors="strict")
 
 
-def read_fields(environ: Environ, most: int) -> dict[str, Any]:
+def read_fields(request: Request, most: int) -> dict[str, Any]:
     """Reads the fields of a form or of a JSON object, by the Content-Type.
 
     Raises:
         InvalidRequest: It is neither, or broken.
     """
-    body = read_body(environ, most)
+    body = read_body(request, most)
     if not body:
         return {}
-    kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         return read_object(body)
     if kind not in {"", "application/x-www-form-urlencoded"}:
@@ -434,43 +497,20 @@ def read_object(body: bytes) -> dict[str, Any]:
     return found
 
 
-RAW = ("RAW_URI", "REQUEST_URI")
-"""Where WSGI servers hand over the path as it was sent. PEP 3333 knows only the decoded one."""
 _DOTS = frozenset({".", ".."})
 
 
-def decode_path(raw: bytes) -> str:
-    """Decodes the path of a request as it was sent; returns it as WSGI has it, bytes as Latin-1.
+def decode_path(raw: bytes) -> str | None:
+    """Decodes the path of a request as it was sent; None: no resource has it.
 
-    Raises:
-        NoSuchResource: A name holds a slash, or is ``.`` or ``..``.
+    That is one of which a name holds a slash, is ``.`` or ``..``, or is no UTF-8.
     """
     if b"%" in raw:
-        _refuse_slash(raw.decode("latin-1"))
+        if b"%2f" in raw.lower():
+            return None
         raw = unquote_to_bytes(raw)
-    path = raw.decode("latin-1")
-    if "." in path:
-        _refuse_dots(path)
-    return path
-
-
-def check_path(environ: Environ) -> None:
-    """Does the same for a request whose path a WSGI server has decoded, as far as the server reports it.
-
-    Raises:
-        NoSuchResource: A name holds a slash, or is ``.`` or ``..``.
-    """
-    for name in RAW:
-        if name in environ:
-            _refuse_slash(environ[name].partition("?")[0])
-    _refuse_dots(environ["PATH_INFO"])
-
-
-def _refuse_slash(path: str) -> None:
-    if "%2f" in path.lower():
-        raise NoSuchResource("A name holds an encoded slash.")
-
-
-def _refuse_dots(path: str) -> None:
-    if not _DOTS.isdisjoint(path.split("/")):
-        raise NoSuchResource("No resource is named . or ..")
+    try:
+        path = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    return path if "." not in path or _DOTS.isdisjoint(path.split("/")) else None

@@ -26,11 +26,6 @@ Header = tuple[str, str]
 Body = bytes | list[bytes]
 StartResponse = Callable[[str, list[Header]], object]
 
-OWN_HEADER = "HTTP_X_HEADER_"
-"""Begins the names of headers that are kept with a message."""
-NO_OWN_HEADERS = "queuey.no_own_headers"
-"""Set by a server that has seen all headers and found none of these, which saves the search."""
-
 STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
 
 # Clients that find no charset guess one, and guess wrong: the original client lets its HTTP library do that.
@@ -100,7 +95,7 @@ SLOWEST = 32 * 1024
 
 
 def _raw(header: Header) -> tuple[bytes, bytes]:
-    return header[0].encode("latin-1"), header[1].encode("latin-1")
+    return header[0].lower().encode("latin-1"), header[1].encode("latin-1")
 
 
 _USUAL: dict[tuple[Header, ...], list[tuple[bytes, bytes]]] = {
@@ -122,12 +117,11 @@ def short_messages(response: Response, *, head: bool) -> tuple[dict[str, Any], d
     Without its body if the request was a HEAD, whose answer says how long that would be.
     """
     headers = _raw_headers(response)
-    body = response.body
-    # The server counts what it sends. Of a HEAD the WSGI application has said it, which leaves the body out.
-    if (response.size if head else not body) and response.status != NO_CONTENT:
+    # A HEAD that Pyramid has answered says its length already, and has no body.
+    if response.status != NO_CONTENT and (response.size or not head):
         headers = [*headers, _content_length(response.size)]
     start = {"type": "http.response.start", "status": response.status, "headers": headers}
-    return start, {"type": "http.response.body", "body": b"" if head else body, "more_body": False}
+    return start, {"type": "http.response.body", "body": b"" if head else response.body, "more_body": False}
 
 
 class ResponseSender:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from queuey.client import AsyncClient, Client, RetryPolicy
@@ -15,6 +14,7 @@ from queuey.client.calls.call import ANSWER_BYTES
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application, served
 from tests.client.scripted import ONE, Blocking, Script, async_client, sync_client
+from tests.in_process import InProcess
 
 Connect = Callable[..., Any]
 
@@ -73,7 +73,7 @@ def queuey(request: pytest.FixtureRequest) -> Iterator[Any]:
         profile = read_profile(request.getfixturevalue("service").profile)
         url, key, app = profile.url, profile.key, None
     if kind == "sync":
-        with Client(url, key=key, transport=app and httpx2.WSGITransport(app)) as client:
+        with Client(url, key=key, transport=app and InProcess(app)) as client:
             yield client
     else:
         blocking = Blocking(AsyncClient(url, key=key, transport=app and Bridge(app)))

@@ -17,6 +17,7 @@ from queuey.client import AsyncClient
 from queuey.client.credentials.profile import read_profile
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
+from tests.in_process import InProcess
 from tests.servers.served import environment, free_port
 
 LOCAL = "http://127.0.0.1:5000/v1/acme/"
@@ -26,10 +27,10 @@ Application = Callable[..., Any]
 
 
 class Bridge(httpx2.AsyncBaseTransport):
-    """Lets an async client call a WSGI application."""
+    """Lets an async client call an application in this process."""
 
     def __init__(self, app: Application) -> None:
-        self._transport = httpx2.WSGITransport(app)
+        self._transport = InProcess(app)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Calls the application and waits for all of its answer."""
@@ -37,6 +38,10 @@ class Bridge(httpx2.AsyncBaseTransport):
         plain = httpx2.Request(request.method, request.url, headers=request.headers, content=content)
         response = self._transport.handle_request(plain)
         return httpx2.Response(response.status_code, headers=response.headers, content=response.read())
+
+    async def aclose(self) -> None:
+        """Ends the gateway."""
+        self._transport.close()
 
 
 @contextmanager

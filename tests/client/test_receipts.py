@@ -34,6 +34,7 @@ from queuey.client.receipts import Journal, SentMessage
 from tests.client.conftest import Connect
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge
 from tests.client.scripted import ONE, Blocking, Script, broken, busy, message_id, ok, receipts, refused, silent
+from tests.in_process import InProcess
 from tests.servers.processes import ending
 
 ONCE = RetryPolicy(rounds=1)
@@ -59,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 def recording(request: pytest.FixtureRequest, app: Application, path: Path) -> Any:  # noqa: ANN401 - either client
     """A client of either kind on the real service that keeps receipts."""
     if request.param == "sync":
-        with Client(LOCAL, key=LOCAL_KEY, transport=httpx2.WSGITransport(app), receipts=path) as client:
+        with Client(LOCAL, key=LOCAL_KEY, transport=InProcess(app), receipts=path) as client:
             yield client
     else:
         blocking = Blocking(AsyncClient(LOCAL, key=LOCAL_KEY, transport=Bridge(app), receipts=str(path)))

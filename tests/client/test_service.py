@@ -33,6 +33,7 @@ from queuey.client import (
 )
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, served
+from tests.in_process import InProcess
 
 Queuey = Any
 """Either client; the async one is called like the sync one."""
@@ -315,13 +316,11 @@ def test_the_service_answers_about_itself(queuey: Queuey) -> None:
 
 def test_a_wrong_key_and_no_key_differ(app: Application) -> None:
     """An unknown key is not authenticated; no key is not allowed."""
-    import httpx2  # noqa: PLC0415 - the transport of this test alone
-
-    with Client(LOCAL, key="wrong", transport=httpx2.WSGITransport(app)) as client:
+    with Client(LOCAL, key="wrong", transport=InProcess(app)) as client:
         with pytest.raises(NotAuthenticated) as caught:
             client.create_queue()
         assert "wrong" not in str(caught.value)
-    with Client(LOCAL, key="", transport=httpx2.WSGITransport(app)) as client, pytest.raises(NotAllowed):
+    with Client(LOCAL, key="", transport=InProcess(app)) as client, pytest.raises(NotAllowed):
         client.create_queue()
 
 

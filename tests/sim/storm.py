@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,7 +74,6 @@ class Web:
             store,
             self._setup.limits,
             Metrics(),
-            threading.Event(),
             watchers=self.watchers,
             core=self.core,
             timing=self._setup.timing,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -97,8 +96,7 @@ class Scene:
         """Starts a process with a store of this kind."""
         process = Process(self.world, 0.0)
         store, core = kind(self.replicas, process), SimulatedCore(process, 0.001)
-        watchers, stopping = Watchers(), threading.Event()
-        return store, ClaimUseCases(store.store, Limits(), Metrics(), stopping, watchers=watchers, core=core)
+        return store, ClaimUseCases(store.store, Limits(), Metrics(), watchers=Watchers(), core=core)
 
     def fill(self, partitions: int, each: int) -> None:
         """Posts messages, which everybody can see afterwards."""

@@ -1,63 +1,17 @@
-"""A client that calls the WSGI application the way a server does."""
+"""A client that calls an application through the gateway, the way a server does."""
 
 from __future__ import annotations
 
-import io
 import json
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote_to_bytes, urlencode
+from urllib.parse import urlencode
 
 from tests.web import published
+from tests.web.gateway_calls import Request, served
+from tests.web.reply import Reply
 
-Environ = dict[str, Any]
-
-
-class Reply:
-    """An answer, taken apart."""
-
-    def __init__(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.status = int(status.split(" ", 1)[0])
-        self.headers = dict(headers)
-        self.body = body
-
-    @property
-    def text(self) -> str:
-        """The body as text."""
-        return self.body.decode()
-
-    @property
-    def json(self) -> Any:  # noqa: ANN401 - tests look into it
-        """The body as JSON."""
-        assert self.is_json, self.text
-        return json.loads(self.body)
-
-    @property
-    def is_json(self) -> bool:
-        """Whether the answer says that its body is JSON."""
-        kind = self.headers["Content-Type"].partition(";")[0]
-        return kind in {"application/json", "application/problem+json"}
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """The texts of a refusal in version 1's form."""
-        assert self.json["status"] == "error"
-        found: dict[str, str] = self.json["error_msg"]
-        return found
-
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        """The messages of a successful answer."""
-        assert self.status in {200, 201}, self.text
-        found: list[dict[str, Any]] = self.json["messages"]
-        return found
-
-    @property
-    def bodies(self) -> list[Any]:
-        """The bodies of the messages."""
-        return [message["body"] for message in self.messages]
-
-    def __repr__(self) -> str:
-        return f"<Reply {self.status} {self.body[:300]!r}>"
+__all__ = ["Caller", "Reply"]
 
 
 class Caller:
@@ -68,42 +22,21 @@ class Caller:
         self.authorization = authorization
         self.base = base
 
-    def environ(
-        self, method: str, path: str, body: bytes, headers: dict[str, str], query: str, *, length: bool = True
-    ) -> Environ:
-        """Returns the environ of a request; the path is percent-encoded."""
-        environ: Environ = {
-            "REQUEST_METHOD": method,
-            "SCRIPT_NAME": "",
-            "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
-            "QUERY_STRING": query,
-            "SERVER_NAME": "localhost",
-            "SERVER_PORT": "80",
-            "SERVER_PROTOCOL": "HTTP/1.1",
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(body),
-            "wsgi.errors": io.StringIO(),
-            "wsgi.multithread": True,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
-        }
-        if length and (body or method in {"POST", "PUT"}):
-            environ["CONTENT_LENGTH"] = str(len(body))
-        if self.authorization is not None:
-            environ["HTTP_AUTHORIZATION"] = self.authorization
-        for name, value in headers.items():
-            key = name.upper().replace("-", "_")
-            raw = value.encode().decode("latin-1")
-            environ[key if key in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{key}"] = raw
-        return environ
-
-    def send(self, environ: Environ) -> Reply:
-        """Calls the application with an environ."""
-        started: list[tuple[str, list[tuple[str, str]]]] = []
-        body = b"".join(self.app(environ, lambda status, headers: started.append((status, headers))))
-        [(status, headers)] = started
-        return Reply(status, headers, body)
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | list[bytes] = b"",
+        headers: Mapping[str, str] | None = None,
+        query: str = "",
+        **how: bool,
+    ) -> Reply:
+        """Sends a request; ``path`` is percent-encoded. ``how`` is as for :class:`Request`."""
+        named = [(name.lower().replace("_", "-"), value) for name, value in (headers or {}).items()]
+        request = Request(method, path, body, headers=named, query=query, **how)
+        known = [] if self.authorization is None else [("authorization", self.authorization)]
+        request.headers = [*known, *request.headers[1:]]
+        return served(self.app).reply_to(request)
 
     def __call__(
         self,
@@ -120,7 +53,7 @@ class Caller:
         path, _, given = path.partition("?")
         query_text = given or urlencode(query)
         raw = body.encode() if isinstance(body, str) else body
-        reply = self.send(self.environ(method, path, raw, headers or {}, query_text))
+        reply = self.send(method, path, raw, headers, query_text)
         if method != "HEAD":
             content = json.loads(reply.body) if reply.is_json else "text"
             published.check(method, path, reply.status, reply.headers, content, raw="raw=" in query_text)

@@ -19,10 +19,19 @@ from tests.backends import BACKENDS, Backend
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace, replace_in
 from tests.web.caller import Caller
+from tests.web.gateway_calls import KEY, stop_all
 
-KEY = "0a" * 31 + "ac"
-"""Begins and ends with characters that the original took away from keys."""
 GUEST_KEY = "f" * 64
+
+
+__all__ = ["GUEST_KEY", "KEY"]
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """Ends what served the applications of a test."""
+    yield
+    stop_all()
 
 
 @pytest.fixture

@@ -8,15 +8,20 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
 
+from pyramid.interfaces import IRoutesMapper
+
 from queuey.metrics import Metrics
 from queuey.service.core import Core
-from queuey.web.endpoint import WouldBlock
+from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.facades.facade import Facade
 from queuey.web.gateway.asgi import Gateway
-from queuey.web.responses import text_response
-from tests.web.caller import Reply
-from tests.web.conftest import KEY
+from queuey.web.requests import Request as Asked
+from queuey.web.responses import Response, text_response
+from queuey.web.v1 import SLASH
+from tests.web.reply import Reply
 
+KEY = "0a" * 31 + "ac"
+"""Begins and ends with characters that the original took away from keys."""
 MOST = 1 << 20
 ALWAYS = 300.0
 """Seconds that no test may take; what is waited for comes long before."""
@@ -51,7 +56,7 @@ class Request:
         self.headers = [("authorization", f"Application {KEY}"), *(headers or [])]
         if isinstance(body, list):
             self.headers.append(("transfer-encoding", "chunked"))
-        elif body:
+        elif body and all(name != "content-length" for name, _ in self.headers):
             self.headers.append(("content-length", str(len(body))))
         self.chunked = isinstance(body, list)
         self.pieces = list(body) if isinstance(body, list) else [body]
@@ -67,7 +72,7 @@ class Request:
             "method": self.method,
             "path": unquote(self.path),
             "raw_path": self.path.encode(),
-            "query_string": self.query.encode(),
+            "query_string": self.query.encode("latin-1"),
             "scheme": "http",
             "headers": [(name.encode(), value.encode()) for name, value in self.headers],
         }
@@ -99,7 +104,7 @@ class Request:
         """Has the gateway answer."""
         await asyncio.wait_for(gateway(self.scope, self.receive, self.send), ALWAYS)
         assert self.answered
-        return Reply(f"{self.status} ", self.answer_headers, self.response)
+        return Reply(self.status, self.answer_headers, self.response)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -131,13 +136,79 @@ def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI applicati
     return run
 
 
+def operations_of(app: Any) -> set[str]:  # noqa: ANN401 - Pyramid's router
+    """Returns the paths at which monitors are answered."""
+    routes = app.registry.getUtility(IRoutesMapper).get_routes()
+    endpoints = app.registry.endpoints
+    return {route.pattern.removesuffix(SLASH) for route in routes if endpoints[route.name].operation}
+
+
+def blank_request(**headers: str) -> Asked:
+    """Returns a request that asks nothing of a server."""
+    server: Any = None
+    return Asked(server, "GET", "/", "", "http", {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+class Served:
+    """An application in the event loop of this process, for callers in threads.
+
+    Args:
+        app: The application.
+    """
+
+    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+        limits = app.registry.service.limits
+        longest = max(limits.longest, limits.max_batch_bytes)
+        self._core = Core()
+        self._gateway = Gateway(
+            app,
+            threads=4,
+            waiters=64,
+            max_body=longest,
+            page_bytes=limits.page_bytes,
+            deadline=ALWAYS,
+            max_wait=ALWAYS,
+        )
+        self._core.run(self._start())
+
+    async def _start(self) -> None:
+        self._gateway.start(self._core.loop)
+
+    async def _stop(self) -> None:
+        self._gateway.stop()
+
+    def reply_to(self, request: Request) -> Reply:
+        """Has the gateway answer."""
+        return self._core.run(request.to(self._gateway))
+
+    def stop(self) -> None:
+        """Ends it."""
+        self._core.run(self._stop())
+
+
+_served: dict[int, tuple[Any, Served]] = {}
+
+
+def served(app: Any) -> Served:  # noqa: ANN401 - Pyramid's router
+    """Returns what answers for an application, until :func:`stop_all`."""
+    if id(app) not in _served:
+        _served[id(app)] = app, Served(app)
+    return _served[id(app)][1]
+
+
+def stop_all() -> None:
+    """Ends all that were begun."""
+    while _served:
+        _served.popitem()[1][1].stop()
+
+
 class Stub:
     """An application that says which thread it runs in."""
 
     def __init__(self) -> None:
         self.registry = self
+        self.resources = self
         self.facades: list[Facade] = []
-        self.hot = {"": self}
         self.authorization = self
         self.service = self
         self.core = Core()
@@ -149,24 +220,24 @@ class Stub:
         self.waits_for_network = False
         self.readers = 4
         self.metrics = Metrics()
-        self.operations: dict[str, Any] = {}
-        self.look_up = None
+        self.endpoint = Endpoint("stub", self.metrics, self.views(), original=True)
 
-    def begins(self, _method: str) -> bool:
-        """Says that all that may be handled at once can be."""
-        return True
+    def views(self) -> dict[str, View]:
+        """Answers reads with a page, and all else."""
+        other = View(self.answer, asks=True)
+        return {"GET": View(self.answer, asks=True, page=True), "POST": other, "PUT": other}
 
-    def tenant(self, _environ: dict[str, Any]) -> str:
+    def find(self, path: bytes) -> Found:
+        """Leads everywhere."""
+        return Found(path.decode(), self.endpoint, {})
+
+    def tenant(self, _request: Asked) -> str:
         """Knows everybody."""
         return "a"
 
     def tries(self, *_: object) -> None:
         """Wakes nobody, so nobody tries."""
 
-    def begin(self, *_: object) -> Any:  # noqa: ANN401
-        """Begins nothing."""
-        raise WouldBlock
-
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+    def answer(self, _request: Asked, _match: Match) -> Response:
         """Answers with the thread's name."""
-        return list(text_response(threading.current_thread().name)(environ, start_response))
+        return text_response(threading.current_thread().name)

@@ -46,7 +46,7 @@ class Emodb:
         path, _, query = path.partition("?")
         raw = b"" if body is None else json.dumps(body).encode()
         headers = {"X-BV-API-Key": key, "Content-Type": "application/json"}
-        return self._caller.send(self._caller.environ(method, path, raw, headers, query))
+        return self._caller.send(method, path, raw, headers, query)
 
     def get(self, path: str, key: str = "all") -> Any:  # noqa: ANN401 - tests look into it
         """The answer to a GET that succeeds."""

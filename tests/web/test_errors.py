@@ -14,6 +14,7 @@ from queuey.storage import Store
 from queuey.web.errors import STATUSES, error_response, status_of
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
+from tests.web.gateway_calls import blank_request
 
 PROBLEM = {"Accept": "text/html, application/problem+json;q=0.9"}
 
@@ -102,7 +103,7 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
 )
 def test_errors_that_a_later_request_may_not_meet(error: Exception, outcome: str) -> None:
     """A row out of date says that nothing was stored; of a format that is not known nothing can be said."""
-    response = error_response(error, {})
+    response = error_response(error, blank_request())
     body = b"".join(response({"REQUEST_METHOD": "GET"}, lambda *_: None))
     assert (response.status, json.loads(body)["outcome"]) == (503, outcome)
     assert str(error) in body.decode()

@@ -29,7 +29,7 @@ def mq(store: Store, between: InterposedStore) -> Call:
     """Calls an application that serves MQ under a path, with a method, a path and a body."""
     store.create_application("shop")
     caller = Caller(make_app(between.store, served=Facades(app="shop", mq=MqFacade(prefix="/mq"))))
-    return lambda method, path, body: caller.send(caller.environ(method, path, body, {}, ""))
+    return caller.send
 
 
 def failing(error: Exception) -> Callable[..., NoReturn]:
@@ -77,7 +77,7 @@ def both(store: Store) -> Caller:
 def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:
     """Sends a request; ``Sec_Fetch_Site=…`` stands for a header."""
     path, _, query = target.partition("?")
-    return caller.send(caller.environ(method, path, body, headers, query))
+    return caller.send(method, path, body, headers, query)
 
 
 PATHS_OF_V1 = [re.sub(r"\{.+?\}", "a", path) for path in PATHS_IN_ORDER if path.startswith("/v1")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,6 @@ from queuey.errors import StoreFull, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service.workers import Workers
 from queuey.storage import Store
-from queuey.web.endpoint import WouldBlock
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.ops import LOOK_EVERY, OpsViews
 from tests.interposed_store import InterposedStore
@@ -59,6 +59,30 @@ def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) 
     assert reply.text == "StoreFull: The disk is full."
 
 
+def asked(views: OpsViews, times: int = 1, threads: list[int] | None = None) -> list[int]:
+    """Asks for the heartbeat; returns the statuses, and notes where a thread was needed."""
+
+    async def in_thread(work: Callable[[], Any]) -> Any:  # noqa: ANN401 - as it returns
+        if threads is not None:
+            threads.append(1)
+        return work()
+
+    def ask() -> int:
+        request: Any = SimpleNamespace(in_thread=in_thread)
+        with pytest.raises(StopIteration) as end:
+            views.heartbeat(request, {}).send(None)
+        status: int = end.value.value.status
+        return status
+
+    return [ask() for _ in range(times)]
+
+
+def views_of(app: Any, name: str) -> OpsViews:  # noqa: ANN401 - Pyramid's router
+    """Returns what answers a monitor."""
+    views: OpsViews = app.registry.endpoints[name].view("GET").answer.__self__
+    return views
+
+
 class Counted:
     """A store of which only the health is asked."""
 
@@ -79,12 +103,12 @@ def test_nobody_makes_the_heartbeat_write_more_than_once_a_second(app: Any, anon
     store = Counted()
     service: Any = SimpleNamespace(store=store, metrics=app.registry.service.metrics, workers=Workers())
     views = OpsViews(service, lambda: now[0])
-    assert [views.heartbeat({}, {}).status for _ in range(50)] == [200] * 50
+    assert asked(views, 50) == [200] * 50
     store.error = StoreFull("The disk is full.")
     now[0] += 0.9
-    assert (views.heartbeat({}, {}).status, store.pings) == (200, 1)
+    assert (asked(views), store.pings) == ([200], 1)
     now[0] += 0.2
-    assert [views.heartbeat({}, {}).status for _ in range(50)] == [503] * 50
+    assert asked(views, 50) == [503] * 50
     assert store.pings == 2
     for method in ("POST", "PUT", "DELETE"):
         assert anonymous(method, "/__heartbeat__").status == 405
@@ -96,22 +120,19 @@ def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
     store = Counted()
     service: Any = SimpleNamespace(store=store, metrics=Metrics(), workers=Workers())
     views = OpsViews(service, lambda: now[0])
-    with pytest.raises(WouldBlock):
-        views.heartbeat_at_once({}, {})
-    views.heartbeat({}, {})
-    assert [views.heartbeat_at_once({}, {}).status for _ in range(50)] == [200] * 50
+    threads: list[int] = []
+    assert asked(views, 50, threads) == [200] * 50
+    assert len(threads) == 1
     now[0] += LOOK_EVERY
-    with pytest.raises(WouldBlock):
-        views.heartbeat_at_once({}, {})
 
     def fail() -> None:
-        meanwhile.append(views.heartbeat_at_once({}, {}).status)
+        meanwhile.extend(asked(views, 1, threads))
         raise StoreFull("The disk is full.")
 
     meanwhile: list[int] = []
     store.ping = fail  # type: ignore[method-assign]
-    assert views.heartbeat({}, {}).status == 503
-    assert (meanwhile, views.heartbeat_at_once({}, {}).status) == ([200], 503)
+    assert asked(views, 1, threads) == [503]
+    assert (meanwhile, asked(views, 1, threads), len(threads)) == ([200], [503], 2)
 
 
 @pytest.mark.parametrize("path", ["/__heartbeat__", "/__lbheartbeat__", "/__version__"])
@@ -124,7 +145,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: Any, path: str) -
         return [(await Request("GET", path).to(gateway)).status for _ in range(3)]
 
     # Were it time for another look at the store, a thread would have to do it.
-    monitors = app.registry.operations["/__heartbeat__"]._at_once["GET"].__self__
+    monitors = views_of(app, "ops.heartbeat")
     monitors._clock = lambda: 0.0
 
     assert running(app)(work) == [200] * 3
@@ -135,7 +156,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: Any, path: str) -
 def test_many_scrapes_collect_once_a_second(app: Any, between: InterposedStore) -> None:  # noqa: ANN401
     """They share what one thread collects, for a second; meanwhile a heartbeat gets a thread to look at the store."""
     now = [100.0]
-    views = app.registry.operations["/metrics"]._at_once["GET"].__self__
+    views = views_of(app, "ops.metrics")
     views._clock = views._counts._clock = lambda: now[0]
     asked, stuck = list[int](), threading.Event()
 
@@ -216,7 +237,7 @@ def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: Any) -> 
     owner.create("q")
     owner.get("q")
     owner.get("nothing")
-    app.registry.operations["/metrics"]._at_once["GET"].__self__._counts._clock = lambda: math.inf  # collects each time
+    views_of(app, "ops.metrics")._counts._clock = lambda: math.inf  # collects each time
     samples(owner)
     before = samples(owner).keys()
     for number in range(5):

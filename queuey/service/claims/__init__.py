@@ -6,9 +6,7 @@ them at any time: what was sent goes on, and what arrives for nobody is released
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,7 +40,7 @@ from queuey.service.claims.upkeep import Upkeep
 from queuey.service.core import Core
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
-from queuey.service.watching import Trigger, Waiter, WaitingThread, Watchers
+from queuey.service.watching import Trigger, Waiter, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
 
@@ -85,7 +83,6 @@ class ClaimUseCases:
         store: Where messages and logs are kept.
         limits: How much one request may ask for.
         metrics: Counts messages given out.
-        stopping: Set when the service ends.
         watchers: Wake waiting requests when messages arrive; None: new ones are made.
         core: Where they run; None: in the loop of this process.
         timing: When claims are over.
@@ -97,7 +94,6 @@ class ClaimUseCases:
         store: Store,
         limits: Limits,
         metrics: Metrics,
-        stopping: threading.Event,
         *,
         watchers: Watchers | None = None,
         core: Core | None = None,
@@ -107,7 +103,6 @@ class ClaimUseCases:
         self._store = store
         self._limits = limits
         self._metrics = metrics
-        self._stopping = stopping
         self._watchers = Watchers() if watchers is None else watchers
         self.core = core or Core()
         self._timing = timing or ClaimTiming()
@@ -204,15 +199,6 @@ class ClaimUseCases:
     def _is_late(self, ttl: float, decided: float) -> bool:
         """Returns whether claims of so many seconds may be over before the caller hears of them."""
         return self.core.boottime() - decided > self._timing.answer_within(ttl)
-
-    def claim_patiently(self, access: QueueAccess, *, wait: float = 0.0, **asked: Any) -> list[HandedOut]:  # noqa: ANN401 - as `claim` has them
-        """Does what :meth:`claim` does, and waits if there is nothing; blocks, for other threads."""
-        if not wait or asked.get("waiter") is not None:
-            return self.core.use(access, lambda queue: self.claim(queue, wait=wait, **asked))
-        with closing(WaitingThread(self._watchers)) as thread:
-            asked["waiter"] = thread
-            attempt = partial(self.core.use, access, lambda queue: self.claim(queue, wait=wait, **asked))
-            return thread.patiently(attempt, wait, self._stopping, access.check_again)
 
     def check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
         """Makes sure that messages of a queue may be claimed, and that it has these partitions.

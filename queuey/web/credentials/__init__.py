@@ -46,8 +46,7 @@ class CredentialReader(Protocol):
         It need not check when the credential ends, only report it.
 
         Args:
-            credential: What follows the scheme, without blanks around it. Not blank; bytes are Latin-1, as WSGI has
-                them.
+            credential: What follows the scheme, without blanks around it. Not blank; bytes are Latin-1.
             now: Seconds since 1970.
 
         Raises:

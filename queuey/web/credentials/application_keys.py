@@ -12,7 +12,7 @@ from queuey.web.credentials import Identity
 
 
 def digest_of(key: str) -> bytes:
-    """Returns what is kept of a key. Header text carries bytes as Latin-1, as WSGI has it."""
+    """Returns what is kept of a key. Header text carries bytes as Latin-1."""
     return sha256(key.encode("latin-1", "replace")).digest()
 
 

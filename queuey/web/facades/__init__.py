@@ -21,15 +21,8 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     """Adds the facades that are to be served to the application whose service is in the registry."""
     registry = config.registry
     served: Facades = registry.served
-    registry.facades = []
     for name, prefix in served.prefixes().items():
         mount = Mount(registry.service, registry.authorization, registry.callers, served, prefix)
         facade = KINDS[name](mount)
         facade.include(config)
         registry.facades.append(facade)
-
-
-def admit(request: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
-    """Prepares a request that no view handles, if it is under the path of a facade."""
-    for facade in request.registry.facades:
-        facade.admit(request.environ)

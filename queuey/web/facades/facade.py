@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from queuey.access import Action, matches
@@ -14,20 +14,15 @@ from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.queues import queue_name_error
 from queuey.settings import Facades
-from queuey.web.authorization import REFUSED, Authorization
-from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Hot, Match
-from queuey.web.errors import ERROR_FORM
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Handler, Match, View
 from queuey.web.facades.callers import FacadeCallers
-from queuey.web.responses import Environ, Response
+from queuey.web.requests import Request
+from queuey.web.responses import Response
 from queuey.web.validators import show
 
 T = TypeVar("T")
 
-FACADE = "queuey.facade"
-"""Set in the environ of a request to a facade: the :class:`Facade`."""
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"})
-PATHS, SHORT_PATH = 1024, 200
-"""How many paths are kept taken apart, and characters of the longest of them."""
 _ADDRESS = re.compile(r"(?:\[.*\]|[0-9.]+)(?::[0-9]*)?")
 ATTEMPTS = 3
 """How often a queue is looked for, or made, that others delete."""
@@ -49,14 +44,12 @@ class Resource(NamedTuple):
     Attributes:
         name: For the metrics.
         pattern: Of its path, after the prefix, as Pyramid has it.
-        handlers: By method; others get :class:`~queuey.web.errors.NoSuchResource`.
-        at_once: By method, handlers that never block.
+        views: By method; others get :class:`~queuey.web.errors.NoSuchResource`. A function alone reads its query.
     """
 
     name: str
     pattern: str
-    handlers: Mapping[str, Handler]
-    at_once: Mapping[str, EarlyHandler] = {}
+    views: Mapping[str, Handler | View]
 
 
 class Facade(ABC):
@@ -66,12 +59,8 @@ class Facade(ABC):
         application: Whose queues it serves.
         spec: How the queues are made that are used and not there, if that does not depend on their names.
         longest_name: Characters of the names of the queues that it makes; None: as many as names usually have.
-        short_reads: Methods and names of resources whose answers have messages.
-        long_polls: Those of them that wait for messages.
     """
 
-    short_reads: ClassVar[frozenset[tuple[str, str]]] = frozenset()
-    long_polls: ClassVar[frozenset[tuple[str, str]]] = frozenset()
     spec: ClassVar[QueueSpec] = QueueSpec()
     longest_name: ClassVar[int | None] = None
 
@@ -80,7 +69,6 @@ class Facade(ABC):
         self._service = mount.service
         self._authorization = mount.authorization
         self._prefix = mount.prefix
-        self._find_hot = lru_cache(PATHS)(self.find_hot)
 
     # What a protocol defines
 
@@ -89,14 +77,7 @@ class Facade(ABC):
         """Returns its resources, in the order of matching."""
 
     @abstractmethod
-    def find_hot(self, path: str) -> Hot | None:
-        """Returns what may be handled at once, by the path after the prefix, which is ASCII.
-
-        Handlers at once get what it names: the queue is looked for under ``app`` and ``queue``.
-        """
-
-    @abstractmethod
-    def sign(self, environ: Environ) -> None:
+    def sign(self, request: Request) -> None:
         """Puts the caller's credential where version 1 has it: in ``HTTP_AUTHORIZATION``."""
 
     @abstractmethod
@@ -113,46 +94,23 @@ class Facade(ABC):
 
     def include(self, config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
         """Adds its resources to the application."""
-        for name, pattern, handlers, at_once in self.resources():
-            config.add_route(name, self._prefix + pattern)
-            endpoint = Endpoint(
-                name,
-                self._service.metrics,
-                handlers,
-                at_once,
-                self._look_up if at_once else None,
-                asking=METHODS,
-                original=True,
-                admit=self.admit,
-            )
-            config.add_view(endpoint, route_name=name)
-            if at_once:
-                config.registry.hot[name] = endpoint
+        for name, pattern, views in self.resources():
+            asking = {
+                method: each if isinstance(each, View) else View(each, asks=True) for method, each in views.items()
+            }
+            config.add_resource(name, self._prefix + pattern, asking, original=True)
 
-    def admit(self, environ: Environ) -> bool:
+    def admit(self, request: Request) -> bool:
         """Prepares a request if it is one to this facade: its credential, and the form of its errors."""
-        if FACADE in environ:
-            return environ[FACADE] is self
-        if not self.owns(environ["PATH_INFO"]):
+        if not self.owns(request.path):
             return False
-        environ[FACADE] = self
-        environ[ERROR_FORM] = self.error_response
-        self.sign(environ)
+        request.facade = self
+        self.sign(request)
         return True
 
     def owns(self, path: str) -> bool:
         """Returns whether a path is one of its own."""
         return path.startswith(f"{self._prefix}/") and not path.startswith("/__")
-
-    def hot(self, path: str) -> Hot | None:
-        """Returns what a path says that may be handled at once."""
-        if not path.isascii():
-            return None
-        find = self._find_hot if len(path) <= SHORT_PATH else self.find_hot
-        return find(path[len(self._prefix) :])
-
-    def _look_up(self, environ: Environ, match: Match) -> None:
-        self._authorization.look_up(environ, self.where(match))
 
     # Queues
 
@@ -164,16 +122,16 @@ class Facade(ABC):
         """Returns how a queue is made that is used and not there."""
         return self.spec
 
-    def find(self, environ: Environ, match: Match, action: Action) -> QueueAccess:
+    def find(self, request: Request, match: Match, action: Action) -> QueueAccess:
         """Lets the caller in to a queue.
 
         Raises:
             QueueNotFound: There is none.
             NotAuthenticated, NotAllowed: It may not do this.
         """
-        return self._authorization.enter(environ, self._authorization.find(environ, self.where(match)), action)
+        return self._authorization.enter(request, self._authorization.find(request, self.where(match)), action)
 
-    def use(self, environ: Environ, match: Match, action: Action, call: Callable[[QueueAccess], T]) -> T:
+    def use(self, request: Request, match: Match, action: Action, call: Callable[[QueueAccess], T]) -> T:
         """Makes a call with a queue, which is made if it is not there.
 
         Raises:
@@ -183,15 +141,25 @@ class Facade(ABC):
         """
         for _ in range(ATTEMPTS):
             try:
-                return call(self.find(environ, match, action))
+                return call(self.find(request, match, action))
             except QueueNotFound:
-                self.make(environ, match)
-        raise StoreBusy(f"Queue {match['queue']!r} is deleted all the time.")
+                self.make(request, match)
+        raise _busy(match)
 
-    def make(self, environ: Environ, match: Match) -> Queue:
+    async def apply(self, request: Request, match: Match, action: Action, call: Callable[[Queue], Awaitable[T]]) -> T:
+        """Is :meth:`use` for a coroutine."""
+        where = self.where(match)
+        for _ in range(ATTEMPTS):
+            try:
+                return await (await self._authorization.admit(request, where, action)).apply(call)
+            except QueueNotFound:
+                await request.in_thread(partial(self.make, request, match))
+        raise _busy(match)
+
+    def make(self, request: Request, match: Match) -> Queue:
         """Makes a queue, or finds the one of this name, whatever its options. Raises as :meth:`use`."""
         name = self.where(match)["queue"]
-        patterns = self._authorization.patterns(environ, self.application, "send")
+        patterns = self._authorization.patterns(request, self.application, "send")
         if not any(matches(pattern, name) for pattern in patterns):
             raise NotAllowed(f"The credential uses only queues that match {', '.join(patterns)}.")
         return self.make_for(match)
@@ -217,13 +185,13 @@ class OpenFacade(Facade):
         self._header = mount.callers.header(self.application)
         self._hosts = frozenset((mount.settings.hosts or "").lower().split())
 
-    def sign(self, environ: Environ) -> None:
+    def sign(self, request: Request) -> None:
         """See the base class."""
-        if (reason := self._refusal(environ)) is not None:
-            environ.pop("HTTP_AUTHORIZATION", None)
-            environ[REFUSED] = NotAllowed(reason)
+        if (reason := self._refusal(request)) is not None:
+            request.headers.pop("authorization", None)
+            request.refused = NotAllowed(reason)
         else:
-            environ["HTTP_AUTHORIZATION"] = self._header
+            request.headers["authorization"] = self._header
 
     @abstractmethod
     def refuse(self, reason: str) -> Exception:
@@ -235,25 +203,29 @@ class OpenFacade(Facade):
             raise self.refuse(reason)
         return super().where(match)
 
-    def _refusal(self, environ: Environ) -> str | None:
+    def _refusal(self, request: Request) -> str | None:
         """Returns why a request may come from a web page of another site; None if it does not."""
         # Anybody can give a name of a domain of theirs this machine's address. Then their page is of the same origin,
         # and the name in Host is the only sign of it.
-        host: str = environ.get("HTTP_HOST", "")
+        host = request.headers.get("host", "")
         if "." in host and not _ADDRESS.fullmatch(host) and host.partition(":")[0].lower() not in self._hosts:
             return (
                 f'The host "{show(host)}" is not in the setting facades.hosts, and no key is asked for. '
                 "Add its name there, or use the service's address."
             )
-        if _is_of_another_site(environ):
+        if _is_of_another_site(request):
             return "A browser sends it for a page of another site. Send it from a program."
         return None
 
 
-def _is_of_another_site(environ: Environ) -> bool:
+def _is_of_another_site(request: Request) -> bool:
     """Returns whether a browser sends a request for a page that is not the service's own. Programs say nothing."""
-    site = environ.get("HTTP_SEC_FETCH_SITE")
+    site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site not in {"none", "same-origin"}
-    origin = environ.get("HTTP_ORIGIN")
-    return origin is not None and origin.partition("://")[2] != environ.get("HTTP_HOST")
+    origin = request.headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != request.headers.get("host")
+
+
+def _busy(match: Match) -> StoreBusy:
+    return StoreBusy(f"Queue {match['queue']!r} is deleted all the time.")

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from queuey import ids
 from queuey.claims import ClaimReceipt
 from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
 from queuey.messages import MAX_TTL, Location, Message, PostResult, Queue, QueueSpec
-from queuey.service import Draft, HandedOut, QueueAccess
+from queuey.service import Draft
 from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
-from queuey.web.endpoint import Begun, Hot, Match, WouldBlock
+from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource
-from queuey.web.requests import read_body
-from queuey.web.responses import TEXT, Environ, Header, Response, text_response
+from queuey.web.facades.facade import Mount, OpenFacade, Resource
+from queuey.web.requests import Request, read_body
+from queuey.web.responses import TEXT, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
 from queuey.web.v1.post_keys import REPLAYED, read_key
 
@@ -31,14 +31,12 @@ class MqFacade(OpenFacade):
     """Six calls."""
 
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
-    short_reads = frozenset({("GET", "mq.messages")})
 
     def __init__(self, mount: Mount) -> None:
         super().__init__(mount)
         self._redelivery = mount.settings.mq.redelivery
         self._messages = self._service.messages
         self._claims = self._service.claims
-        self._core = self._service.core
         self._queues = self._service.queues
 
     def resources(self) -> list[Resource]:
@@ -48,32 +46,16 @@ class MqFacade(OpenFacade):
             Resource(
                 "mq.messages",
                 f"{queue}/messages",
-                {"GET": self.fetch, "POST": self.post},
-                {"GET": self.begin_fetch, "POST": self.begin_post},
+                {"GET": View(self.fetch, asks=True, reads=True), "POST": self.post},
             ),
-            Resource(
-                "mq.message",
-                f"{queue}/messages/{{id:{_ANY_ID}}}",
-                {"DELETE": self.delete},
-                {"DELETE": self.begin_delete},
-            ),
+            Resource("mq.message", f"{queue}/messages/{{id:{_ANY_ID}}}", {"DELETE": self.delete}),
             Resource("mq.queue", queue, {"GET": self.show, "PUT": self.create, "DELETE": self.drop}),
         ]
 
-    def find_hot(self, path: str) -> Hot | None:
-        """See the base class."""
-        _, queue, *rest = path.split("/", 4)
-        if not queue or not rest or rest[0] != "messages" or len(rest) > 2:  # noqa: PLR2004 - messages and an id
-            return None
-        where = Facade.where(self, {"queue": queue})
-        if len(rest) == 1:
-            return Hot("mq.messages", where)
-        return Hot("mq.message", where | {"id": rest[1]}) if _ID.fullmatch(rest[1]) else None
-
-    def sign(self, environ: Environ) -> None:
+    def sign(self, request: Request) -> None:
         """See the base class. Bodies are bytes, however they are encoded."""
-        super().sign(environ)
-        environ.pop("HTTP_CONTENT_ENCODING", None)
+        super().sign(request)
+        request.headers.pop("content-encoding", None)
 
     def error_response(self, error: Exception, status: int, text: str) -> Response:
         """See the base class. The original has three codes for what fails."""
@@ -89,75 +71,55 @@ class MqFacade(OpenFacade):
 
     # Queues
 
-    def show(self, environ: Environ, match: Match) -> Response:
+    def show(self, request: Request, match: Match) -> Response:
         """Says whether there is a queue."""
-        self.find(environ, match, "measure")
+        self.find(request, match, "measure")
         return Response(200, b"")
 
-    def create(self, environ: Environ, match: Match) -> Response:
+    def create(self, request: Request, match: Match) -> Response:
         """Makes a queue, if there is none of this name."""
-        self.make(environ, match)
+        self.make(request, match)
         return Response(201, b"")
 
-    def drop(self, environ: Environ, match: Match) -> Response:
+    def drop(self, request: Request, match: Match) -> Response:
         """Deletes a queue with its messages, if there is one."""
         try:
-            self._queues.delete(self.find(environ, match, "admin"))
+            self._queues.delete(self.find(request, match, "admin"))
         except QueueNotFound:
             self.where(match)
         return Response(200, b"")
 
     # Messages
 
-    def post(self, environ: Environ, match: Match) -> Response:
+    async def post(self, request: Request, match: Match) -> Response:
         """Stores a message; a queue is made that is not there."""
         self.where(match)
-        draft, key = self._draft(environ), read_key(environ)
-        return self.use(environ, match, "send", partial(self._post, draft, key))
+        draft = Draft(text_or_bytes(read_body(request, LONGEST_BODY)))
+        post = partial(self._messages.post, drafts=[draft], key=read_key(request))
+        return _posted(await self.apply(request, match, "send", post))
 
-    def begin_post(self, environ: Environ, match: Match) -> Begun:
-        """Is ``post`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, match, "send")
-        return self._messages.post(queue, [self._draft(environ)], key=read_key(environ)), _posted
-
-    def _post(self, draft: Draft, key: str | None, access: QueueAccess) -> Response:
-        return _posted(self._core.use(access, partial(self._messages.post, drafts=[draft], key=key)))
-
-    def _draft(self, environ: Environ) -> Draft:
-        return Draft(text_or_bytes(read_body(environ, LONGEST_BODY)))
-
-    def fetch(self, environ: Environ, match: Match) -> Response:
+    async def fetch(self, request: Request, match: Match) -> Response:
         """Claims a message; 204 if there is none."""
+        await request.reserve(SHORT_BYTES)
+        claim = partial(self._claims.claim, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
         try:
-            access = self.find(environ, match, "work")
-            return _fetched(self._claims.claim_patiently(access, limit=1, ttl=self._redelivery))
+            access = await self._authorization.admit(request, self.where(match), "work")
+            claimed = await access.apply(claim)
         except QueueNotFound:
-            return Response(204, b"")
+            claimed = []
+        return _sent(claimed[0].message) if claimed else Response(204, b"")
 
-    def begin_fetch(self, environ: Environ, match: Match) -> Begun:
-        """Is ``fetch`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, match, "work")
-        call = self._claims.claim(queue, limit=1, ttl=self._redelivery, max_bytes=SHORT_BYTES)
-        return call, _fetched
-
-    def delete(self, environ: Environ, match: Match) -> Response:
+    async def delete(self, request: Request, match: Match) -> Response:
         """Acknowledges a message, whichever caller has fetched it, and whether it is there or not."""
-        receipt = _receipt(match["id"])
-        try:
-            access = self.find(environ, match, "work")
-            if receipt is not None and receipt.partition <= access.queue.partitions:
-                self._core.use(access, lambda queue: self._claims.acknowledge(queue, [receipt]))
-        except QueueNotFound:
-            self.where(match)
-        return Response(202, b"")
+        where, receipt = self.where(match), _receipt(match["id"])
 
-    def begin_delete(self, environ: Environ, match: Match) -> Begun:
-        """Is ``delete`` without blocking."""
-        receipt = _receipt(match["id"])
-        queue: Queue = self._authorization.enter_at_once(environ, match, "work")
-        if receipt is None or receipt.partition > queue.partitions:
-            raise WouldBlock
-        return self._claims.acknowledge(queue, [receipt]), lambda _: Response(202, b"")
+        async def acknowledge(queue: Queue) -> None:
+            if receipt is not None and receipt.partition <= queue.partitions:
+                await self._claims.acknowledge(queue, [receipt])
+
+        with suppress(QueueNotFound):
+            await (await self._authorization.admit(request, where, "work")).apply(acknowledge)
+        return Response(202, b"")
 
 
 def message_id(location: Location) -> str:
@@ -178,10 +140,6 @@ def _posted(result: PostResult) -> Response:
     [location] = result.locations
     named: Header = ("X-Message-Id", message_id(location))
     return Response(201, b"", named, REPLAYED) if result.replayed else Response(201, b"", named)
-
-
-def _fetched(claimed: Sequence[HandedOut]) -> Response:
-    return _sent(claimed[0].message) if claimed else Response(204, b"")
 
 
 def _sent(message: Message) -> Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -18,11 +17,11 @@ from queuey.service import Draft, HandedOut
 from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
 from queuey.web import validators
-from queuey.web.endpoint import WAITER, Begun, Hot, Match, WouldBlock
-from queuey.web.facades.facade import Facade, Mount, OpenFacade, Resource
+from queuey.web.endpoint import Match, View
+from queuey.web.facades.facade import Mount, OpenFacade, Resource
 from queuey.web.json_values import check_value
-from queuey.web.requests import JSON_ERRORS, parse_form, read_body
-from queuey.web.responses import Environ, Header, Response, encode, json_response
+from queuey.web.requests import JSON_ERRORS, Request, parse_form, read_body
+from queuey.web.responses import Header, Response, encode, json_response
 from queuey.web.v1.claims import mark_of
 from queuey.web.v1.spec import MAX_CLAIM, MOST_CLAIMS
 from queuey.web.validators import Errors
@@ -67,14 +66,11 @@ class RqmsFacade(OpenFacade):
     """Four calls."""
 
     spec = QueueSpec(partitions=1, ttl=MAX_TTL, on_ack="delete")
-    short_reads = frozenset({("GET", "rqms.queue")})
-    long_polls = short_reads
 
     def __init__(self, mount: Mount) -> None:
         super().__init__(mount)
         self._names = self._service.names
         self._claims = self._service.claims
-        self._core = self._service.core
 
     def resources(self) -> list[Resource]:
         """See the base class. What follows in a path means nothing to most calls."""
@@ -82,15 +78,14 @@ class RqmsFacade(OpenFacade):
             Resource(
                 "rqms.queue",
                 "/{queue:[^/]+}{rest:(?:/.*)?}",
-                {"GET": self.fetch, "POST": self.add, "PUT": self.set, "DELETE": self.finish},
-                {"GET": self.begin_fetch, "DELETE": self.begin_finish},
+                {
+                    "GET": View(self.fetch, asks=True, reads=True, waits=lambda _request: True),
+                    "POST": self.add,
+                    "PUT": self.set,
+                    "DELETE": self.finish,
+                },
             )
         ]
-
-    def find_hot(self, path: str) -> Hot | None:
-        """See the base class."""
-        queue = path.split("/", 2)[1]
-        return Hot("rqms.queue", Facade.where(self, {"queue": queue})) if queue not in {"", ICON} else None
 
     def error_response(self, error: Exception, status: int, text: str) -> Response:
         """See the base class."""
@@ -111,63 +106,57 @@ class RqmsFacade(OpenFacade):
 
     # Adding
 
-    def add(self, environ: Environ, match: Match) -> Response:
+    def add(self, request: Request, match: Match) -> Response:
         """Stores an item under an id that is free."""
         self.where(match)
-        given = parse_form(environ["QUERY_STRING"], "query")
-        name, draft = _name(given.get("id", "")), _draft(environ, given.get("id", ""))
-        self.use(environ, match, "send", lambda access: self._names.create(access, name, draft))
+        given = parse_form(request.query, "query")
+        name, draft = _name(given.get("id", "")), _draft(request, given.get("id", ""))
+        self.use(request, match, "send", lambda access: self._names.create(access, name, draft))
         return Response(201, b"It shall be done.", HTML)
 
-    def set(self, environ: Environ, match: Match) -> Response:
+    def set(self, request: Request, match: Match) -> Response:
         """Stores an item in the place of the one that has the name, also if that is locked."""
         self.where(match)
         name = _name(match["rest"].split("/", 2)[1] if match["rest"] else "")
-        draft = _draft(environ, name)
-        self.use(environ, match, "overwrite", lambda access: self._names.replace(access, name, draft))
+        draft = _draft(request, name)
+        self.use(request, match, "overwrite", lambda access: self._names.replace(access, name, draft))
         return Response(201, b"Well spoken.", HTML)
 
     # Fetching
 
-    def fetch(self, environ: Environ, match: Match) -> Response:
+    async def fetch(self, request: Request, match: Match) -> Response:
         """Locks items; none if there is no such queue."""
         if match["queue"] == ICON:
             return Response(404, b"")
-        asked = _asked(environ)
+        await request.reserve(SHORT_BYTES)
+        asked = _asked(request)
+
+        async def fetch(queue: Queue) -> Response:
+            return _fetched(queue, await self._claims.claim(queue, **asked))
+
         try:
-            access = self.find(environ, match, "work")
-            return _fetched(access.queue, self._claims.claim_patiently(access, **asked))
+            access = await self._authorization.admit(request, self.where(match), "work")
+            return await access.apply(fetch)
         except QueueNotFound:
             return json_response({"items": []})
 
-    def begin_fetch(self, environ: Environ, match: Match) -> Begun:
-        """Is ``fetch`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, match, "work")
-        return self._claims.claim(queue, **_asked(environ)), partial(_fetched, queue)
-
     # Finishing
 
-    def finish(self, environ: Environ, match: Match) -> Response:
+    async def finish(self, request: Request, match: Match) -> Response:
         """Removes an item by its ticket."""
-        revision = _revision(read_body(environ, LONGEST_BODY))
-        try:
-            access = self.find(environ, match, "work")
-            receipt = _receipt(revision, access.queue)
-            if receipt is None and access.renew():
-                receipt = _receipt(revision, access.queue)
-        except QueueNotFound:
-            receipt = None
-        if receipt is None:
-            raise TicketSpent("The ticket is of another queue, or of one that was deleted since.")
-        return _finished(self._core.use(access, lambda queue: self._claims.acknowledge(queue, [receipt])))
+        revision = _revision(read_body(request, LONGEST_BODY))
 
-    def begin_finish(self, environ: Environ, match: Match) -> Begun:
-        """Is ``finish`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, match, "work")
-        receipt = _receipt(_revision(read_body(environ, LONGEST_BODY)), queue)
-        if receipt is None:
-            raise WouldBlock  # It may be the row that is wrong.
-        return self._claims.acknowledge(queue, [receipt]), _finished
+        async def finish(queue: Queue) -> Response:
+            receipt = _receipt(revision, queue)
+            if receipt is None:
+                raise InvalidRequest({"ticket": "Is of another queue"})
+            return _finished(await self._claims.acknowledge(queue, [receipt]))
+
+        try:
+            access = await self._authorization.admit(request, self.where(match), "work")
+            return await access.apply(finish)
+        except (QueueNotFound, InvalidRequest):
+            raise TicketSpent("The ticket is of another queue, or of one that was deleted since.") from None
 
 
 def _name(text: str) -> str:
@@ -187,13 +176,13 @@ def _name(text: str) -> str:
     return text
 
 
-def _draft(environ: Environ, name: str) -> Draft:
+def _draft(request: Request, name: str) -> Draft:
     """Reads an item.
 
     Raises:
         InvalidRequest: Its value is not JSON.
     """
-    body = read_body(environ, LONGEST_BODY)
+    body = read_body(request, LONGEST_BODY)
     try:
         check_value(body)
     except validators.BadField as error:
@@ -203,13 +192,13 @@ def _draft(environ: Environ, name: str) -> Draft:
     return Draft(msgspec.json.format(body, indent=-1).decode(), meta=meta)
 
 
-def _asked(environ: Environ) -> dict[str, Any]:
+def _asked(request: Request) -> dict[str, Any]:
     """Reads what a fetch asks for, as the use case takes it. More than can be had is as much as can be had.
 
     Raises:
         InvalidRequest: One of the numbers is none.
     """
-    given = parse_form(environ["QUERY_STRING"], "query")
+    given = parse_form(request.query, "query")
     errors = Errors()
     count = errors.take("count", _number, given.get("count"), 1)
     time = errors.take("time", _number, given.get("time"), 0)
@@ -219,7 +208,7 @@ def _asked(environ: Environ) -> dict[str, Any]:
         "ttl": min(max(TIME if time is None else time, SHORTEST), MAX_CLAIM),
         "wait": WAIT,
         "max_bytes": SHORT_BYTES,
-        "waiter": environ.get(WAITER),
+        "waiter": request.poll,
     }
 
 

@@ -1,1 +1,1 @@
-"""Between granian's processes and event loop, and the WSGI application."""
+"""From a server's processes and event loop to the views, and back."""

@@ -1,63 +1,51 @@
-"""Between granian's event loop (ASGI) and the WSGI application.
+"""Serves requests in a server's event loop (ASGI): the one way from a request to its response.
 
-A thread per waiting request costs several times what a small write costs: with 64 threads most of the time goes into
-handing the interpreter lock around. So there are two ways through:
+:meth:`Gateway.serve` reads from top to bottom: which resource, whose request, how many it may make, its turn, its body,
+the view, errors, metrics. A view is a coroutine that never blocks, or runs in a thread of a small pool
+(:mod:`queuey.web.endpoint`): a thread per waiting request costs several times what a small write costs, as with 64
+threads most of the time goes into handing the interpreter lock around.
 
-* **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
-  short reads that the store can begin or do without waiting, and heartbeats. The endpoint gives back a use case's call
-  (:class:`~queuey.web.endpoint.Awaited`); the store reports a whole group of them with one wake-up.
-* **in a thread**: everything else goes through the WSGI application in a small pool.
+A long poll is a request whose view may find nothing to answer. Then it waits on the loop, without a thread, and its
+view is tried again when that is worthwhile (:mod:`queuey.web.gateway.long_polls`).
 
-A long poll goes the way of any other read. If there is nothing to answer it waits on the loop, without a thread, and
-goes there again when another try is worthwhile (:mod:`queuey.web.gateway.long_polls`).
-
-Either way a request counts for a tenant, and each tenant has its share of memory, threads and places for long polls
+Each request counts for a tenant, and each tenant has its share of memory, threads and places for long polls
 (:mod:`queuey.web.gateway.scheduling`). A body is read only when the caller is known or has been authorized.
-
-An endpoint that would block raises :class:`~queuey.web.endpoint.WouldBlock`. Then a thread loads into memory what was
-missing, so that a thread is used for a look-up and not for a commit; if that does not help, the request is handled in a
-thread. The WSGI application knows nothing of this module and runs under any other WSGI server as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import time
-from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
-from threading import Lock, get_ident
-from typing import Any
-from urllib.parse import unquote
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from typing import Any, TypeVar
 
 from queuey.metrics import Metrics
-from queuey.service import JoinedAck
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
-from queuey.service.reading import SHORT_BYTES
+from queuey.settings import Settings
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAITER, Awaited, Endpoint, Hot, Match, WouldBlock
-from queuey.web.errors import FIRST, error_response
-from queuey.web.facades.facade import FACADE, Facade
-from queuey.web.gateway.long_polls import Client, Clients, LongPoll, LongPolls, client_left
+from queuey.web.endpoint import Endpoint, Match, Resources, View
+from queuey.web.errors import error_response
+from queuey.web.facades.facade import Facade
+from queuey.web.gateway.long_polls import Client, Clients, LongPolls
 from queuey.web.gateway.rates import RateLimits
 from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
 from queuey.web.requests import (
     ARRIVAL,
-    BODY,
-    HELD,
-    WSGI,
+    SHORT_BODY,
     BodyReader,
     BodyWanted,
     Receive,
+    Request,
     Scope,
-    Unread,
     announced_length,
-    decode_path,
-    make_environ,
+    client_left,
+    read_scope,
     refuse_unreadable,
 )
-from queuey.web.responses import PIECE, STALL, Environ, Header, Response, ResponseSender, Send, body_of, short_messages
+from queuey.web.responses import PIECE, STALL, Response, ResponseSender, Send, short_messages
 
 log = logging.getLogger(__name__)
 
@@ -65,43 +53,18 @@ NAME = "gateway"
 """In the metrics: requests that it answers itself."""
 PATIENCE = 0.05
 """Seconds that a read waits for the one before it."""
-SHORT_BODY = 64 * 1024
-"""Bytes of a body up to which a POST is handled at once."""
-PATHS = 1024
-SHORT_PATH = 200
-"""How many paths of queues are kept decoded, and bytes of the longest of them."""
 MEMORY = 256 * 1024 * 1024
 """Bytes of bodies and responses that may be in memory at the same moment."""
 MAX_WAIT = 5.0
 """Seconds that a request waits for a thread and for memory."""
-TENANT = "queuey.tenant"
-"""Set in the environ: the application that the request counts for."""
-RESERVED = "queuey.reserved"
-"""Set in the environ of a read: bytes that its response has been counted with."""
-
-CLIENT = "queuey.client"
-"""Set in the environ of what is not answered at once, or has messages in its answer: the :class:`Client`."""
-COUNTED = "queuey.counted"
-"""Set in the environ: headers that say how many more requests the caller may make."""
-
-PRESENT = "queuey.present"
-"""Set in the environ of a request that waits or runs: the tenant whose presence it is."""
-
 CREDENTIALS = "credentials"
 """The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
 
-Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
-
-
-def _begun(endpoint: Endpoint, environ: Environ, match: Match, client: Client | None) -> Response | Awaited:
-    """Begins a request, unless its client has left."""
-    if client is not None:
-        client.check()
-    return endpoint.begin(environ, match)
+T = TypeVar("T")
 
 
 class Gateway:
-    """An ASGI application that serves a WSGI one."""
+    """An ASGI application: serves what :func:`queuey.web.make_app` makes."""
 
     def __init__(  # noqa: PLR0913 - what tests make small
         self,
@@ -139,14 +102,8 @@ class Gateway:
         self._rates = rates
         self._patience = patience
         self._max_wait = min(deadline, max_wait)
-        self._application: Application = application
-        self._hot: dict[str, Endpoint] = application.registry.hot
+        self._resources: Resources = application.registry.resources
         self._facades: list[Facade] = application.registry.facades
-        reads = SHORT_READS.union(*(facade.short_reads for facade in self._facades))
-        # Without those of version 1 where a facade is served alone.
-        self._short_reads = frozenset(read for read in reads if read[1] in self._hot)
-        self._short_reads |= {("HEAD", resource) for method, resource in self._short_reads if method == "GET"}
-        self._operations: dict[str, Endpoint] = application.registry.operations
         self._authorization: Authorization = application.registry.authorization
         service = application.registry.service
         self._metrics: Metrics = service.metrics
@@ -164,17 +121,16 @@ class Gateway:
         self._sender = ResponseSender(self._change_memory, self._pause, stall=stall)
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
-        self._thread = 0
+        self._timer: asyncio.TimerHandle
         self._tell: LoopCalls
         self._contention: Contention
         self._scheduler: LoopScheduler
-        self._calls: dict[Call, float] = {}
+        self._calls: dict[Call, tuple[float, Request]] = {}
         """Those under way, with their deadlines, in order."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called before the first request, in the loop's thread."""
         self._loop = loop
-        self._thread = get_ident()
         self._tell = LoopCalls(loop)
         self._contention = Contention(loop, self._threads.dispatch)
         # Where a store waits for a network, what is under way is what makes it fast.
@@ -182,195 +138,257 @@ class Gateway:
         self._core.adopt(self._tell)
         self._threads.start(loop, self._tell)
         self._polls.start(loop, self._tell, partial(self._threads.run, CREDENTIALS))
-        loop.call_later(1.0, self._look_for_late)
+        self._timer = loop.call_later(1.0, self._look_for_late)
 
     def stop(self) -> None:
-        """Called after the last request."""
+        """Called after the last request, in the loop's thread."""
+        self._timer.cancel()
+        self._polls.stop()
         self._threads.stop()
         self._core.adopt(None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Called by granian with each request."""
-        environ, foreign = make_environ(scope)
+        """Called by the server with each request."""
+        request, foreign = read_scope(self, scope)
+        path = scope["raw_path"]
+        scope.clear()  # All of it is in the request; two kilobytes matter where thousands wait.
+        response = await self.serve(request, path, receive, foreign)
+        if request.method == "HEAD" or response.size <= PIECE:
+            for message in short_messages(response, head=request.method == "HEAD"):
+                await send(message)
+        else:
+            await self._sender.send(response, send, request.tenant, request.reserved)
+
+    async def serve(self, request: Request, path: bytes, receive: Receive, foreign: list[str]) -> Response:
+        """Answers a request.
+
+        Args:
+            request: Without its path and body.
+            path: As it was sent.
+            receive: Gives the body, and says when the client has left.
+            foreign: Names of headers that cannot be read.
+        """
+        request.path, endpoint, match = self._resources.find(path)
         try:
-            environ["PATH_INFO"] = scope["path"]
-            environ["PATH_INFO"], hot = find_path(scope["raw_path"])
             for facade in self._facades:
-                if facade.admit(environ):
-                    hot = facade.hot(environ["PATH_INFO"])
+                if facade.admit(request):
                     break
             if foreign:
                 refuse_unreadable(foreign)
-            response = await self._respond(environ, hot, receive)
-            poll: LongPoll | None = environ.get(WAITER)
-            while poll is not None and poll.wait:
-                self._change_memory(poll.tenant, -environ.pop(RESERVED, 0))
-                self._leave(environ)
-                scope.clear()  # All of it is in the environ; two kilobytes matter where thousands wait.
-                if await self._polls.turn(poll):
-                    self._enter(environ)
-                    response = await self._work(environ, hot, poll.tenant)
+            tenant = request.path if endpoint.is_for_monitor(request) else self._authorization.tenant(request)
+            if tenant is None and _needs_caller(request):
+                # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
+                await self._threads.run(CREDENTIALS, partial(self._authorization.know, request))
+                tenant = self._authorization.tenant(request)
+            request.tenant = tenant or ANONYMOUS
+            if self._rates is not None and _needs_caller(request):
+                self._count(self._rates, request)
+            if tenant or announced_length(request) == 0:
+                await self._bodies.take(request, receive, self._loop)
+            response = await self._answer(endpoint, endpoint.view(request.method), request, match, receive)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
-            any(facade.admit(environ) for facade in self._facades)  # unless that was done
-            response = error_response(error, environ)
-            if WAITER not in environ:
+            self._release_memory(request)
+            response = error_response(error, request)
+            if request.poll is None:
                 self._metrics.observe(NAME, response.status, 0.0)
         finally:
-            self._release(environ)
-        self._complete(environ, response)
-        head = environ["REQUEST_METHOD"] == "HEAD"
-        if head or response.size <= PIECE:
-            for message in short_messages(response, head=head):
-                await send(message)
-        else:
-            await self._sender.send(response, send, environ.get(TENANT, ANONYMOUS), environ.get(RESERVED, 0))
+            self._release(request)
+        if (poll := request.poll) is not None:
+            endpoint.count(response, self._loop.time() - poll.began)
+        response.headers += request.counted
+        return response
 
-    def _release(self, environ: Environ) -> None:
+    async def _answer(
+        self, endpoint: Endpoint, view: View, request: Request, match: Match, receive: Receive
+    ) -> Response:
+        """Has a view answer; what may be a long poll can then wait, and be tried again."""
+        self._enter(request)
+        if view.reads:
+            # What is left unread of a body would come before the end of the connection.
+            request.client = self._clients.begin(receive if request.body is not None else None)
+        while True:
+            if view.waits is not None and request.poll is None and view.waits(request):
+                await self._begin_to_poll(request)
+            try:
+                response = await self._run(endpoint, view, request, match)
+            except BodyWanted:
+                # The body of an unknown caller is read only now that the view has authorized it.
+                self._release_memory(request)
+                self._leave(request)
+                await self._bodies.take(request, receive, self._loop)
+                self._enter(request)
+                continue
+            if request.poll is None or not request.poll.wait:
+                return response
+            self._release_memory(request)
+            self._leave(request)
+            if not await self._polls.turn(request.poll):
+                return response
+            self._enter(request)
+
+    async def _begin_to_poll(self, request: Request) -> None:
+        """Lets a request that may wait have its first turn."""
+        assert request.client is not None  # noqa: S101 - what waits reads
+        request.poll = self._polls.begin(request.tenant, request.headers.get("authorization"), request.client)
+        if (turn := self._polls.first_turn(request.poll)) is not None:
+            await turn
+
+    def _release(self, request: Request) -> None:
         """Gives back what a request has held until its response was made."""
-        self._leave(environ)
-        if WAITER in environ:
-            self._polls.leave(environ[WAITER])
-        if CLIENT in environ:
-            self._clients.end(environ.pop(CLIENT))
-        if HELD in environ:
-            environ.pop(BODY, None)
-            self._change_memory(environ[TENANT], -environ.pop(HELD))
+        self._leave(request)
+        if request.poll is not None:
+            self._polls.leave(request.poll)
+        if request.client is not None:
+            self._clients.end(request.client)
+            request.client = None
+        if request.held:
+            request.body = None
+            self._change_memory(request.tenant, -request.held)
+            request.held = 0
 
-    def _enter(self, environ: Environ) -> None:
+    def _enter(self, request: Request) -> None:
         """Counts a request that waits or runs, until :meth:`_leave`."""
-        environ[PRESENT] = tenant = environ[TENANT]
-        self._contention.enter(tenant)
+        request.present = True
+        self._contention.enter(request.tenant)
 
-    def _leave(self, environ: Environ) -> None:
+    def _leave(self, request: Request) -> None:
         """Ends what :meth:`_enter` began, if anything."""
-        if (tenant := environ.pop(PRESENT, None)) is not None:
-            self._contention.leave(tenant)
+        if request.present:
+            request.present = False
+            self._contention.leave(request.tenant)
 
-    def _complete(self, environ: Environ, response: Response) -> None:
-        """Counts what no endpoint has counted, and says what the caller may still do."""
-        if (poll := environ.pop(WAITER, None)) is not None:
-            self._metrics.observe(poll.endpoint or NAME, response.status, self._loop.time() - poll.began)
-        if self._rates is not None and COUNTED in environ:
-            response.headers += environ[COUNTED]
-
-    async def _respond(self, environ: Environ, hot: Hot | None, receive: Receive) -> Response:
-        method = environ["REQUEST_METHOD"]
-        tenant = await self._find_tenant(environ)
-        if self._rates is not None and _needs_caller(environ):
-            self._count(self._rates, environ)
-        if tenant == ANONYMOUS and announced_length(environ) != 0:
-            self._enter(environ)
-            # The body of an unknown caller is read only if the view asks for it, after it has authorized the caller.
-            if method not in {"POST", "PUT"}:
-                return await self._try(environ, hot, receive, tenant)
-            response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
-            if response is not None:
-                return response
-            self._leave(environ)
-        size = await self._bodies.take(environ, receive, self._loop, tenant)
-        self._enter(environ)
-        endpoint = None if hot is None or size > SHORT_BODY else self._hot.get(hot.resource)
-        if hot is not None and endpoint is not None and self._changes(method, hot, endpoint):
-            response = await self._at_once(endpoint, environ, hot.match, size)
-            if response is None and endpoint.look_up is not None:
-                await self._threads.run(tenant, partial(endpoint.look_up, environ, hot.match))
-                response = await self._at_once(endpoint, environ, hot.match, size)
-            if response is not None:
-                return response
-        elif (operation := self._operation(environ)) is not None:
-            response = await self._at_once(operation, environ, {}, 0)
-            if response is not None:
-                return response
-        return await self._try(environ, hot, receive, tenant)
-
-    async def _find_tenant(self, environ: Environ) -> str:
-        """Returns the tenant of a request; reads its credential if that was not done yet."""
-        # Each operation is a tenant, so that no other requests make the service appear unhealthy.
-        plain = self._operation(environ) is not None
-        tenant = environ["PATH_INFO"] if plain else self._authorization.tenant(environ)
-        if tenant is None and _needs_caller(environ):
-            # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
-            await self._threads.run(CREDENTIALS, partial(self._authorization.know, environ))
-            tenant = self._authorization.tenant(environ)
-        environ[TENANT] = tenant = ANONYMOUS if tenant is None else tenant
-        return tenant
-
-    def _operation(self, environ: Environ) -> Endpoint | None:
-        """Returns what answers a monitor; None for requests that need a thread, as those with other methods do."""
-        operation = self._operations.get(environ["PATH_INFO"])
-        if operation is None or environ["QUERY_STRING"] or announced_length(environ) != 0:
-            return None
-        return operation if operation.begins(environ["REQUEST_METHOD"]) else None
-
-    def _count(self, rates: RateLimits, environ: Environ) -> None:
+    def _count(self, rates: RateLimits, request: Request) -> None:
         """Counts a request for its caller.
 
         Raises:
             TooManyRequests: It is one too many.
         """
-        caller = self._authorization.seen(environ)
+        caller = self._authorization.seen(request)
         if caller is not None and not caller.anonymous:
-            facade: Facade | None = environ.get(FACADE)
-            application = environ["PATH_INFO"].split("/", 3)[2] if facade is None else facade.application
-            environ[COUNTED], refusal = rates.count(caller, application)
+            application = request.path.split("/", 3)[2] if request.facade is None else request.facade.application
+            request.counted, refusal = rates.count(caller, application)
             if refusal is not None:
                 raise refusal
 
-    def _changes(self, method: str, hot: Hot, endpoint: Endpoint) -> bool:
-        """Returns whether a request may be handled at once, and its answer has no messages."""
-        return endpoint.begins(method) and (method, hot.resource) not in self._short_reads
-
-    def _computing(self) -> int:
-        """Returns in how many threads a tenant may read: where reads compute, they hold up the others."""
-        return 1 if self._contention.several and not self._reads_wait else self._most_reads
-
-    async def _try(self, environ: Environ, hot: Hot | None, receive: Receive, tenant: str) -> Response:
-        """Answers what is not answered at once; what may be a long poll can then wait, and be tried again."""
-        # What is left unread of a body would come before the end of the connection.
-        client = environ[CLIENT] = self._clients.begin(receive if BODY in environ else None)
-        if _may_be_long_poll(environ, hot):
-            poll = environ[WAITER] = self._polls.begin(tenant, environ.get("HTTP_AUTHORIZATION"), client)
-            environ[FIRST] = JoinedAck()
-            if (turn := self._polls.first_turn(poll)) is not None:
-                await turn
-        return await self._work(environ, hot, tenant)
-
-    async def _work(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
-        if _reads(environ["REQUEST_METHOD"], environ, hot) or self._is_short_read(environ, hot):
-            return await self._read(environ, hot, tenant)
-        size = len(environ.get(BODY, b""))
-        # A long batch is under way like a short post: what comes behind it waits for its commit.
-        weight = await self._scheduler.enter(tenant, size) if size > SHORT_BODY and self._contention.several else 0
+    async def _run(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
+        """Runs a view, in its turn; gives it up when its client has left, or when it takes too long."""
+        size = len(request.body or b"")
+        # A long batch in a thread is under way like a short post: what comes behind it waits for its commit.
+        if self._contention.several and (not view.blocks or size > SHORT_BODY):
+            request.weight = await self._scheduler.enter(request.tenant, size)
+        began = time.monotonic()
+        used = 0.0
         try:
-            reads = environ["REQUEST_METHOD"] in {"GET", "HEAD"}
-            return await self._threads.run(tenant, partial(self._run, environ), computes=reads)
+            if request.client is not None:
+                request.client.check()
+            work = endpoint.answer(view, request, match)
+            try:
+                waits_for = work.send(None)
+            except StopIteration as end:  # There was nothing to wait for.
+                response: Response = end.value
+            else:
+                call = Call(work, waits_for)
+                call.used = time.monotonic() - began
+                try:
+                    response = await self._await(call, request, began)
+                except GivenUp as error:
+                    response = error_response(client_left() if request.is_left else error, request)
+                    if request.poll is None:
+                        endpoint.count(response, time.monotonic() - began)
+                finally:
+                    used = call.used
         finally:
-            if weight:
-                self._scheduler.leave(tenant, weight)
-
-    async def _read(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
-        """Answers a read, whose answer may have a page of messages."""
-        size = len(environ.get(BODY, b""))
-        if hot is not None and size <= SHORT_BODY and self._is_short_read(environ, hot):
-            response = await self._read_at_once(environ, hot, tenant, size)
-            if response is not None:
-                return response
-        response = await self._threads.run(tenant, partial(self._run_read, environ), self._page_bytes, computes=True)
-        self._release_rest(environ, tenant, response, self._page_bytes)
+            if request.weight:
+                self._leave_turn(request, used or time.monotonic() - began)
+        if request.reserved:
+            self._keep_memory(request, response)
         return response
 
-    def _is_short_read(self, environ: Environ, hot: Hot | None) -> bool:
-        return hot is not None and (environ["REQUEST_METHOD"], hot.resource) in self._short_reads
+    async def _await(self, call: Call, request: Request, began: float) -> Response:
+        """Awaits a call, unless that gives up."""
+        client = request.client
+        self._calls[call] = began + self._deadline, request
+        if client is not None:
+            client.left = partial(_give_up, call, request)
+        try:
+            response: Response = await call
+        finally:
+            del self._calls[call]
+            if client is not None:
+                client.left = None
+        return response
 
-    def _release_rest(self, environ: Environ, tenant: str, response: Response | None, reserved: int) -> None:
-        """Gives back what a read has reserved, but for the response itself."""
-        size = response.size if response is not None and response.size > PIECE else 0
-        environ[RESERVED] = size
-        self._change_memory(tenant, size - reserved)
+    def _leave_turn(self, request: Request, used: float = 0.0) -> None:
+        """Lets others of its tenant have their turn."""
+        if request.weight:
+            self._scheduler.leave(request.tenant, request.weight, used)
+            request.weight = 0
+
+    # What requests ask for
+
+    async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
+        """See :meth:`Request.in_thread`."""
+        if page:
+            # It is in a thread's turn from here on, and not in the loop's.
+            self._release_memory(request)
+            self._leave_turn(request)
+        size = self._page_bytes if page else 0
+        in_turn = partial(self._in_turn, request.client, work) if computes else work
+        request.blocked = True
+        try:
+            # Strangers are refused one after the other.
+            one_by_one = computes or request.tenant == ANONYMOUS
+            result = await self._threads.run(request.tenant, in_turn, size, computes=one_by_one)
+        finally:
+            request.blocked = False
+        request.reserved += size
+        return result
+
+    def _in_turn(self, client: Client | None, work: Callable[[], T]) -> T:
+        """Does the work of a read, one at a time as long as each is short.
+
+        Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. One that waits for
+        the disk keeps the next waiting for no longer than the patience given, and that of another tenant not at all.
+        Threads that wait for a network do not disturb each other.
+        """
+        if client is not None:
+            client.check()
+        if self._reads_wait:
+            return work()
+        mine = self._turn.acquire(timeout=0 if self._contention.several else self._patience)
+        try:
+            return work()
+        finally:
+            if mine:
+                self._turn.release()
+
+    async def reserve(self, request: Request, size: int) -> None:
+        """See :meth:`Request.reserve`."""
+        if not self.reserve_at_once(request, size):
+            await self._threads.run(request.tenant, _nothing, size)
+            request.reserved += size
+
+    def reserve_at_once(self, request: Request, size: int) -> bool:
+        """See :meth:`Request.reserve_at_once`."""
+        taken = self._memory.take(request.tenant, size)
+        if taken:
+            request.reserved += size
+        return taken
+
+    def _keep_memory(self, request: Request, response: Response) -> None:
+        """Gives back what was reserved for a response, but for the response itself."""
+        size = response.size if response.size > PIECE and request.method != "HEAD" else 0
+        self._change_memory(request.tenant, size - request.reserved)
+        request.reserved = size
+
+    def _release_memory(self, request: Request) -> None:
+        self._change_memory(request.tenant, -request.reserved)
+        request.reserved = 0
 
     def _change_memory(self, tenant: str, difference: int) -> None:
         """Notes that a tenant has more or less memory than before; waiting jobs get what has become free."""
-        self._memory.change(tenant, difference)
+        if difference:
+            self._memory.change(tenant, difference)
         if difference < 0:
             self._threads.dispatch()
 
@@ -381,207 +399,49 @@ class Gateway:
         if self._contention.several:
             await self._scheduler.pause(tenant)
 
-    async def _read_at_once(self, environ: Environ, hot: Hot, tenant: str, size: int) -> Response | None:
-        """Answers in the loop's thread what has messages in its answer, or returns None with the request as it was."""
-        if not self._memory.take(tenant, SHORT_BYTES):
-            return None
-        response = None
-        try:
-            response = await self._at_once(self._hot[hot.resource], environ, hot.match, size)
-        finally:
-            self._release_rest(environ, tenant, response, SHORT_BYTES)
-        return response
-
-    # At once
-
-    async def _at_once(self, endpoint: Endpoint, environ: Environ, match: Match, size: int) -> Response | None:
-        """Answers in the loop's thread, or returns None with the request as it was."""
-        tenant = environ[TENANT]
-        client: Client | None = environ.get(CLIENT)
-        weight = await self._scheduler.enter(tenant, size) if self._contention.several else 0
-        began = time.monotonic()
-        used = 0.0
-        try:
-            result = _begun(endpoint, environ, match, client)
-            if isinstance(result, Response):
-                return result
-            try:
-                waits_for = result.call.send(None)
-            except StopIteration as end:  # There was nothing to wait for.
-                return result.finish(end.value, None)
-            except WouldBlock:
-                raise
-            except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
-                return result.finish(None, error)
-            call = Call(result.call, waits_for)
-            call.used = time.monotonic() - began
-            try:
-                return await self._await(call, result, client, began)
-            finally:
-                used = call.used
-        except WouldBlock:
-            return None
-        finally:
-            if weight:
-                self._scheduler.leave(tenant, weight, used or time.monotonic() - began)
-
-    async def _await(self, call: Call, awaited: Awaited, client: Client | None, began: float) -> Response:
-        """Awaits the call of a request, unless that gives up; returns the response."""
-        value: Any = None
-        error: Exception | None = None
-        self._calls[call] = began + self._deadline
-        if client is not None:
-            client.left = call.give_up
-        try:
-            value = await call
-        except WouldBlock:
-            raise
-        except GivenUp as failure:
-            error = client_left() if client is not None and client.has_left else failure
-        except Exception as failure:  # noqa: BLE001 - an error of any kind must become a response
-            error = failure
-        finally:
-            del self._calls[call]
-        woken = time.monotonic()
-        try:
-            return awaited.finish(value, error)
-        finally:
-            call.used += time.monotonic() - woken
-
-    def _give_up_late(self) -> None:
-        """Answers requests whose work has not ended in time."""
-        now = time.monotonic()
-        for call, deadline in list(self._calls.items()):
-            if deadline > now:
-                break
-            call.give_up()
+    def _computing(self) -> int:
+        """Returns in how many threads a tenant may read: where reads compute, they hold up the others."""
+        return 1 if self._contention.several and not self._reads_wait else self._most_reads
 
     def _look_for_late(self) -> None:
-        """Called every second."""
-        self._give_up_late()
-        self._bodies.give_up_late()
-        self._clients.look()
+        """Called every second: answers requests whose work has not ended in time."""
         for line in (self._scheduler, self._threads):
             line.give_up_late(self._max_wait)
-        self._loop.call_later(1.0, self._look_for_late)
-
-    # In a thread
-
-    def _run_unread(self, environ: Environ) -> Response | None:
-        """Runs the application without the body; returns None if it has let the caller in and wants the body."""
-        try:
-            return self._run({**environ, "wsgi.input": Unread(), "wsgi.input_terminated": True})
-        except BodyWanted:
-            return None
-
-    def _run_read(self, environ: Environ) -> Response:
-        """Runs the application for a read whose client may have left while it waited for a thread."""
-        environ[CLIENT].check()
-        # Threads that wait for a network do not disturb each other.
-        return self._run(environ) if self._reads_wait else self._run_in_turn(environ)
-
-    def _run_in_turn(self, environ: Environ) -> Response:
-        """Runs the application for a read, one at a time as long as each is short.
-
-        Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. One that waits for
-        the disk keeps the next waiting for no longer than the patience given, and that of another tenant not at all.
-        """
-        mine = self._turn.acquire(timeout=0 if self._contention.several else self._patience)
-        try:
-            return self._run(environ)
-        finally:
-            if mine:
-                self._turn.release()
-
-    def _run(self, environ: Environ) -> Response:
-        """Runs the application and gathers its response."""
-        started: list[Any] = [500, []]
-
-        def start_response(status: str, headers: list[Header], _error: object = None) -> None:
-            started[:] = int(status[:3]), headers
-
-        try:
-            body = io.BytesIO(environ.get(BODY, b""))
-            result = self._application({**WSGI, "wsgi.input": body, **environ}, start_response)
-            try:
-                made = body_of(list(result))
-            finally:
-                if (close := getattr(result, "close", None)) is not None:
-                    close()
-        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
-            return error_response(error, environ)
-        headers = started[1]
-        if environ["REQUEST_METHOD"] != "HEAD":
-            headers = [header for header in headers if header[0].lower() != "content-length"]
-        return Response(started[0], made, *headers)
+        now = time.monotonic()
+        for call, (deadline, request) in list(self._calls.items()):
+            if deadline > now:
+                break
+            _give_up(call, request)
+        self._bodies.give_up_late()
+        self._clients.look()
+        self._timer = self._loop.call_later(1.0, self._look_for_late)
 
 
-QUEUE, CLAIMS = "", "/claims"
-"""Resources of a queue, as the end of their paths: the queue itself, and its claims."""
-SHORT_READS = frozenset({("GET", QUEUE), ("POST", CLAIMS)})
-"""Methods and resources whose responses have messages and may be begun at once."""
-RESOURCES = frozenset({QUEUE, CLAIMS, "/claims/ack", "/claims/renew", "/claims/release"})
+def make_gateway(application: Any, settings: Settings) -> Gateway:  # noqa: ANN401 - Pyramid's router
+    """Returns the gateway of an application as the settings want it."""
+    return Gateway(
+        application,
+        threads=settings.threads,
+        # With half as many for others there is still a quarter of the connections for everything else.
+        waiters=min(settings.wait_slots, settings.connections // 2),
+        max_body=settings.facades.longest_body(max(settings.max_body, settings.max_batch_bytes)),
+        deadline=settings.deadline,
+        memory=settings.memory,
+        page_bytes=settings.page_bytes,
+        rates=RateLimits(settings.rates) if settings.rates.any else None,
+    )
 
 
-def hot_match(path: str) -> Hot | None:
-    """Returns what the path of a queue, or of something below it, says (as WSGI has it); None for any other path."""
-    parts = path.removesuffix("/").split("/", 4)
-    if len(parts) < 4 or parts[1] != "v1" or not parts[2] or not parts[3] or parts[3][0] == "_":  # noqa: PLR2004
-        return None
-    application, queue, *rest = parts[2:]
-    resource = f"/{rest[0]}" if rest else QUEUE
-    if resource not in RESOURCES:
-        return None
-    if not path.isascii():
-        try:
-            application, queue = (name.encode("latin-1").decode() for name in (application, queue))
-        except UnicodeDecodeError:
-            return None
-    return Hot(resource, {"app": application, "queue": queue})
+def _give_up(call: Call, request: Request) -> None:
+    """Has a request end soon, unless a thread works for it: the store has an end for that."""
+    if not request.blocked:
+        call.give_up()
 
 
-@lru_cache(PATHS)
-def _known_path(raw: bytes) -> tuple[str, Hot | None]:
-    path = decode_path(raw)
-    return path, hot_match(path)
+def _nothing() -> None:
+    """Is done when there was memory for it."""
 
 
-def find_path(raw: bytes) -> tuple[str, Hot | None]:
-    """Decodes the path of a request as it was sent; returns it as WSGI has it, and what may be handled at once.
-
-    Raises:
-        NoSuchResource: See :func:`~queuey.web.requests.decode_path`.
-    """
-    return _known_path(raw) if len(raw) <= SHORT_PATH else _known_path.__wrapped__(raw)
-
-
-def _needs_caller(environ: Environ) -> bool:
+def _needs_caller(request: Request) -> bool:
     """Returns whether a request is one for which its caller has to be known."""
-    return FACADE in environ or environ["PATH_INFO"].startswith("/v1/")
-
-
-def _reads(method: str, environ: Environ, hot: Hot | None) -> bool:
-    """Returns whether the response of a request may have many bodies of messages."""
-    if FACADE in environ:
-        return False  # A facade says it of its resources.
-    path: str = environ["PATH_INFO"]
-    if method == "POST":
-        return path.startswith("/v1/") and (
-            path.rstrip("/").endswith("/_read") or (hot is not None and hot.resource == CLAIMS)
-        )
-    return method in {"GET", "HEAD"} and path.startswith("/v1/")
-
-
-def _may_be_long_poll(environ: Environ, hot: Hot | None) -> bool:
-    """Returns whether a request may be a long poll, however its wait is written."""
-    facade: Facade | None = environ.get(FACADE)
-    if facade is not None:
-        return hot is not None and (environ["REQUEST_METHOD"], hot.resource) in facade.long_polls
-    query: str = environ["QUERY_STRING"]
-    if "wait=" in (unquote(query) if "%" in query else query):
-        return True
-    path: str = environ["PATH_INFO"]
-    if environ["REQUEST_METHOD"] != "POST" or not path.rstrip("/").endswith("/_read"):
-        return False
-    body: bytes = environ.get(BODY, b"")
-    return b'"wait"' in body or b"\\u" in body
+    return request.facade is not None or request.path.startswith("/v1/")

@@ -22,11 +22,11 @@ from time import monotonic
 from typing import Any
 
 from queuey.access import ANYBODY, Caller
-from queuey.errors import InvalidRequest, QueueyError, TooManyWaiters
+from queuey.errors import QueueyError, TooManyWaiters
 from queuey.service.watching import Waiter, Watchers
 from queuey.web.authorization import Authenticator
 from queuey.web.gateway.scheduling import FairQueue, SharedQuota
-from queuey.web.requests import Receive
+from queuey.web.requests import Receive, client_left
 
 TICK = 0.25
 """Seconds between checks whether the service ends, and of credentials."""
@@ -92,11 +92,6 @@ class Client:
             raise client_left()
 
 
-def client_left() -> InvalidRequest:
-    """Returns the error of a request whose client has left before the answer."""
-    return InvalidRequest({"connection": "Was closed before the answer"})
-
-
 class Clients:
     """The clients of requests under way. Those of requests that take long are listened to."""
 
@@ -136,14 +131,12 @@ class LongPoll(Waiter):
         tenant: The tenant that it counts for.
         header: Its credential.
         began: Loop time.
-        endpoint: Its name in the metrics, once it is known.
     """
 
     __slots__ = (
         "_polls",
         "began",
         "client",
-        "endpoint",
         "future",
         "header",
         "news",
@@ -161,7 +154,6 @@ class LongPoll(Waiter):
         self.tenant = tenant
         self.header = header
         self.began = polls.loop.time()
-        self.endpoint: str | None = None
         self.future: asyncio.Future[bool] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.place = False
@@ -220,6 +212,7 @@ class LongPolls:
         self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
         self.trying = SharedQuota(2 * TRIES, alpha=1)
         self.loop: asyncio.AbstractEventLoop
+        self._timer: asyncio.TimerHandle
         self.watchers = watchers
         self._authenticate = authenticate
         self._stopping = stopping
@@ -245,7 +238,11 @@ class LongPolls:
         self.loop = loop
         self._run = run
         self.watchers.tell = tell
-        loop.call_later(TICK, self._tick)
+        self._timer = loop.call_later(TICK, self._tick)
+
+    def stop(self) -> None:
+        """Called after the last request."""
+        self._timer.cancel()
 
     def begin(self, tenant: str, header: str | None, client: Client) -> LongPoll:
         """Returns the long poll of a request that may wait; :meth:`leave` ends it.
@@ -364,7 +361,7 @@ class LongPolls:
             if old:
                 self._looking = asyncio.ensure_future(self._look(old))
         self._turns.forget()
-        self.loop.call_later(TICK, self._tick)
+        self._timer = self.loop.call_later(TICK, self._tick)
 
     def _caller(self, header: str | None) -> Caller | None:
         return ANYBODY if header is None else self._authenticate.seen_caller(header)

@@ -31,7 +31,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -81,7 +81,7 @@ _KEPT_VARIABLES = frozenset(
 class Opened(NamedTuple):
     """What a worker serves: the application, its store, and how to answer all waiting requests."""
 
-    app: Callable[..., Any]
+    app: Any
     store: Store
     wake: Callable[[], None]
 
@@ -89,7 +89,11 @@ class Opened(NamedTuple):
 Opener = Callable[[Settings], Opened]
 
 
-def open_service(settings: Settings) -> Opened:
+Include = Callable[[Any], None]
+"""Adds to a configuration of Pyramid's."""
+
+
+def open_service(settings: Settings, includes: Iterable[Include] = ()) -> Opened:
     """Opens the store and builds the application, in the process that serves it.
 
     A Cassandra store need not be reachable: requests get 503 until it is.
@@ -112,6 +116,7 @@ def open_service(settings: Settings) -> Opened:
         readers=readers,
         private=frozenset(settings.users),
         served=settings.facades,
+        includes=includes,
     )
     return Opened(app, store, stopping.set)
 
@@ -236,21 +241,10 @@ def run_worker(
     stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, stop, done), daemon=True)
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
-    service: Service = opened.app.registry.service  # type: ignore[attr-defined] # Pyramid's router
-    from queuey.web.gateway.asgi import Gateway  # noqa: PLC0415 - not in the parent process
-    from queuey.web.gateway.rates import RateLimits  # noqa: PLC0415 - the same
+    service: Service = opened.app.registry.service
+    from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415 - not in the parent process
 
-    gateway = Gateway(
-        opened.app,
-        threads=settings.threads,
-        # With half as many for others there is still a quarter of the connections for everything else.
-        waiters=min(settings.wait_slots, settings.connections // 2),
-        max_body=settings.facades.longest_body(max(settings.max_body, settings.max_batch_bytes)),
-        deadline=settings.deadline,
-        memory=settings.memory,
-        page_bytes=settings.page_bytes,
-        rates=RateLimits(settings.rates) if settings.rates.any else None,
-    )
+    gateway = make_gateway(opened.app, settings)
     # Each request makes and drops many objects; those that exist by now live as long as the process.
     gc.collect()
     gc.freeze()
@@ -328,7 +322,7 @@ def _stop_with_parent() -> None:
 
 
 def _clear_environment() -> None:
-    """Removes variables: WSGI shows the environment beside the request, where HTTP_AUTHORIZATION would be a header."""
+    """Removes variables: what a worker starts, or shows of its environment, has no secrets."""
     for name in list(os.environ):
         if name not in _KEPT_VARIABLES and not name.startswith("PYTHON"):
             del os.environ[name]

@@ -12,14 +12,13 @@ from msgspec import UNSET
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest
 from queuey.messages import Queue
-from queuey.service import HandedOut, JoinedAck, QueueAccess, Service
+from queuey.service import JoinedAck, QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAITER, Begun, Match, WouldBlock
-from queuey.web.errors import FIRST
-from queuey.web.requests import read_body, read_object, read_query
-from queuey.web.responses import JSON, Environ, Response, body_of, json_response
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request, read_body, read_object, read_query
+from queuey.web.responses import JSON, Response, body_of, json_response
 from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.ranges import read_partitions
@@ -54,28 +53,28 @@ class ClaimViews:
 
     # Claims
 
-    def claim(self, environ: Environ, match: Match) -> Response:
+    async def claim(self, request: Request, match: Match) -> Response:
         """Claims messages."""
-        access = self._enter(environ, match)
-        asked = self._asked(environ)
-        ack = _with_fresh_row(access, partial(self._acknowledged_first, environ))
+        await request.reserve(SHORT_BYTES)
+        access = await self._enter(request, match)
+        asked = self._asked(request)
+
+        async def claim(queue: Queue) -> Response:
+            ack = await request.read(partial(self._acknowledged_first, request, queue))
+            claimed = await self._claims.claim(queue, **asked, ack=ack)
+            acknowledged = _results(ack.texts, ack.settled or ())
+            return Response(200, body_of(render_claims(claimed, mark_of(queue), acknowledged)), JSON)
+
         try:
-            return _handed_out(access.queue, ack, self._claims.claim_patiently(access, **asked, ack=ack))
+            return await access.apply(claim)
         except InvalidRequest as error:
-            fields = {"acknowledge" if name == "receipts" else name: text for name, text in error.fields.items()}
-            raise InvalidRequest(fields) from error
+            error.fields = {"acknowledge" if name == "receipts" else name: text for name, text in error.fields.items()}
+            raise
 
-    def begin_claim(self, environ: Environ, match: Match) -> Begun:
-        """Is ``claim`` without blocking."""
-        queue = self._authorization.enter_at_once(environ, match, "work")
-        asked = self._asked(environ)
-        ack = _at_once(partial(self._acknowledged_first, environ), queue)
-        return _checked(self._claims.claim(queue, **asked, ack=ack)), partial(_handed_out, queue, ack)
-
-    def _acknowledged_first(self, environ: Environ, queue: Queue) -> JoinedAck:
+    def _acknowledged_first(self, request: Request, queue: Queue) -> JoinedAck:
         """Returns what a claim acknowledges; reads it, unless an earlier try of the request has acknowledged it."""
-        ack: JoinedAck = environ.setdefault(FIRST, JoinedAck())
-        if ack.settled is None and (body := read_body(environ, self._limits.max_body)):
+        ack = request.first = request.first or JoinedAck()
+        if ack.settled is None and (body := read_body(request, self._limits.max_body)):
             texts = read_object(body).get("acknowledge")
             errors = Errors()
             ack.receipts = [] if texts is None else _receipts("acknowledge", texts, queue, errors)
@@ -83,9 +82,9 @@ class ClaimViews:
             ack.texts = texts or ()
         return ack
 
-    def _asked(self, environ: Environ) -> dict[str, Any]:
+    def _asked(self, request: Request) -> dict[str, Any]:
         """Reads what the query asks for, as the use case takes it."""
-        given = read_query(environ, CLAIM_FIELDS)
+        given = read_query(request, CLAIM_FIELDS)
         errors = Errors()
         limit = errors.take("limit", validators.integer, given.get("limit"), 1, MOST_CLAIMS)
         ttl = _ttl(given, errors)
@@ -100,60 +99,42 @@ class ClaimViews:
             "wait": wait or 0.0,
             "partitions": partitions,
             "max_bytes": SHORT_BYTES,
-            "waiter": environ.get(WAITER),
+            "waiter": request.poll,
         }
 
     # Receipts
 
-    def acknowledge(self, environ: Environ, match: Match) -> Response:
+    async def acknowledge(self, request: Request, match: Match) -> Response:
         """Acknowledges messages."""
-        return self._settle(environ, match, self._acknowledging)
+        return await self._settle(request, match, lambda given, queue: self._claims.acknowledge(queue, given.receipts))
 
-    def renew(self, environ: Environ, match: Match) -> Response:
+    async def renew(self, request: Request, match: Match) -> Response:
         """Renews claims."""
-        return self._settle(environ, match, self._renewing)
+        return await self._settle(
+            request, match, lambda given, queue: self._claims.renew(queue, given.receipts, given.ttl)
+        )
 
-    def release(self, environ: Environ, match: Match) -> Response:
+    async def release(self, request: Request, match: Match) -> Response:
         """Releases claims."""
-        return self._settle(environ, match, self._releasing)
+        return await self._settle(
+            request, match, lambda given, queue: self._claims.release(queue, given.receipts, given.delay)
+        )
 
-    def begin_acknowledge(self, environ: Environ, match: Match) -> Begun:
-        """Is ``acknowledge`` without blocking."""
-        return self._begin_settling(environ, match, self._acknowledging)
+    async def _settle(self, request: Request, match: Match, settle: _Settle) -> Response:
+        access = await self._enter(request, match)
 
-    def begin_renew(self, environ: Environ, match: Match) -> Begun:
-        """Is ``renew`` without blocking."""
-        return self._begin_settling(environ, match, self._renewing)
+        async def call(queue: Queue) -> Response:
+            given = await request.read(partial(self._read, request, queue))
+            return _settled(given.texts, await settle(given, queue))
 
-    def begin_release(self, environ: Environ, match: Match) -> Begun:
-        """Is ``release`` without blocking."""
-        return self._begin_settling(environ, match, self._releasing)
+        return await access.apply(call)
 
-    async def _acknowledging(self, given: _Given, queue: Queue) -> list[Settlement]:
-        return await self._claims.acknowledge(queue, given.receipts)
+    async def _enter(self, request: Request, match: Match) -> QueueAccess:
+        return await self._authorization.admit(request, match, "work")
 
-    async def _renewing(self, given: _Given, queue: Queue) -> list[Settlement]:
-        return await self._claims.renew(queue, given.receipts, given.ttl)
-
-    async def _releasing(self, given: _Given, queue: Queue) -> list[Settlement]:
-        return await self._claims.release(queue, given.receipts, given.delay)
-
-    def _settle(self, environ: Environ, match: Match, settle: _Settle) -> Response:
-        access = self._enter(environ, match)
-        given = _with_fresh_row(access, partial(self._read, environ))
-        return _settled(given.texts, self._claims.core.use(access, partial(settle, given)))
-
-    def _begin_settling(self, environ: Environ, match: Match, settle: _Settle) -> Begun:
-        queue = self._authorization.enter_at_once(environ, match, "work")
-        given = _at_once(partial(self._read, environ), queue)
-        return _checked(settle(given, queue)), partial(_settled, given.texts)
-
-    def _enter(self, environ: Environ, match: Match) -> QueueAccess:
-        return self._authorization.enter(environ, self._authorization.find(environ, match), "work")
-
-    def _read(self, environ: Environ, queue: Queue) -> _Given:
+    def _read(self, request: Request, queue: Queue) -> _Given:
         """Reads receipts, and what to do with them."""
-        given = read_object(read_body(environ, self._limits.max_body))
+        given = read_object(read_body(request, self._limits.max_body))
         errors = Errors()
         receipts = _receipts("receipts", given.get("receipts"), queue, errors)
         ttl = _ttl(given, errors)
@@ -163,15 +144,15 @@ class ClaimViews:
 
     # The queue
 
-    def release_all(self, environ: Environ, match: Match) -> Response:
+    async def release_all(self, request: Request, match: Match) -> Response:
         """Ends every claim."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "admin")
-        self._claims.core.use(access, self._claims.release_all)
+        access = await self._authorization.admit(request, match, "admin")
+        await access.apply(self._claims.release_all)
         return json_response(schemas.Done())
 
-    def counts(self, environ: Environ, match: Match) -> Response:
+    def counts(self, request: Request, match: Match) -> Response:
         """Counts claimed messages."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
+        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         partitions = {
             str(number): schemas.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
             for number, each in self._claims.counts(access).items()
@@ -180,51 +161,22 @@ class ClaimViews:
         waiting = sum(each.waiting for each in partitions.values())
         return json_response(schemas.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
 
-    def size(self, environ: Environ, match: Match) -> Response:
+    def size(self, request: Request, match: Match) -> Response:
         """Counts messages that are not acknowledged."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
-        size = self._claims.size(access, _limit(environ, MOST_COUNTED) or DEFAULT_COUNTED)
+        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
+        size = self._claims.size(access, _limit(request, MOST_COUNTED) or DEFAULT_COUNTED)
         return json_response(schemas.QueueSize(size=size.count, exact=size.exact))
 
-    def peek(self, environ: Environ, match: Match) -> Response:
+    def peek(self, request: Request, match: Match) -> Response:
         """Shows the oldest messages that are not acknowledged."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "read")
-        messages = self._claims.peek(access, _limit(environ, MOST_CLAIMS) or DEFAULT_CLAIMS)
+        access = self._authorization.enter(request, self._authorization.find(request, match), "read")
+        messages = self._claims.peek(access, _limit(request, MOST_CLAIMS) or DEFAULT_CLAIMS)
         return Response(200, body_of(render_fetched(messages)), JSON)
 
 
-def _handed_out(queue: Queue, ack: JoinedAck, claimed: Sequence[HandedOut]) -> Response:
-    acknowledged = _results(ack.texts, ack.settled or ())
-    return Response(200, body_of(render_claims(claimed, mark_of(queue), acknowledged)), JSON)
-
-
-async def _checked(call: Coroutine[Any, Any, T]) -> T:
-    """Awaits a call; bad input is checked again in a thread with a fresh row, because this one may be outdated."""
-    try:
-        return await call
-    except InvalidRequest:
-        raise WouldBlock from None
-
-
-def _at_once(read: Callable[[Queue], T], queue: Queue) -> T:
-    try:
-        return read(queue)
-    except InvalidRequest:
-        raise WouldBlock from None  # it may be the row that is wrong
-
-
-def _with_fresh_row(access: QueueAccess, read: Callable[[Queue], T]) -> T:
-    try:
-        return read(access.queue)
-    except InvalidRequest:
-        if not access.renew():
-            raise
-        return read(access.queue)
-
-
-def _limit(environ: Environ, most: int) -> int | None:
+def _limit(request: Request, most: int) -> int | None:
     errors = Errors()
-    limit = errors.take("limit", validators.integer, read_query(environ, LIMIT_FIELDS).get("limit"), 1, most)
+    limit = errors.take("limit", validators.integer, read_query(request, LIMIT_FIELDS).get("limit"), 1, most)
     errors.check()
     return limit
 

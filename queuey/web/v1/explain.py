@@ -6,7 +6,8 @@ from queuey import ids
 from queuey.service import Service
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.responses import Environ, Response, json_response
+from queuey.web.requests import Request
+from queuey.web.responses import Response, json_response
 from queuey.web.v1 import schemas
 from queuey.web.v1.messages import parse_place
 
@@ -18,11 +19,11 @@ class ExplainView:
         self._explaining = service.explaining
         self._authorization = authorization
 
-    def explain(self, environ: Environ, match: Match) -> Response:
+    def explain(self, request: Request, match: Match) -> Response:
         """Returns what is known of a message, without the message."""
-        queue = self._authorization.find(environ, match)
+        queue = self._authorization.find(request, match)
         partition, position = parse_place(match["id"])
-        found = self._explaining.explain(self._authorization.enter(environ, queue, "read"), position, partition)
+        found = self._explaining.explain(self._authorization.enter(request, queue, "read"), position, partition)
         reasons = [schemas.Reason(each.code, each.text, each.partition, each.at) for each in found.reasons]
         return json_response(
             schemas.Explanation(

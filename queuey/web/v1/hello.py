@@ -5,7 +5,8 @@ from __future__ import annotations
 from queuey import __version__
 from queuey.service import Service
 from queuey.web.endpoint import Match
-from queuey.web.responses import Environ, Response, json_response
+from queuey.web.requests import Request
+from queuey.web.responses import Response, json_response
 from queuey.web.v1 import schemas
 
 LINKS = {
@@ -25,7 +26,7 @@ class HelloView:
         self._store = service.store
         self._id: str | None = None
 
-    def show(self, environ: Environ, match: Match) -> Response:
+    def show(self, request: Request, match: Match) -> Response:
         """Returns what runs here. The store is asked once for its id."""
         if self._id is None:
             self._id = self._store.identity()

@@ -6,7 +6,6 @@ import re
 from base64 import b64decode
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -20,20 +19,19 @@ from queuey.service import Draft, Limits, Location, Service
 from queuey.service.messages import partition_error
 from queuey.web import validators
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import Begun, Match, WouldBlock
-from queuey.web.errors import BATCH
+from queuey.web.endpoint import Match
 from queuey.web.json_values import list_decoder, read_value
-from queuey.web.requests import JSON_ERRORS, WARNING, bad_json, read_body, read_query, too_large
-from queuey.web.responses import (
-    JSON,
-    NO_OWN_HEADERS,
+from queuey.web.requests import (
+    JSON_ERRORS,
     OWN_HEADER,
-    Environ,
-    Header,
-    Response,
-    body_of,
-    json_response,
+    WARNING,
+    Request,
+    bad_json,
+    read_body,
+    read_query,
+    too_large,
 )
+from queuey.web.responses import JSON, Header, Response, body_of, json_response
 from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import last_digits, render_fetched
 from queuey.web.v1.post_keys import REPLAYED, read_key
@@ -88,8 +86,8 @@ def _position(value: object) -> Position:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
 
 
-def _is_batch(environ: Environ) -> bool:
-    kind: str = environ.get("CONTENT_TYPE", "")
+def _is_batch(request: Request) -> bool:
+    kind = request.headers.get("content-type", "")
     return kind == "application/json" or kind.partition(";")[0].strip().lower() == "application/json"
 
 
@@ -130,75 +128,53 @@ class MessageViews:
 
     def __init__(self, service: Service, authorization: Authorization) -> None:
         self._messages = service.messages
-        self._core = service.core
         self._limits = service.limits
         self._authorization = authorization
 
-    def post(self, environ: Environ, match: Match) -> Response:
+    async def post(self, request: Request, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "send")
-        key = read_key(environ)
-        batch = _is_batch(environ)
-        body = self._body(environ, batch=batch)
-        try:
-            drafts, after = self._read(environ, body, access.queue, batch=batch)
-        except InvalidRequest:
-            if not access.renew():
-                raise
-            drafts, after = self._read(environ, body, access.queue, batch=batch)
-        post = partial(self._messages.post, drafts=drafts, after=after, key=key)
-        response = _posted(self._core.use(access, post))
+        access = await self._authorization.admit(request, match, "send")
+        key = read_key(request)
+        batch = _is_batch(request)
+        body = read_body(request, self._limits.max_batch_bytes if batch else self._limits.max_body)
+
+        async def post(queue: Queue) -> PostResult:
+            drafts, after = await request.read(lambda: self._read(request, body, queue, batch=batch))
+            return await self._messages.post(queue, drafts, after=after, key=key)
+
+        response = _posted(await access.apply(post))
         if not batch and _LIKE_A_BATCH.match(body) is not None:
             response.headers += (_STORED_AS_ONE,)
         return response
 
-    def begin_post(self, environ: Environ, match: Match) -> Begun:
-        """Is ``post`` without blocking."""
-        if environ["QUERY_STRING"]:
-            raise WouldBlock  # it has no fields, which only the other way reports
-        queue = self._authorization.enter_at_once(environ, match, "send")
-        batch = _is_batch(environ)
-        try:
-            key = read_key(environ)
-            body = self._body(environ, batch=batch)
-            drafts, after = self._read(environ, body, queue, batch=batch)
-        except InvalidRequest:
-            raise WouldBlock from None  # it may be the row that is wrong
-        if not batch and _LIKE_A_BATCH.match(body) is not None:
-            raise WouldBlock
-        return self._messages.post(queue, drafts, after=after, key=key), _posted
-
-    def _body(self, environ: Environ, *, batch: bool) -> bytes:
-        return read_body(environ, self._limits.max_batch_bytes if batch else self._limits.max_body)
-
-    def _read(self, environ: Environ, body: bytes, queue: Queue, *, batch: bool) -> tuple[list[Draft], Position | None]:
+    def _read(self, request: Request, body: bytes, queue: Queue, *, batch: bool) -> tuple[list[Draft], Position | None]:
         """Reads the messages of a post, and the id that theirs must be above."""
-        after = environ.get("HTTP_X_AFTER")
+        after = request.headers.get("x-after")
         if not after:
-            return self._drafts(environ, body, queue, batch=batch), None
+            return self._drafts(request, body, queue, batch=batch), None
         errors = Errors()
         position = errors.take("after", _position, after)
         try:
-            drafts = self._drafts(environ, body, queue, batch=batch)
+            drafts = self._drafts(request, body, queue, batch=batch)
         except InvalidRequest as error:
             error.fields.update(errors)
             raise
         errors.check()
         return drafts, position
 
-    def _drafts(self, environ: Environ, body: bytes, queue: Queue, *, batch: bool) -> list[Draft]:
+    def _drafts(self, request: Request, body: bytes, queue: Queue, *, batch: bool) -> list[Draft]:
         if not batch:
-            return [read_single(environ, body, self._limits, queue)]
+            return [read_single(request, body, self._limits, queue)]
         drafts = read_batch(body, self._limits, queue)
-        environ[BATCH] = len(drafts)
+        request.batch = len(drafts)
         return drafts
 
-    def fetch(self, environ: Environ, match: Match) -> Response:
+    def fetch(self, request: Request, match: Match) -> Response:
         """Returns messages by id, or the bytes of one."""
-        queue = self._authorization.find(environ, match)
+        queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
-        access = self._authorization.enter(environ, queue, "read")
-        raw = validators.boolean(read_query(environ, FETCH_FIELDS).get("raw", ""))
+        access = self._authorization.enter(request, queue, "read")
+        raw = validators.boolean(read_query(request, FETCH_FIELDS).get("raw", ""))
         if raw and len(locations) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
         messages = self._messages.fetch(access, locations)
@@ -208,20 +184,20 @@ class MessageViews:
             raise MessageNotFound(match["ids"].strip())
         return raw_response(messages[0])
 
-    def put(self, environ: Environ, match: Match) -> Response:
+    def put(self, request: Request, match: Match) -> Response:
         """Writes one body at the ids, creating or overwriting each."""
-        queue = self._authorization.find(environ, match)
+        queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
-        access = self._authorization.enter(environ, queue, "overwrite")
-        draft = read_single(environ, read_body(environ, self._limits.max_body), self._limits, None)
+        access = self._authorization.enter(request, queue, "overwrite")
+        draft = read_single(request, read_body(request, self._limits.max_body), self._limits, None)
         self._messages.put(access, locations, draft)
         return json_response(schemas.Done())
 
-    def delete(self, environ: Environ, match: Match) -> Response:
+    def delete(self, request: Request, match: Match) -> Response:
         """Deletes messages by id, whether they are there or not."""
-        queue = self._authorization.find(environ, match)
+        queue = self._authorization.find(request, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
-        self._messages.delete(self._authorization.enter(environ, queue, "delete"), locations)
+        self._messages.delete(self._authorization.enter(request, queue, "delete"), locations)
         return json_response(schemas.Done())
 
 
@@ -348,26 +324,21 @@ def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json
     return meta
 
 
-def _own_headers(environ: Environ) -> dict[str, str] | None:
-    """Returns the X-Header-… of a request by lower-case name; values that are UTF-8 are read as that."""
-    # Joining the names and searching once is far cheaper than checking each name.
-    if NO_OWN_HEADERS in environ or OWN_HEADER not in "\n".join(environ):
+def _own_headers(request: Request) -> dict[str, str] | None:
+    """Returns the X-Header-… of a request by lower-case name."""
+    if not request.has_own_headers:
         return None
-    return {
-        name[len(OWN_HEADER) :].replace("_", "-").lower(): _read_header(value)
-        for name, value in environ.items()
-        if name.startswith(OWN_HEADER)
-    }
+    return {name[len(OWN_HEADER) :]: value for name, value in request.headers.items() if name.startswith(OWN_HEADER)}
 
 
-_ABOUT_MESSAGES = ("HTTP_X_TTL", "HTTP_X_PARTITION", "HTTP_X_MESSAGE_KEY", "HTTP_X_DELAY", "HTTP_X_ENCODING")
+_ABOUT_MESSAGES = ("x-ttl", "x-partition", "x-message-key", "x-delay", "x-encoding")
 
 
-def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
+def read_single(request: Request, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
     """Reads a message from a request whose body it is.
 
     Args:
-        environ: The request.
+        request: The request.
         body: Its body.
         limits: What is allowed.
         queue: Where it goes; None for a message that is put at given ids, which has no partition, key or delay.
@@ -375,12 +346,12 @@ def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | No
     Raises:
         InvalidRequest: Naming every bad field.
     """
-    get = environ.get
-    kind, headers = get("CONTENT_TYPE"), _own_headers(environ)
-    if body and headers is None and (not kind or kind in _types) and environ.keys().isdisjoint(_ABOUT_MESSAGES):
+    get = request.headers.get
+    kind, headers = get("content-type"), _own_headers(request)
+    if body and headers is None and (not kind or kind in _types) and request.headers.keys().isdisjoint(_ABOUT_MESSAGES):
         return Draft(text_or_bytes(body), meta=_meta(kind, None))
-    asked = (get("HTTP_X_TTL"), get("HTTP_X_PARTITION"), get("HTTP_X_MESSAGE_KEY"), get("HTTP_X_DELAY"))
-    encoding = get("HTTP_X_ENCODING")
+    asked = (get("x-ttl"), get("x-partition"), get("x-message-key"), get("x-delay"))
+    encoding = get("x-encoding")
     draft = Draft(text_or_bytes(body))
     errors = Errors()
     json = False
@@ -393,15 +364,9 @@ def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | No
     draft.meta = _meta(errors.take("content_type", _content_type, kind, limits.max_content_type), kept, json=json)
     if queue is not None:
         _, partition, key, delay = asked
-        _place(draft, partition, key and _read_header(key), delay, queue=queue, limits=limits, errors=errors)
+        _place(draft, partition, key, delay, queue=queue, limits=limits, errors=errors)
     errors.check()
     return draft
-
-
-def _read_header(value: str) -> str:
-    """Reads a header's value, which WSGI gives as Latin-1, as UTF-8 if it is that."""
-    text = text_or_bytes(value.encode("latin-1"))
-    return text if isinstance(text, str) else value
 
 
 def _place(

@@ -10,8 +10,8 @@ from queuey.service import MoveReport, Service
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import read_body, read_object
-from queuey.web.responses import Environ, Response, json_response
+from queuey.web.requests import Request, read_body, read_object
+from queuey.web.responses import Response, json_response
 from queuey.web.v1 import schemas
 from queuey.web.validators import Errors
 
@@ -26,9 +26,9 @@ class MoveViews:
         self._limits = service.limits
         self._authorization = authorization
 
-    def begin(self, environ: Environ, match: Match) -> Response:
+    def begin(self, request: Request, match: Match) -> Response:
         """Begins a move, or finds the one that is under way between the same queues."""
-        given = read_object(read_body(environ, self._limits.max_body))
+        given = read_object(read_body(request, self._limits.max_body))
         errors = Errors()
         names = {field: errors.take(field, validators.text, given.get(field)) for field in ("from", "to")}
         for field, name in names.items():
@@ -36,34 +36,34 @@ class MoveViews:
                 errors.setdefault(field, validators.REQUIRED)
         errors.check()
         enter, find = self._authorization.enter, self._authorization.find
-        source, target = (find(environ, {"app": match["app"], "queue": name or ""}) for name in names.values())
-        enter(environ, source, "read")
-        way = enter(environ, source, "delete")
-        report = self._moves.begin(way, enter(environ, target, "send"))
+        source, target = (find(request, {"app": match["app"], "queue": name or ""}) for name in names.values())
+        enter(request, source, "read")
+        way = enter(request, source, "delete")
+        report = self._moves.begin(way, enter(request, target, "send"))
         response = json_response(_shown(report), 202)
         response.headers += (("Location", f"/v1/{match['app']}/_moves/{report.id}"),)
         return response
 
-    def list(self, environ: Environ, match: Match) -> Response:
+    def list(self, request: Request, match: Match) -> Response:
         """Lists moves, the newest first."""
-        found = self._moves.list(match["app"], self._seen(environ, match, "measure"))
+        found = self._moves.list(match["app"], self._seen(request, match, "measure"))
         return json_response(schemas.MoveList(moves=[_fields(schemas.ListedMove, report) for report in found]))
 
-    def show(self, environ: Environ, match: Match) -> Response:
+    def show(self, request: Request, match: Match) -> Response:
         """Shows how a move stands."""
         return json_response(
-            _shown(self._moves.show(match["app"], match["move"], self._seen(environ, match, "measure")))
+            _shown(self._moves.show(match["app"], match["move"], self._seen(request, match, "measure")))
         )
 
-    def cancel(self, environ: Environ, match: Match) -> Response:
+    def cancel(self, request: Request, match: Match) -> Response:
         """Has a move end soon."""
         return json_response(
-            _shown(self._moves.cancel(match["app"], match["move"], self._seen(environ, match, "delete")))
+            _shown(self._moves.cancel(match["app"], match["move"], self._seen(request, match, "delete")))
         )
 
-    def _seen(self, environ: Environ, match: Match, action: Action) -> Callable[[str], bool]:
+    def _seen(self, request: Request, match: Match, action: Action) -> Callable[[str], bool]:
         """Returns what says whether the caller may do something with a queue of a name."""
-        patterns = self._authorization.patterns(environ, match["app"], action)
+        patterns = self._authorization.patterns(request, match["app"], action)
         return lambda name: any(matches(pattern, name) for pattern in patterns)
 
 

@@ -10,8 +10,8 @@ from queuey.service.names import Changed
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import read_body, read_query
-from queuey.web.responses import JSON, Environ, Response, body_of, json_response
+from queuey.web.requests import Request, read_body, read_query
+from queuey.web.responses import JSON, Response, body_of, json_response
 from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import render_fetched
 from queuey.web.v1.messages import FETCH_FIELDS, raw_response, read_single, render_posted
@@ -32,43 +32,43 @@ class NameViews:
         self._limits = service.limits
         self._authorization = authorization
 
-    def create(self, environ: Environ, match: Match) -> Response:
+    def create(self, request: Request, match: Match) -> Response:
         """Stores a message under a name that is free."""
-        access = self._enter(environ, match, "send")
+        access = self._enter(request, match, "send")
         name = _name(match)
-        changed = self._names.create(access, name, self._draft(environ))
+        changed = self._names.create(access, name, self._draft(request))
         return _stored(changed, 201 if changed.stored else 200)
 
-    def replace(self, environ: Environ, match: Match) -> Response:
+    def replace(self, request: Request, match: Match) -> Response:
         """Stores a message in place of the one that a name has."""
-        access = self._enter(environ, match, "overwrite")
+        access = self._enter(request, match, "overwrite")
         name = _name(match)
-        return _stored(self._names.replace(access, name, self._draft(environ)), 200)
+        return _stored(self._names.replace(access, name, self._draft(request)), 200)
 
-    def fetch(self, environ: Environ, match: Match) -> Response:
+    def fetch(self, request: Request, match: Match) -> Response:
         """Returns the message that a name has, or its bytes."""
-        access = self._enter(environ, match, "read")
+        access = self._enter(request, match, "read")
         name = _name(match)
-        raw = validators.boolean(read_query(environ, FETCH_FIELDS).get("raw", ""))
+        raw = validators.boolean(read_query(request, FETCH_FIELDS).get("raw", ""))
         message = self._names.fetch(access, name)
         if message is None:
             raise NameNotFound(name)
         return raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
 
-    def delete(self, environ: Environ, match: Match) -> Response:
+    def delete(self, request: Request, match: Match) -> Response:
         """Removes the message that a name has, if it has one."""
-        access = self._enter(environ, match, "delete")
+        access = self._enter(request, match, "delete")
         self._names.delete(access, _name(match))
         return json_response(schemas.Done())
 
-    def _enter(self, environ: Environ, match: Match, action: Action) -> QueueAccess:
-        return self._authorization.enter(environ, self._authorization.find(environ, match), action)
+    def _enter(self, request: Request, match: Match, action: Action) -> QueueAccess:
+        return self._authorization.enter(request, self._authorization.find(request, match), action)
 
-    def _draft(self, environ: Environ) -> Draft:
-        if "HTTP_IDEMPOTENCY_KEY" in environ:
+    def _draft(self, request: Request) -> Draft:
+        if "idempotency-key" in request.headers:
             text = "Is not for named messages: POST stores one once without it, and PUT may be repeated"
             raise InvalidRequest({"idempotency_key": text})
-        return read_single(environ, read_body(environ, self._limits.max_body), self._limits, None)
+        return read_single(request, read_body(request, self._limits.max_body), self._limits, None)
 
 
 def _name(match: Match) -> str:

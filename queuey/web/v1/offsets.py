@@ -8,8 +8,8 @@ from queuey.service import Service
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import bad_json, read_body, read_object
-from queuey.web.responses import Environ, Response, json_response
+from queuey.web.requests import Request, bad_json, read_body, read_object
+from queuey.web.responses import Response, json_response
 from queuey.web.v1 import schemas
 from queuey.web.validators import Errors
 
@@ -54,14 +54,14 @@ class OffsetViews:
         self._limits = service.limits
         self._authorization = authorization
 
-    def groups(self, environ: Environ, match: Match) -> Response:
+    def groups(self, request: Request, match: Match) -> Response:
         """Lists the groups."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
+        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         return json_response(schemas.GroupList(groups=self._offsets.groups(access)))
 
-    def show(self, environ: Environ, match: Match) -> Response:
+    def show(self, request: Request, match: Match) -> Response:
         """Shows how far a group is."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
+        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         progress = self._offsets.progress(access, match["group"])
         partitions = {
             str(part.partition): schemas.OffsetState(
@@ -76,10 +76,10 @@ class OffsetViews:
         lag = sum(part.lag.count for part in progress)
         return json_response(schemas.GroupState(group=match["group"], partitions=partitions, lag=lag))
 
-    def record(self, environ: Environ, match: Match) -> Response:
+    def record(self, request: Request, match: Match) -> Response:
         """Records offsets by compare-and-set."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "claim")
-        given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
+        access = self._authorization.enter(request, self._authorization.find(request, match), "claim")
+        given = read_object(read_body(request, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
             raise bad_json('It has no object "partitions"')
         errors = Errors()
@@ -92,10 +92,10 @@ class OffsetViews:
         partitions = {str(o.partition): schemas.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
         return json_response(schemas.RecordedOffsets(group=match["group"], partitions=partitions))
 
-    def lag(self, environ: Environ, match: Match) -> Response:
+    def lag(self, request: Request, match: Match) -> Response:
         """Returns the lag behind the caller's cursors; nothing is recorded."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
-        given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
+        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
+        given = read_object(read_body(request, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
             raise bad_json('It has no object "partitions"')
         errors = Errors()
@@ -114,9 +114,9 @@ class OffsetViews:
         }
         return json_response(schemas.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
 
-    def forget(self, environ: Environ, match: Match) -> Response:
+    def forget(self, request: Request, match: Match) -> Response:
         """Forgets a group."""
         self._offsets.forget(
-            self._authorization.enter(environ, self._authorization.find(environ, match), "claim"), match["group"]
+            self._authorization.enter(request, self._authorization.find(request, match), "claim"), match["group"]
         )
         return json_response(schemas.Done())

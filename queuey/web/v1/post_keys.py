@@ -7,7 +7,8 @@ import re
 from queuey.errors import InvalidRequest
 from queuey.messages import LONGEST_KEY
 from queuey.web import validators
-from queuey.web.responses import Environ, Header
+from queuey.web.requests import Request
+from queuey.web.responses import Header
 
 REPLAYED: Header = ("Idempotent-Replayed", "true")
 """Marks the answer to a post that was carried out before."""
@@ -21,13 +22,13 @@ _KEY = re.compile(PATTERN)
 _ESCAPED = re.compile(r"\\(.)")
 
 
-def read_key(environ: Environ) -> str | None:
+def read_key(request: Request) -> str | None:
     """Returns the key of a post; None: it has none.
 
     Raises:
         InvalidRequest: It has one that is none.
     """
-    value: str | None = environ.get("HTTP_IDEMPOTENCY_KEY")
+    value = request.headers.get("idempotency-key")
     if value is None:
         return None
     text = value.strip()

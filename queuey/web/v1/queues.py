@@ -16,8 +16,8 @@ from queuey.service import Service
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.requests import read_body, read_fields, read_object, read_query
-from queuey.web.responses import Environ, Response, json_response
+from queuey.web.requests import Request, read_body, read_fields, read_object, read_query
+from queuey.web.responses import Response, json_response
 from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import horizon_id
 from queuey.web.validators import Errors
@@ -111,25 +111,25 @@ class QueueViews:
         self._limits = service.limits
         self._authorization = authorization
 
-    def create(self, environ: Environ, match: Match) -> Response:
+    def create(self, request: Request, match: Match) -> Response:
         """Creates a queue, or finds the one that has every field given."""
-        patterns = self._authorization.patterns(environ, match["app"], "admin")
-        given = read_fields(environ, self._limits.max_body)
+        patterns = self._authorization.patterns(request, match["app"], "admin")
+        given = read_fields(request, self._limits.max_body)
         errors = Errors()
         name = errors.take("queue_name", validators.text, given.get("queue_name"))
         spec = _spec(given, errors, self._limits.max_principals)
         errors.check()
         if not any(matches(pattern, name or "*") for pattern in patterns):
             raise NotAllowed(f"The credential creates only queues that match {', '.join(patterns)}.")
-        self._authorization.require_dead_letter(environ, match["app"], name, spec.dead_letter)
+        self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
         queue, created = self._queues.create(match["app"], name, spec)
         response = schemas.CreatedQueue(**_state(queue), principles=_principal_text(queue))
         return json_response(response, 201 if created else 200)
 
-    def list(self, environ: Environ, match: Match) -> Response:
+    def list(self, request: Request, match: Match) -> Response:
         """Lists queues by name."""
-        patterns = self._authorization.patterns(environ, match["app"], "measure")
-        given = read_query(environ, LIST_FIELDS)
+        patterns = self._authorization.patterns(request, match["app"], "measure")
+        given = read_query(request, LIST_FIELDS)
         start, limit = self._page(given)
         with_count = validators.boolean(given.get("include_count", ""))
         details = with_count or validators.boolean(given.get("details", ""))
@@ -142,15 +142,15 @@ class QueueViews:
             items.append(_listed(queue, count) if details else schemas.ListedQueue(queue_name=queue.name))
         return json_response(schemas.QueueList(queues=items, next=following, patterns=list(patterns)))
 
-    def rights(self, environ: Environ, match: Match) -> Response:
+    def rights(self, request: Request, match: Match) -> Response:
         """Returns what the caller may do with queues of these names."""
         self._queues.require_application(match["app"])
-        self._authorization.caller(environ)
-        names = read_object(read_body(environ, self._limits.max_body)).get("queues")
+        self._authorization.caller(request)
+        names = read_object(read_body(request, self._limits.max_body)).get("queues")
         most, longest = self._limits.max_queues_per_read, schemas.LONGEST_ASKED
         if not isinstance(names, list) or len(names) > most or not all(_fits(name, longest) for name in names):
             raise InvalidRequest({"queues": f"Not a list of at most {most} names of at most {longest} characters"})
-        rights = [schemas.QueueRights(name, self._authorization.rights(environ, match["app"], name)) for name in names]
+        rights = [schemas.QueueRights(name, self._authorization.rights(request, match["app"], name)) for name in names]
         return json_response(schemas.Rights(queues=rights))
 
     def _page(self, given: dict[str, str]) -> tuple[str, int]:
@@ -160,39 +160,39 @@ class QueueViews:
         errors.check()
         return given.get("offset", ""), limit or self._limits.default_list
 
-    def applications(self, environ: Environ, match: Match) -> Response:
+    def applications(self, request: Request, match: Match) -> Response:
         """Lists applications by name, for operators."""
-        self._authorization.oversee(environ)
-        start, limit = self._page(read_query(environ, PAGE_FIELDS))
+        self._authorization.oversee(request)
+        start, limit = self._page(read_query(request, PAGE_FIELDS))
         names, following = self._queues.applications(start=start, limit=limit)
         return json_response(schemas.ApplicationList(applications=list(names), next=following))
 
-    def update(self, environ: Environ, match: Match) -> Response:
+    def update(self, request: Request, match: Match) -> Response:
         """Changes the given fields, resets those that are null."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "admin")
-        given = read_fields(environ, self._limits.max_body)
+        access = self._authorization.enter(request, self._authorization.find(request, match), "admin")
+        given = read_fields(request, self._limits.max_body)
         errors = Errors()
         spec = _spec(given, errors, self._limits.max_principals)
         errors.check()
-        access = self._authorization.enter(environ, access.queue, "admin", dead_letter=spec.dead_letter)
+        access = self._authorization.enter(request, access.queue, "admin", dead_letter=spec.dead_letter)
         queue = self._queues.update(access, spec, _resets(given))
         principles = list(map(format_principal, queue.principals))
         return json_response(schemas.UpdatedQueue(**_state(queue), created=queue.created, principles=principles))
 
-    def delete(self, environ: Environ, match: Match) -> Response:
+    def delete(self, request: Request, match: Match) -> Response:
         """Deletes the queue with all it has."""
-        self._queues.delete(self._authorization.enter(environ, self._authorization.find(environ, match), "admin"))
+        self._queues.delete(self._authorization.enter(request, self._authorization.find(request, match), "admin"))
         return json_response(schemas.Done())
 
-    def purge(self, environ: Environ, match: Match) -> Response:
+    def purge(self, request: Request, match: Match) -> Response:
         """Removes all messages."""
-        self._queues.purge(self._authorization.enter(environ, self._authorization.find(environ, match), "admin"))
+        self._queues.purge(self._authorization.enter(request, self._authorization.find(request, match), "admin"))
         return json_response(schemas.Done())
 
-    def info(self, environ: Environ, match: Match) -> Response:
+    def info(self, request: Request, match: Match) -> Response:
         """Returns everything about the queue."""
         about = self._queues.describe(
-            self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
+            self._authorization.enter(request, self._authorization.find(request, match), "measure")
         )
         queue = about.queue
         partitions = {

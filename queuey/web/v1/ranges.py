@@ -6,12 +6,13 @@ from typing import Any
 
 from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError
 from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
+from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAITER, Begun, Match, WouldBlock
+from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import UNKNOWN, bad_json, read_body, read_object, read_query
-from queuey.web.responses import JSON, Environ, Response, body_of, encode
+from queuey.web.requests import Request, bad_json, read_body, read_object, read_query
+from queuey.web.responses import JSON, Response, body_of, encode
 from queuey.web.v1.message_json import render_reading
 from queuey.web.validators import Errors
 
@@ -82,28 +83,22 @@ class RangeViews:
         self._limits = service.limits
         self._authorization = authorization
 
-    def read(self, environ: Environ, match: Match) -> Response:
-        """Reads a range of one queue."""
-        access = self._authorization.enter(environ, self._authorization.find(environ, match), "read")
-        wanted, wait = self._asked(environ)
-        return _shown(self._reader.read(access, wanted, wait, waiter=environ.get(WAITER)))
+    async def read(self, request: Request, match: Match) -> Response:
+        """Reads a range of one queue: a short one at once if the store can, any other in a thread."""
+        access = await self._authorization.admit(request, match, "read")
+        wanted, wait = self._asked(request)
+        reading = None
+        if request.reserve_at_once(SHORT_BYTES):
+            reading = await access.apply(lambda queue: self._reader.read_short(queue, wanted, wait, request.poll))
+        if reading is not None:
+            return _shown(reading)
+        return await request.in_thread(
+            lambda: _shown(self._reader.read(access, wanted, wait, waiter=request.poll)), computes=True, page=True
+        )
 
-    def begin_read(self, environ: Environ, match: Match) -> Begun:
-        """Prepares a read of one partition, for a caller that need not wait or whose server waits.
-
-        Raises:
-            WouldBlock: It has to be done in a thread.
-        """
-        queue = self._authorization.enter_at_once(environ, match, "read")
-        wanted, wait = self._asked(environ)
-        waiter = environ.get(WAITER)
-        if UNKNOWN in environ:
-            raise WouldBlock
-        return self._reader.read_short(queue, wanted, wait, waiter), _shown
-
-    def _asked(self, environ: Environ) -> tuple[Range, float]:
+    def _asked(self, request: Request) -> tuple[Range, float]:
         """Reads what the query asks for, and for how many seconds to wait for it."""
-        given = read_query(environ, FIELDS)
+        given = read_query(request, FIELDS)
         if not given:
             return Range(limit=self._limits.default_limit), 0.0
         errors = Errors()
@@ -112,11 +107,11 @@ class RangeViews:
         errors.check()
         return wanted, wait
 
-    def read_many(self, environ: Environ, match: Match) -> Response:
+    def read_many(self, request: Request, match: Match) -> Response:
         """Reads ranges of several queues; an error of one queue does not keep the rest from being read."""
         self._service.queues.require_application(match["app"])
-        self._authorization.caller(environ)
-        given = read_object(read_body(environ, self._limits.max_body))
+        self._authorization.caller(request)
+        given = read_object(read_body(request, self._limits.max_body))
         asked = given.get("queues")
         if not isinstance(asked, list):
             raise bad_json('It has no list "queues"')
@@ -129,14 +124,14 @@ class RangeViews:
         sources: list[Source | QueueyError] = []
         for name, wanted in ranges:
             try:
-                queue = self._authorization.find(environ, {"app": match["app"], "queue": name})
-                sources.append(Source(self._authorization.enter(environ, queue, "read"), wanted))
+                queue = self._authorization.find(request, {"app": match["app"], "queue": name})
+                sources.append(Source(self._authorization.enter(request, queue, "read"), wanted))
             except (NotFound, NotAllowed) as error:
                 sources.append(error)
         readable = [source for source in sources if isinstance(source, Source)]
         # A request that would get an error at once does not wait.
         wait = wait if len(readable) == len(sources) else 0.0
-        found = iter(self._reader.read_many(readable, wait, waiter=environ.get(WAITER)) if readable else [])
+        found = iter(self._reader.read_many(readable, wait, waiter=request.poll) if readable else [])
         pieces = [b'{"status":"ok","queues":[']
         for (name, _), source in zip(ranges, sources, strict=True):
             result = source if isinstance(source, QueueyError) else next(found)

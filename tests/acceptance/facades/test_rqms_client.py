@@ -19,6 +19,7 @@ from queuey.settings import Facades, RqmsFacade
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from tests.acceptance.facades.calls import Facade
+from tests.in_process import InProcess
 from tests.servers.served import Served
 
 URL = "http://rqms/rqms/tasks"
@@ -28,8 +29,8 @@ LONG = 3600.0
 class Network(httpx2.BaseTransport):
     """Reaches the service in this process; some answers are lost on the way, after the request was carried out."""
 
-    def __init__(self, app: Any) -> None:  # noqa: ANN401 - a WSGI application
-        self._transport = httpx2.WSGITransport(app)
+    def __init__(self, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+        self._transport = InProcess(app)
         self.requests: list[httpx2.Request] = []
         self.lost: set[int] = set()
 
@@ -41,13 +42,19 @@ class Network(httpx2.BaseTransport):
             raise httpx2.ReadError("reset", request=request)
         return response
 
+    def end(self) -> None:
+        """Ends the service; clients that close their transport do not."""
+        self._transport.close()
+
 
 @pytest.fixture
 def network(tmp_path: Path) -> Iterator[Network]:
     """A service."""
     with contextlib.closing(open_store(tmp_path)) as store:
         store.create_application("queuey")
-        yield Network(make_app(store, served=Facades(rqms=RqmsFacade(prefix="/rqms"))))
+        network = Network(make_app(store, served=Facades(rqms=RqmsFacade(prefix="/rqms"))))
+        yield network
+        network.end()
 
 
 @pytest.fixture

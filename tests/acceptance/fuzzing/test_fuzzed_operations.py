@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 
+import httpx2
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.v1.spec import document
 from tests.acceptance.fuzzing.operations import Target
+from tests.in_process import InProcess
 from tests.servers.served import Served
 
 LABELS = [f"{method.upper()} {path}" for path, entries in document()["paths"].items() for method in entries]
@@ -113,7 +115,6 @@ def test_sequences_at_random(target: Target) -> None:
 
 # The same checks on a service that does not do what it publishes
 
-WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 Spoil = Callable[[str, bytes], tuple[str, str, bytes]]
 """From a good answer's status and body to status, content type and body of a bad one."""
 JSON = "application/json"
@@ -125,34 +126,46 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
-def spoiled(app: WSGI, spoil: Spoil) -> WSGI:
-    """Returns the application with another answer to whoever asks about a queue."""
+def spoiled(served: InProcess, spoil: Spoil) -> type[BaseHTTPRequestHandler]:
+    """Returns what passes requests on, with another answer to whoever asks about a queue."""
 
-    def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        started: list[Any] = []
-        body = b"".join(app(environ, lambda *start: started.extend(start)))
-        status, headers = started
-        if environ["PATH_INFO"].endswith("/info") and status.startswith("200"):
-            status, kind, body = spoil(status, body)
-            headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
-        start_response(status, headers)
-        return [body]
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-    return serve
+        def answer(self) -> None:
+            """Answers with what the service says, or not quite."""
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            url = f"http://service{self.path}"
+            headers = [*self.headers.items()]
+            reply = served.handle_request(httpx2.Request(self.command, url, headers=headers, content=content))
+            status, kind, body = f"{reply.status_code}", reply.headers["Content-Type"], reply.content
+            if "/info" in self.path and status == "200":
+                status, kind, body = spoil(status, body)
+            self.send_response(int(status[:3]))
+            for name, value in reply.headers.items():
+                if name.lower() not in {"content-type", "content-length"}:
+                    self.send_header(name, value)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PUT = do_DELETE = answer  # noqa: N815 - as the base class wants them
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named so by the base class
+            """Prints nothing."""
+
+    return Handler
 
 
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_defects_are_noticed(tmp_path: Path, spoil: str) -> None:
     """One operation that does not answer as published is found out within a test's few requests."""
-
-    class Quiet(WSGIRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named so by the base class
-            """Prints nothing."""
-
     store = open_store(tmp_path)
     store.create_application("queuey")
     store.add_key("queuey", digest_of("k"))
-    server = make_server("127.0.0.1", 0, spoiled(make_app(store), SPOILS[spoil]), handler_class=Quiet)
+    application = InProcess(make_app(store))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), spoiled(application, SPOILS[spoil]))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     target = Target(f"http://127.0.0.1:{server.server_port}", "queuey", "k")
@@ -165,4 +178,5 @@ def test_defects_are_noticed(tmp_path: Path, spoil: str) -> None:
         server.shutdown()
         thread.join()
         server.server_close()
+        application.close()
         store.close()

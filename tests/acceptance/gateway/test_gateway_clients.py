@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import httpx2
 import pytest
@@ -19,7 +18,6 @@ import pytest
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite import check, open_store
-from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from tests.acceptance.conftest import SLOTS
 from tests.acceptance.test_serve_stop import until
@@ -209,37 +207,3 @@ def test_sigterm_with_posts_and_polls_under_way(tmp_path: Path) -> None:
         stored = [message.body for message in client.read_all("q")]
     assert len(set(stored)) == len(stored)
     assert set(acknowledged) <= set(stored)
-
-
-class Quiet(WSGIRequestHandler):
-    """Serves without a log."""
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
-
-
-def test_any_wsgi_server_will_do(tmp_path: Path) -> None:
-    """The application itself runs under another server, where it takes what that server can hand over."""
-    store = open_store(tmp_path)
-    store.create_application("queuey")
-    store.add_key("queuey", digest_of("k"))
-    server = make_server("127.0.0.1", 0, make_app(store), handler_class=Quiet)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/v1/queuey"
-        with httpx2.Client(headers={"Authorization": "Application k"}) as client:
-            assert client.post(url, data={"queue_name": "q"}).status_code == 201
-            posted = client.post(f"{url}/q", content=b"\xff\x00", headers={"X-Header-A": "b"})
-            assert posted.status_code == 201
-            assert client.post(f"{url}/q", json={"messages": [{"body": "ü"}]}).status_code == 201
-            assert [m["body"] for m in client.get(f"{url}/q").json()["messages"]] == ["/wA=", "ü"]
-            raw = client.get(f"{url}/q/{posted.json()['messages'][0]['key']}", params={"raw": "true"})
-            assert (raw.content, raw.headers["X-Header-a"]) == (b"\xff\x00", "b")
-            assert client.post(f"{url}/q", content=b"x" * (256 * 1024 + 1)).status_code == 413
-            assert client.head(f"{url}/q").status_code == 404
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        store.close()

@@ -16,6 +16,7 @@ from queuey.client.credentials.profile import read_profile
 from queuey.client.results import Claimed
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Served
 from tests.client.scripted import Script
+from tests.in_process import InProcess
 
 Queuey = Any
 """A client of either kind."""
@@ -58,6 +59,7 @@ def test_an_error_gives_the_job_back(queuey: Queuey, queue: str) -> None:
 def test_claims_that_acknowledge_are_lost(connect: Callable[..., Any], app: Application, limit: int) -> None:
     """What a claim was to acknowledge the next one does, if the service or the client has not heard of it."""
     lost: list[str] = []
+    here = InProcess(app)
 
     def forward(request: httpx2.Request) -> httpx2.Response:
         acknowledges = request.url.path.endswith("/claims") and bool(request.content)
@@ -65,7 +67,7 @@ def test_claims_that_acknowledge_are_lost(connect: Callable[..., Any], app: Appl
             lost.append("request")
             raise httpx2.RemoteProtocolError("broken", request=request)
         plain = httpx2.Request(request.method, request.url, headers=request.headers, content=request.content)
-        answer = httpx2.WSGITransport(app).handle_request(plain)
+        answer = here.handle_request(plain)
         response = httpx2.Response(answer.status_code, headers=answer.headers, content=answer.read())
         if acknowledges and len(lost) == 1 and not response.json()["messages"]:
             lost.append("answer")
@@ -81,6 +83,7 @@ def test_claims_that_acknowledge_are_lost(connect: Callable[..., Any], app: Appl
     assert sorted(seen) == [(str(number), 1) for number in range(7)]
     assert (jobs.size().size, jobs.counts().claimed, lost) == (0, 0, ["request", "answer"])
     assert not any(request.url.path.endswith("/ack") for request in script.requests)
+    here.close()
 
 
 def test_a_purge_does_not_end_the_loop(queuey: Queuey, queue: str) -> None:

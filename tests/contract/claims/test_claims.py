@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreInc
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, LogPage, Message, Meta, NewMessage, Principal, Queue, QueueSpec
 from queuey.metrics import Metrics
-from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, QueueAccess, Service
+from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, QueueAccess, Service, Waiter, Watchers
 from queuey.service.claims.follow_ups import OVERDUE
 from queuey.service.core import Core
 from queuey.storage import Store
@@ -283,19 +284,30 @@ def test_whole_queues(store: Store, other: Store) -> None:
     assert texts(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
 
 
+class Woken(Waiter):
+    """Is told when to try again."""
+
+    def __init__(self, watchers: Watchers) -> None:
+        super().__init__(watchers)
+        self.woken = threading.Event()
+
+    def wake(self) -> None:
+        """Notes it."""
+        self.woken.set()
+
+
 def test_waiting(store: Store) -> None:
-    """A claim that waits is answered when a message comes, when its time is over, and when the service ends."""
+    """A claim that finds nothing waits for so long, and is woken when a message comes."""
     queue = make_queue(store)
     service, access = enter(store, queue)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(blocking(service.claims).claim, access, limit=1, ttl=60, wait=60)
-        assert not waiting.done()
+    waiter = Woken(service.reader.watchers)
+    asked = {"limit": 1, "ttl": 60, "wait": 60, "waiter": waiter}
+    with closing(waiter):
+        assert blocking(service.claims).claim(access, **asked) == []
+        assert (waiter.wait, waiter.woken.is_set()) == (60, False)
         say(store, queue, "a")
-        assert texts(waiting.result(60)) == ["a"]
-        assert blocking(service.claims).claim(access, limit=1, ttl=60, wait=0.1) == []
-        waiting = pool.submit(blocking(service.claims).claim, access, limit=1, ttl=60, wait=60)
-        service.stopping.set()
-        assert waiting.result(30) == []
+        assert waiter.woken.wait(60)
+        assert texts(blocking(service.claims).claim(access, **asked)) == ["a"]
 
 
 def test_given_up(store: Store) -> None:
@@ -447,7 +459,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     assert service.claims.counts(access)[1].dead == 1
     core = Core()
-    late = ClaimUseCases(other, Limits(), Metrics(), threading.Event(), core=core)
+    late = ClaimUseCases(other, Limits(), Metrics(), core=core)
     there = QueueAccess(other, queue, lambda _queue: None)
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from queuey.deadletters import PREFIX
@@ -46,7 +45,7 @@ def test_letters_that_share_a_partition_are_there_once(store: Store, other: Stor
     assert blocking(service.claims).claim(access, limit=9, ttl=10) == []
     assert eventually(lambda: len(shown(store, shared)) == 3)
     core = Core()
-    late = ClaimUseCases(other, Limits(), Metrics(), threading.Event(), core=core)
+    late = ClaimUseCases(other, Limits(), Metrics(), core=core)
     there = QueueAccess(other, queue, lambda _queue: None)
     began = core.boottime()
     with replace(Core.boottime, lambda _self: began):

@@ -28,6 +28,7 @@ from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
 from tests.deploy.helm import settings_schema
 from tests.deploy.helm.render import CHART, OLDEST, ROOT, Chart, Manifest, Rendered, render
+from tests.web.gateway_calls import operations_of
 
 PAGE = ROOT / "docs" / "kubernetes.md"
 NEWEST = "1.37"
@@ -353,7 +354,7 @@ def test_commands(chart: Rendered, image: Stage) -> None:
 def operations(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The paths at which the service answers monitors."""
     with closing(open_store(tmp_path_factory.mktemp("store"))) as store:
-        return set(make_app(store).registry.operations)
+        return operations_of(make_app(store))
 
 
 def test_probes(chart: Rendered, operations: set[str]) -> None:

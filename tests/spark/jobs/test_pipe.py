@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import msgspec
 import pytest
 
@@ -25,6 +24,7 @@ from queuey.spark.jobs.pipe import Pipe
 from queuey.spark.options import Pattern, Subscribe
 from queuey.web import make_app
 from tests.backends import APP
+from tests.in_process import InProcess
 from tests.pages import ROOT, to_run
 from tests.spark.jobs.deadletter.stored_dead_letters import arrived
 from tests.spark.kept import TTL, Kept, quiet
@@ -85,7 +85,7 @@ def test_the_pages_first_pipe_moves_json(spark: SparkSession, embedded: Kept, tm
     if APP not in embedded.store.applications():
         embedded.store.create_application(APP)
     embedded.store.add_key(APP, sha256(b"key").digest())
-    transport = httpx2.WSGITransport(make_app(embedded.store))
+    transport = InProcess(make_app(embedded.store))
     with Client(f"http://127.0.0.1/v1/{APP}/", key="key", transport=transport) as client:
         client.send("orders", "text", partition=1)
         client.send("orders", json={"n": 1}, partition=1)

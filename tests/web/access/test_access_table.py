@@ -22,6 +22,7 @@ from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.v1.spec import OPERATIONS
 from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import operations_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "access.md"
 ID = "0123456789ab11e88000000000000001"
@@ -232,7 +233,7 @@ def check(scene: Scene, row: Row, column: str, kind: str) -> None:
 def test_the_table_has_every_route(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
     """Each operation of the API and each resource for monitors stands in the table once."""
     operations = [f"{operation.method} {operation.path}" for operation in OPERATIONS]
-    monitors = {f"GET {path.removesuffix('/')}" for path in app.registry.operations}
+    monitors = {f"GET {path}" for path in operations_of(app)}
     assert sorted(row["route"] for row in ROWS) == sorted([*operations, *monitors])
 
 

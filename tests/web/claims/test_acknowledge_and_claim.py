@@ -1,4 +1,4 @@
-"""One request that acknowledges what was done and claims what is next, in a thread and without one."""
+"""One request that acknowledges what was done and claims what is next."""
 
 from __future__ import annotations
 
@@ -49,19 +49,10 @@ def written(acknowledge: object) -> bytes:
     return json.dumps({"acknowledge": acknowledge}).encode()
 
 
-@pytest.fixture(params=["in a thread", "at once"])
-def ask(request: pytest.FixtureRequest, app: Any, owner: Caller) -> Ask:  # noqa: ANN401 - Pyramid's router
-    """Claims one message of a partition, with a body; what is not answered at once is handled in a thread."""
-
-    def blocking(body: bytes, partition: int = 1) -> Reply:
-        return owner("POST", f"q/claims?{QUERY}{partition}", body)
-
-    def at_once(body: bytes, partition: int = 1) -> Reply:
-        asked = Request("POST", "/v1/queuey/q/claims", body, query=f"{QUERY}{partition}")
-        reply: Reply = running(app)(asked.to)
-        return reply
-
-    return blocking if request.param == "in a thread" else at_once
+@pytest.fixture
+def ask(owner: Caller) -> Ask:
+    """Claims one message of a partition, with a body."""
+    return lambda body, partition=1: owner("POST", f"q/claims?{QUERY}{partition}", body)
 
 
 @pytest.fixture

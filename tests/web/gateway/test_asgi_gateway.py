@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,13 +18,15 @@ from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.service.core import Core
 from queuey.storage import Store
-from queuey.web.endpoint import WAITER
-from queuey.web.gateway.asgi import Gateway, hot_match
-from queuey.web.responses import text_response
+from queuey.web.endpoint import Match, View
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.requests import Request as Asked
+from queuey.web.requests import body_may_wait, may_wait, read_body
+from queuey.web.responses import Response, text_response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, running, until
+from tests.web.gateway_calls import ALWAYS, MOST, Request, Run, Stub, running, until
 
 Done = Callable[[Any, Exception | None], None]
 
@@ -86,9 +87,8 @@ def test_chunks_make_up_the_body(pieces: list[bytes]) -> None:
     """However a chunked body is cut up, the application reads exactly it."""
 
     class Echo(Stub):
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            start_response("200 OK", [])
-            return [environ["wsgi.input"].read()]
+        def answer(self, request: Asked, match: Match) -> Response:
+            return Response(200, read_body(request, MOST))
 
     reply = running(Echo())(Request(body=pieces).to)
     assert reply.body == b"".join(pieces)
@@ -229,30 +229,33 @@ def test_posts_hold_no_thread_for_their_commit(
 
 
 @pytest.mark.parametrize(
-    ("path", "hot"),
+    ("path", "name", "match"),
     [
-        ("/v1/a/q", ("", "a", "q")),
-        ("/v1/a/q/", ("", "a", "q")),
-        ("/v1/a/\xc3\xbc ", ("", "a", "ü ")),
-        ("/v1/a/q/claims", ("/claims", "a", "q")),
-        ("/v1/a/claims/claims/ack/", ("/claims/ack", "a", "claims")),
-        ("/v1/a/q/claims/", ("/claims", "a", "q")),
-        ("/v1/a/q/claims//", None),
-        ("/v1/a/q/claims/acks", None),
-        ("/v1/a/\xff", None),
-        ("/v1/a/q//", None),
-        ("/v1/a/_read", None),
-        ("/v1/a/q/x", None),
-        ("/v1//q", None),
-        ("/v2/a/q", None),
-        ("v1/a/q", None),
-        ("*", None),
-        ("", None),
+        ("/v1/a/q", "v1.queue", {"app": "a", "queue": "q"}),
+        ("/v1/a/q/", "v1.queue", {"app": "a", "queue": "q"}),
+        ("/v1/a/%C3%BC%20", "v1.queue", {"app": "a", "queue": "ü "}),
+        ("/v1/a/q/claims", "v1.claims", {"app": "a", "queue": "q"}),
+        ("/v1/a/claims/claims/ack/", "v1.ack", {"app": "a", "queue": "claims"}),
+        ("/v1/a/q/claims/", "v1.claims", {"app": "a", "queue": "q"}),
+        ("/v1/a/q/claims//", "gateway", {}),
+        ("/v1/a/q/claims/acks", "gateway", {}),
+        ("/v1/a/%FF", "gateway", {}),
+        ("/v1/a/q//", "gateway", {}),
+        ("/v1/a/_read", "v1.read", {"app": "a"}),
+        ("/v1/a/q/x", "v1.ids", {"app": "a", "queue": "q", "ids": "x"}),
+        ("/v1//q", "gateway", {}),
+        ("/v2/a/q", "gateway", {}),
+        ("v1/a/q", "gateway", {}),
+        ("*", "gateway", {}),
+        ("", "gateway", {}),
+        ("/v1/a/" + "%C3%BC" * 100, "v1.queue", {"app": "a", "queue": "ü" * 100}),
     ],
 )
-def test_only_queues_and_claims_are_posted_to_at_once(path: str, hot: tuple[str, str, str] | None) -> None:
-    """Nothing but the paths of a queue and of its claims takes the short way."""
-    assert hot_match(path) == (hot and (hot[0], {"app": hot[1], "queue": hot[2]}))
+def test_paths_lead_to_resources(app: Any, path: str, name: str, match: dict[str, str]) -> None:  # noqa: ANN401
+    """The path of a request, long or short, names a resource and what it is of; asked again it does the same."""
+    for _ in range(2):
+        found = app.registry.resources.find(path.encode())
+        assert (found.endpoint.name, {part: text for part, text in found.match.items() if part != "_"}) == (name, match)
 
 
 @pytest.mark.parametrize(
@@ -497,8 +500,15 @@ def test_long_polls_hold_no_thread(method: str, path: str, query: str, body: byt
     """However a wait is written, the application is told that it need not wait itself."""
 
     class Telling(Stub):
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            return list(text_response(str(WAITER in environ))(environ, start_response))
+        def views(self) -> dict[str, View]:
+            post = body_may_wait if "_read" in path else None
+            return {
+                "GET": View(self.answer, asks=True, page=True, waits=may_wait),
+                "POST": View(self.answer, asks=True, waits=post),
+            }
+
+        def answer(self, request: Asked, match: Match) -> Response:
+            return text_response(str(request.poll is not None))
 
     assert running(Telling())(Request(method, path, body, query=query).to).text == str(waits)
 
@@ -508,15 +518,15 @@ def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:
     busy, most, slow = [0], [0], threading.Event()
 
     class Counting(Stub):
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            if environ["QUERY_STRING"] == "slow":
+        def answer(self, request: Asked, match: Match) -> Response:
+            if request.query == "slow":
                 assert slow.wait(ALWAYS)
-                return super().__call__(environ, start_response)
+                return super().answer(request, match)
             busy[0] += 1
             most[0] = max(most[0], busy[0])
             time.sleep(0.001)
             busy[0] -= 1
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def short(gateway: Gateway) -> None:
         await asyncio.gather(*(Request("GET", "/v1/a/q").to(gateway) for _ in range(20)))
@@ -538,10 +548,10 @@ def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     """An exception out of the application is a plain 500; the thread lives on."""
 
     class Failing(Stub):
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            if environ["QUERY_STRING"]:
+        def answer(self, request: Asked, match: Match) -> Response:
+            if request.query:
                 raise ZeroDivisionError("the secret of the house")
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[Reply]:
         return [await Request("GET", "/", query=query).to(gateway) for query in ("x", "y", "z", "", "")]
@@ -550,27 +560,3 @@ def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     assert [reply.status for reply in replies] == [500, 500, 500, 200, 200]
     assert "secret" not in replies[0].text
     assert "secret" in caplog.text
-
-
-def test_answers_are_closed() -> None:
-    """What an application gives back is closed, as WSGI promises it."""
-    closed = threading.Event()
-
-    class Body:
-        def __iter__(self) -> Self:
-            return self
-
-        def __next__(self) -> bytes:
-            raise StopIteration
-
-        def close(self) -> None:
-            closed.set()
-
-    class Closing(Stub):
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Any:  # noqa: ANN401
-            start_response("204 No Content", [])
-            return Body()
-
-    reply = running(Closing())(Request("GET", "/").to)
-    assert (reply.status, json.dumps(reply.text)) == (204, '""')
-    assert closed.is_set()

@@ -331,7 +331,7 @@ def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: Any
 
     async def work(gateway: Gateway) -> list[list[str]]:
         nonlocal tries
-        begun = gateway._at_once
+        begun = gateway._run
 
         async def counting(*arguments: Any) -> Any:  # noqa: ANN401 - as it is called
             nonlocal tries
@@ -342,7 +342,7 @@ def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: Any
         tasks = [begin(gateway, claiming()) for _ in range(300)]
         await waiting(gateway, 300)
         assert service.statistics()["claims_waiting"] == 300
-        gateway._at_once = counting  # type: ignore[method-assign, assignment]
+        gateway._run = counting  # type: ignore[method-assign, assignment]
         await Request(body=b"news").to(gateway)
         [first], left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         [message] = (await first).messages

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,11 +14,14 @@ from queuey.errors import InvalidToken
 from queuey.service.core import Done
 from queuey.storage import Store
 from queuey.web import make_app
+from queuey.web.authorization import Authorization
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import digest_of
-from queuey.web.endpoint import Awaited
+from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.gateway.asgi import Gateway
+from queuey.web.requests import Request as Asked
 from queuey.web.responses import PIECE, Response, text_response
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, running, until
@@ -161,14 +163,14 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
     stuck, holding = threading.Event(), list[int]()
 
     class Shop(Stub):
-        def tenant(self, environ: dict[str, Any]) -> str:
-            return environ["QUERY_STRING"].partition("=")[0] or "a"
+        def tenant(self, request: Asked) -> str:
+            return request.query.partition("=")[0] or "a"
 
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            if environ["QUERY_STRING"] == "greedy":
+        def answer(self, request: Asked, match: Match) -> Response:
+            if request.query == "greedy":
                 holding.append(1)
                 assert stuck.wait(ALWAYS)
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[int]:
         greedy = [asyncio.create_task(Request("PUT", "/v1/a", query="greedy").to(gateway)) for _ in range(50)]
@@ -188,19 +190,19 @@ def test_strangers_hold_up_no_monitor() -> None:
     class Shop(Stub):
         def __init__(self) -> None:
             super().__init__()
-            self.operations = {"/__heartbeat__": self}
+            self.monitor = Endpoint("monitor", self.metrics, self.views(), original=True, operation=True)
 
-        def begins(self, method: str) -> bool:
-            return method == "GET"
+        def find(self, path: bytes) -> Found:
+            return Found(path.decode(), self.monitor, {}) if path == b"/__heartbeat__" else super().find(path)
 
-        def tenant(self, _environ: dict[str, Any]) -> str:
+        def tenant(self, _request: Asked) -> str:
             return ""
 
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            if environ["QUERY_STRING"] == "slow" or environ["REQUEST_METHOD"] != "GET" or "CONTENT_LENGTH" in environ:
+        def answer(self, request: Asked, match: Match) -> Response:
+            if request.query == "slow" or request.method != "GET" or "content-length" in request.headers:
                 holding.append(1)
                 assert stuck.wait(ALWAYS)
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[int]:
         requests = [
@@ -223,17 +225,17 @@ def test_a_credential_is_read_while_answers_to_strangers_wait() -> None:
     stuck, holding, known = threading.Event(), list[int](), list[str]()
 
     class Shop(Stub):
-        def tenant(self, environ: dict[str, Any]) -> str | None:  # type: ignore[override]
-            return "" if environ["QUERY_STRING"] else known[0] if known else None
+        def tenant(self, request: Asked) -> str | None:  # type: ignore[override]
+            return "" if request.query else known[0] if known else None
 
-        def know(self, _environ: dict[str, Any]) -> None:
+        def know(self, _request: Asked) -> None:
             known.append("a")
 
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            if environ["QUERY_STRING"]:
+        def answer(self, request: Asked, match: Match) -> Response:
+            if request.query:
                 holding.append(1)
                 assert stuck.wait(ALWAYS)
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[int]:
         strangers = [asyncio.create_task(Request("PUT", "/v1/a", query="x").to(gateway)) for _ in range(20)]
@@ -249,26 +251,24 @@ def test_a_credential_is_read_while_answers_to_strangers_wait() -> None:
 def test_refusing_strangers_takes_one_thread_while_others_ask(app: Any, owner: Caller) -> None:  # noqa: ANN401
     """Bodies without a key are refused one after the other while an application asks, too: each costs computing."""
     owner.create("q")
-    application = app
     at_once: list[int] = []
     under_way: list[int] = []
+    enter = Authorization.enter
 
-    class Watched:
-        registry = application.registry
-
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Any:  # noqa: ANN401
-            under_way.append(1)
-            at_once.append(len(under_way))
-            time.sleep(0.002)
-            under_way.pop()
-            return application(environ, start_response)
+    def watched(*of: Any, **named: Any) -> Any:  # noqa: ANN401 - as `enter` has them
+        under_way.append(1)
+        at_once.append(len(under_way))
+        time.sleep(0.002)
+        under_way.pop()
+        return enter(*of, **named)
 
     async def work(gateway: Gateway) -> list[int]:
         gateway._contention.several = True
         strangers = [asked("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
         return [reply.status for reply in await asyncio.gather(*(one.to(gateway) for one in strangers))]
 
-    assert running(Watched())(work) == [403] * 10
+    with replace(Authorization.enter, watched):
+        assert running(app)(work) == [403] * 10
     assert max(at_once) == 1
 
 
@@ -311,13 +311,13 @@ def test_reads_go_on_when_one_is_alone_again() -> None:
     stuck = threading.Event()
 
     class Shop(Stub):
-        def tenant(self, environ: dict[str, Any]) -> str:
-            return str(environ["QUERY_STRING"]).partition("=")[0]
+        def tenant(self, request: Asked) -> str:
+            return request.query.partition("=")[0]
 
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            if environ["QUERY_STRING"] == "a=slow":
+        def answer(self, request: Asked, match: Match) -> Response:
+            if request.query == "a=slow":
                 assert stuck.wait(ALWAYS)
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def work(gateway: Gateway) -> None:
         await Request("PUT", "/v1/a", query="b").to(gateway)
@@ -341,10 +341,10 @@ def test_reads_take_turns_only_where_nobody_waits_for_a_network(network: bool) -
             super().__init__()
             self.waits_for_network = network
 
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+        def answer(self, request: Asked, match: Match) -> Response:
             with contextlib.suppress(threading.BrokenBarrierError):
                 both.wait(ALWAYS if network else 0.2)
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def work(gateway: Gateway) -> None:
         await asyncio.gather(*(Request("GET", "/v1/a/q/info").to(gateway) for _ in range(2)))
@@ -359,13 +359,13 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
     begin = threading.Event()
 
     class Shop(Stub):
-        def tenant(self, environ: dict[str, Any]) -> str:
-            return str(environ["QUERY_STRING"])
+        def tenant(self, request: Asked) -> str:
+            return request.query
 
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-            order.append(environ["QUERY_STRING"])
+        def answer(self, request: Asked, match: Match) -> Response:
+            order.append(request.query)
             assert begin.wait(ALWAYS)
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def work(gateway: Gateway) -> None:
         greedy = [asyncio.create_task(Request("PUT", "/v1/a", query="greedy").to(gateway)) for _ in range(100)]
@@ -388,9 +388,9 @@ def test_requests_without_room_in_time_are_refused() -> None:
     stuck = threading.Event()
 
     class Shop(Stub):
-        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+        def answer(self, request: Asked, match: Match) -> Response:
             assert stuck.wait(ALWAYS)
-            return super().__call__(environ, start_response)
+            return super().answer(request, match)
 
     async def work(gateway: Gateway) -> list[Reply]:
         tasks = [asyncio.create_task(Request("GET", "/v1/a/q").to(gateway)) for _ in range(6)]
@@ -481,7 +481,10 @@ def test_the_end_of_one_request_answers_no_other() -> None:
             super().__init__()
             self.ends: list[Done] = []
 
-        def begin(self, *_: object) -> Awaited:
+        def views(self) -> dict[str, View]:
+            return {"POST": View(self.end)}
+
+        async def end(self, _request: Asked, _match: Match) -> Response:
             mine = len(self.ends)
 
             def begin(done: Done) -> None:
@@ -490,7 +493,7 @@ def test_the_end_of_one_request_answers_no_other() -> None:
                     self.ends[0]("first", None)
                     done("second", None)
 
-            return Awaited(self.core.ended(begin), lambda value, _error: text_response(value))
+            return text_response(await self.core.ended(begin))
 
     async def work(gateway: Gateway) -> list[bytes]:
         first = asyncio.create_task(Request("POST", "/v1/a/q", b"x").to(gateway))
@@ -505,12 +508,13 @@ def test_making_an_answer_counts_as_use_of_the_loop() -> None:
     """What the answer to a long batch takes, after its commit, is charged to its application."""
 
     class Slow(Stub):
-        def begin(self, *_: object) -> Awaited:
-            def finish(_value: object, _error: Exception | None) -> Response:
-                time.sleep(0.05)
-                return text_response("done")
+        def views(self) -> dict[str, View]:
+            return {"POST": View(self.finish)}
 
-            return Awaited(self.core.in_thread(lambda: 1), finish)
+        async def finish(self, _request: Asked, _match: Match) -> Response:
+            await self.core.in_thread(lambda: 1)
+            time.sleep(0.05)  # noqa: ASYNC251 - it computes
+            return text_response("done")
 
     async def work(gateway: Gateway) -> float:
         gateway._contention.several = True

@@ -18,9 +18,10 @@ from queuey.web.facades import rqms
 from queuey.web.facades.emodb import payloads
 from queuey.web.facades.emodb.errors import BadArgument, BadBody
 from queuey.web.json_values import DEEPEST, check_value, list_decoder
-from queuey.web.requests import BODY, JSON_ERRORS, decode_any
+from queuey.web.requests import JSON_ERRORS, Request, decode_any
 from queuey.web.v1.messages import read_batch
 from queuey.web.validators import BadField
+from tests.web.gateway_calls import blank_request
 
 LIMITS = Limits()
 QUEUE = Queue(application="a", name="q", uid=1, qid=1)
@@ -84,9 +85,16 @@ def batch(body: bytes) -> object:
     return read_batch(body, LIMITS, QUEUE)
 
 
+def _sent(body: bytes) -> Request:
+    """Returns a request with a JSON body."""
+    request = blank_request(content_type="application/json")
+    request.body = body
+    return request
+
+
 def item(body: bytes) -> object:
     """Reads an item of RQMS."""
-    return rqms._draft({BODY: body}, "x")
+    return rqms._draft(_sent(body), "x")
 
 
 def ticket(body: bytes) -> object:
@@ -96,12 +104,12 @@ def ticket(body: bytes) -> object:
 
 def ids(body: bytes) -> object:
     """Reads message ids of EmoDB."""
-    return payloads.read_ids({BODY: body, "CONTENT_TYPE": "application/json"}, LIMITS)
+    return payloads.read_ids(_sent(body), LIMITS)
 
 
 def message(body: bytes) -> object:
     """Reads a message of EmoDB."""
-    return payloads.read_message({BODY: body, "CONTENT_TYPE": "application/json"}, LIMITS)
+    return payloads.read_message(_sent(body), LIMITS)
 
 
 def many(piece: bytes, size: int) -> bytes:

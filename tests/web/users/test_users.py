@@ -18,6 +18,7 @@ from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.bearer import Bearer
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.gateway_calls import blank_request
 from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, known_key, patient_readers, serving
 from tests.web.users.token_attacks import ATTACKS
 
@@ -229,7 +230,7 @@ def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a lit
         authorization: Authorization = make_app(
             store, readers=patient_readers({"queuey": (trusted,)})
         ).registry.authorization
-        caller = authorization.caller({"HTTP_AUTHORIZATION": f"Bearer {issuer.token('ann')}"})
+        caller = authorization.caller(blank_request(authorization=f"Bearer {issuer.token('ann')}"))
     assert caller.names == {f"queuey {user_name(issuer.name, 'ann')}"}
 
 

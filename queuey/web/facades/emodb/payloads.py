@@ -13,8 +13,8 @@ from queuey.service import Draft, Limits
 from queuey.web.facades.emodb.errors import BadArgument, BadBody, WrongContentType
 from queuey.web.facades.emodb.message_ids import LENGTH, MessageIds
 from queuey.web.json_values import check_value
-from queuey.web.requests import JSON_ERRORS, read_body, too_large
-from queuey.web.responses import Environ, encode
+from queuey.web.requests import JSON_ERRORS, Request, read_body, too_large
+from queuey.web.responses import encode
 from queuey.web.validators import BadField
 
 LONGEST_MESSAGE = 30_720
@@ -31,15 +31,15 @@ _decode_batches = msgspec.json.Decoder(dict[str, list[msgspec.Raw]]).decode
 _decode_ids = msgspec.json.Decoder(list[str] | None).decode
 
 
-def _body(environ: Environ, limits: Limits) -> bytes:
+def _body(request: Request, limits: Limits) -> bytes:
     """Returns the body, which has to say that it is JSON.
 
     Raises:
         WrongContentType: It says something else.
     """
-    if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() != "application/json":
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise WrongContentType
-    return read_body(environ, limits.max_batch_bytes)
+    return read_body(request, limits.max_batch_bytes)
 
 
 def _decode(decode: Any, body: bytes) -> Any:  # noqa: ANN401 - what the decoder is for
@@ -49,44 +49,44 @@ def _decode(decode: Any, body: bytes) -> Any:  # noqa: ANN401 - what the decoder
         raise BadBody(f"Unable to process JSON: {error}") from None
 
 
-def read_message(environ: Environ, limits: Limits) -> Draft:
+def read_message(request: Request, limits: Limits) -> Draft:
     """Reads one message.
 
     Raises:
         BadBody: It is no JSON.
         BadArgument: It is too long.
     """
-    return _draft(_body(environ, limits).strip(_WHITE), limits)
+    return _draft(_body(request, limits).strip(_WHITE), limits)
 
 
-def read_batch(environ: Environ, limits: Limits) -> list[Draft]:
+def read_batch(request: Request, limits: Limits) -> list[Draft]:
     """Reads a list of messages."""
-    return _drafts(_decode(_decode_batch, _batch(environ, limits)), limits)
+    return _drafts(_decode(_decode_batch, _batch(request, limits)), limits)
 
 
-def read_batches(environ: Environ, limits: Limits) -> dict[str, list[Draft]]:
+def read_batches(request: Request, limits: Limits) -> dict[str, list[Draft]]:
     """Reads lists of messages by the names of their queues, as callers have them."""
-    found = _decode(_decode_batches, _batch(environ, limits))
+    found = _decode(_decode_batches, _batch(request, limits))
     if len(found) > MOST_QUEUES:
         raise BadArgument(f"{len(found)} queues in a batch, at most {MOST_QUEUES}. Send several batches.")
     return {name: _drafts(some, limits) for name, some in found.items()}
 
 
-def _batch(environ: Environ, limits: Limits) -> bytes:
+def _batch(request: Request, limits: Limits) -> bytes:
     """Returns the body of a batch.
 
     Raises:
         TooLarge: Its messages are too many, about.
     """
-    body = _body(environ, limits)
+    body = _body(request, limits)
     if body.count(b",") > MOST_COMMAS:
         raise too_large("body", MOST_COMMAS, unit="parts between commas")
     return body
 
 
-def read_ids(environ: Environ, limits: Limits) -> list[str]:
+def read_ids(request: Request, limits: Limits) -> list[str]:
     """Reads a list of message ids."""
-    body = _body(environ, limits)
+    body = _body(request, limits)
     if body.count(b",") > len(body) // LENGTH:
         raise BadArgument("Invalid event ID.")  # too short to be one; a list of such would take far more than its text
     found: list[str] | None = _decode(_decode_ids, body)

@@ -1,0 +1,101 @@
+"""The service under other ASGI servers, by HTTP/1.1 and HTTP/2, and with pages of one's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from queuey.storage.sqlite import check, open_store
+from queuey.web.credentials.application_keys import digest_of
+from tests.pages import ROOT, to_run
+from tests.servers.served import environment, free_port
+
+SERVERS = {
+    "uvicorn": ("uvicorn", "--lifespan=on", "--host=127.0.0.1", "--port={port}", "--log-level=warning"),
+    "hypercorn": ("hypercorn", "--bind=127.0.0.1:{port}", "--error-logfile=-"),
+}
+
+
+@contextmanager
+def serving(server: str, place: Path, application: str = "queuey.web.asgi:app") -> Iterator[str]:
+    """Runs a server with the service; gives its address."""
+    with closing(open_store(place / "data")) as store:
+        if "shop" not in store.applications():
+            store.create_application("shop")
+            store.add_key("shop", digest_of("k"))
+    port = free_port()
+    command = [sys.executable, "-m", *(word.format(port=port) for word in SERVERS[server]), application]
+    log = place / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=place,
+            env=environment(QUEUEY_DATA=str(place / "data"), PYTHONPATH=f"{place}{os.pathsep}{ROOT}"),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(600):
+            try:
+                httpx2.get(f"{url}/__heartbeat__", trust_env=False)
+                break
+            except httpx2.TransportError:
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.05)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
+    assert "Traceback" not in log.read_text(), log.read_text()
+    assert check(place / "data") == []
+
+
+@pytest.mark.parametrize(("server", "http2"), [("uvicorn", False), ("hypercorn", False), ("hypercorn", True)])
+def test_other_servers_serve_it(server: str, http2: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a parameter
+    """Posts, short and long reads, long polls, claims and refusals are answered; the store is whole afterwards."""
+    key = {"Authorization": "Application k"}
+    with (
+        serving(server, tmp_path) as url,
+        httpx2.Client(base_url=f"{url}/v1/shop", headers=key, http1=not http2, http2=http2, trust_env=False) as client,
+    ):
+        assert client.post("", data={"queue_name": "q"}).status_code == 201
+        posted = client.post("/q", content=b"\xff\x00", headers={"X-Header-A": "b"})
+        assert posted.status_code == 201
+        assert client.post("/q", json={"messages": [{"body": "ü" * 50_000}]}).status_code == 201
+        found = client.get("/q")
+        assert (found.http_version, [m["body"] for m in found.json()["messages"]]) == (
+            "HTTP/2" if http2 else "HTTP/1.1",
+            ["/wA=", "ü" * 50_000],
+        )
+        raw = client.get(f"/q/{posted.json()['messages'][0]['key']}", params={"raw": "true"})
+        assert (raw.content, raw.headers["X-Header-a"]) == (b"\xff\x00", "b")
+        assert client.post("/q", content=b"x" * (256 * 1024 + 1)).status_code == 413
+        assert client.head("/q/peek").headers["Content-Length"] == str(len(client.get("/q/peek").content))
+        assert client.get("/q", params={"wait": 0.2, "since": "9999999999"}).json()["messages"] == []
+        claimed = client.post("/q/claims", params={"limit": 1}).json()["messages"]
+        receipts = [each["receipt"] for each in claimed]
+        assert client.post("/q/claims/ack", json={"receipts": receipts}).status_code == 200
+        assert client.get("/q", headers={"Authorization": "Application x"}).status_code == 401
+
+
+def test_pages_of_ones_own(tmp_path: Path) -> None:
+    """What the page on extending has served is served beside the API."""
+    pages, resources = to_run("docs/extending.md")
+    (tmp_path / "pages.py").write_text(pages.text)
+    (tmp_path / "resources.py").write_text(resources.text)
+    with serving("uvicorn", tmp_path, "pages:app") as url:
+        assert httpx2.get(f"{url}/hello/Ann", trust_env=False).text == "Hello Ann, this is sqlite"
+        assert httpx2.get(f"{url}/v1/", trust_env=False).status_code == 200
+    with serving("uvicorn", tmp_path, "resources:app") as url:
+        reply = httpx2.get(f"{url}/echo/x?more=1&other=2", trust_env=False)
+        assert (reply.json(), "other" in reply.headers["Warning"]) == ({"status": "ok", "word": "x", "more": "1"}, True)
+        assert httpx2.post(f"{url}/echo/x", trust_env=False).status_code == 405
