@@ -3,6 +3,8 @@
 A :class:`Response` has a status, headers and the whole body, nothing else. Pyramid takes any object that provides
 ``IResponse``; this one costs a fifth of a general response object.
 
+A response may go on after its head: its owner sends more whenever it likes (:class:`Connection`).
+
 :class:`ResponseSender` sends a long body in pieces: the next one when the server has taken the one before. Until the
 last is taken, the body counts for its tenant. (Responses of one piece do not: the number of connections bounds them.) A
 client that takes no piece for a while, or is far too slow, is given up.
@@ -11,15 +13,20 @@ client that takes no piece for a while, or is far too slow, is given up.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyramid.interfaces import IResponse
 from zope.interface import implementer
+
+if TYPE_CHECKING:
+    from queuey.web.gateway.long_polls import Client
 
 Environ = dict[str, Any]
 Header = tuple[str, str]
@@ -46,14 +53,16 @@ encode = msgspec.json.Encoder().encode
 class Response:
     """A response, ready to be sent. ``headers`` has no Content-Length.
 
-    A long body is a list of pieces: to join them would keep all other threads of the process waiting.
+    A long body is a list of pieces: to join them would keep all other threads of the process waiting. A response with
+    an ``owner`` goes on for as long as that likes: it is called once the head is sent, in the loop's thread.
     """
 
-    __slots__ = ("body", "headers", "size", "status")
+    __slots__ = ("body", "headers", "owner", "size", "status")
 
-    def __init__(self, status: int, body: Body, *headers: Header) -> None:
+    def __init__(self, status: int, body: Body, *headers: Header, owner: Owner | None = None) -> None:
         self.status = status
         self.body = body
+        self.owner = owner
         self.size = sum(map(len, body)) if isinstance(body, list) else len(body)
         self.headers = headers
 
@@ -88,6 +97,8 @@ def text_response(text: str, status: int = 200) -> Response:
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes the next part of a response, as ASGI has it."""
 
+MOST_PENDING = 256 * 1024
+"""Bytes that may wait for a client whose response goes on, beside the last piece."""
 STALL = 20.0
 """Seconds within which a client has to take a piece."""
 SLOWEST = 32 * 1024
@@ -124,6 +135,72 @@ def short_messages(response: Response, *, head: bool) -> tuple[dict[str, Any], d
     return start, {"type": "http.response.body", "body": b"" if head else response.body, "more_body": False}
 
 
+class Connection:
+    """The rest of a response that its owner goes on with. Used in the loop's thread alone.
+
+    Args:
+        loop: The loop.
+        change: Notes that more or fewer bytes wait for the client than before.
+
+    Attributes:
+        ended: Done when nobody listens any more: the client has left or takes nothing, the owner or the service ends.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, change: Callable[[int], None]) -> None:
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self._change = change
+        self._pieces: deque[bytes] = deque()
+        self._pending = 0
+        self._news = asyncio.Event()
+
+    def send(self, data: bytes) -> bool:
+        """Sends more, as soon as the client takes it; never waits. Returns whether anybody listens.
+
+        A client for whom more than ``MOST_PENDING`` bytes wait is given up.
+        """
+        if self._pending > MOST_PENDING:
+            self.end()
+        if self.ended.done():
+            return False
+        self._pieces.append(data)
+        self._count(len(data))
+        self._news.set()
+        return True
+
+    def end(self) -> None:
+        """Ends the response."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+            self._news.set()
+
+    def _count(self, difference: int) -> None:
+        self._pending += difference
+        self._change(difference)
+
+    async def carry(self, send: Send, stall: float) -> None:
+        """Sends what comes, until the end. Without the last message, the server drops the connection."""
+        try:
+            while not self.ended.done():
+                await self._news.wait()
+                self._news.clear()
+                while self._pieces and not self.ended.done():
+                    piece = self._pieces.popleft()
+                    async with asyncio.timeout(stall):
+                        await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    self._count(-len(piece))
+            async with asyncio.timeout(stall):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            pass
+        finally:
+            self.end()
+            self._count(-self._pending)
+
+
+Owner = Callable[[Connection], None]
+"""Goes on with a response. It keeps the connection, and sends to it whenever there is something to send."""
+
+
 class ResponseSender:
     """Sends answers. Used in the loop's thread alone."""
 
@@ -144,6 +221,8 @@ class ResponseSender:
         self._change = change
         self._pause = pause
         self._stall = stall
+        self.open: dict[Connection, None] = {}
+        """Those whose owners go on."""
 
     async def send(self, response: Response, send: Send, tenant: str, reserved: int = 0) -> None:
         """Sends a long response.
@@ -161,6 +240,30 @@ class ResponseSender:
             await self._send_pieces(response, send, tenant)
         finally:
             self._change(tenant, -response.size)
+
+    async def own(self, response: Response, send: Send, tenant: str, client: Client) -> None:
+        """Sends the head of a response, and what its owner goes on with.
+
+        Args:
+            response: Has an owner.
+            send: The server's.
+            tenant: The tenant that it counts for.
+            client: Its other end.
+        """
+        assert response.owner is not None  # noqa: S101 - see above
+        await send({"type": "http.response.start", "status": response.status, "headers": _raw_headers(response)})
+        connection = Connection(asyncio.get_running_loop(), partial(self._change, tenant))
+        self.open[connection] = None
+        client.left = connection.end
+        client.listen()
+        try:
+            response.owner(connection)
+            if client.has_left:
+                connection.end()
+            await connection.carry(send, self._stall)
+        finally:
+            del self.open[connection]
+            client.forget()
 
     async def _send_pieces(self, response: Response, send: Send, tenant: str) -> None:
         """Sends a body piece by piece; without its end, the server drops the response and the connection."""

@@ -19,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, TypeVar
 
 from queuey.metrics import Metrics
@@ -119,6 +119,7 @@ class Gateway:
         self._polls = LongPolls(waiters, service.reader.watchers, application.registry.authenticate, service.stopping)
         self._clients = Clients()
         self._sender = ResponseSender(self._change_memory, self._pause, stall=stall)
+        self._stopping: Event = service.stopping
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
         self._timer: asyncio.TimerHandle
@@ -153,7 +154,9 @@ class Gateway:
         path = scope["raw_path"]
         scope.clear()  # All of it is in the request; two kilobytes matter where thousands wait.
         response = await self.serve(request, path, receive, foreign)
-        if request.method == "HEAD" or response.size <= PIECE:
+        if response.owner is not None and request.method != "HEAD":
+            await self._sender.own(response, send, request.tenant, Client(receive))
+        elif request.method == "HEAD" or response.size <= PIECE:
             for message in short_messages(response, head=request.method == "HEAD"):
                 await send(message)
         else:
@@ -414,6 +417,9 @@ class Gateway:
             _give_up(call, request)
         self._bodies.give_up_late()
         self._clients.look()
+        if self._stopping.is_set():
+            for connection in list(self._sender.open):
+                connection.end()
         self._timer = self._loop.call_later(1.0, self._look_for_late)
 
 
