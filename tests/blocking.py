@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from queuey.claims import ClaimReceipt, Settlement, State
-from queuey.messages import Location, PostResult, Queue
+from queuey.messages import Location, Message, PostResult, Queue
 from queuey.service import ClaimUseCases, Draft, HandedOut, QueueAccess, Service
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
 from queuey.service.core import LoopCalls
+from queuey.service.names import Changed
 
 T = TypeVar("T")
 
@@ -63,6 +64,34 @@ class BlockingClaims:
     def turn(self, queue: Queue, partition: int, order: MoveOrder) -> MoveTurn:
         """Takes a turn of a move."""
         return self._claims.core.run(self._claims.turn(queue, partition, order))
+
+
+class BlockingNames:
+    """Calls of :class:`~queuey.service.names.NameUseCases` that wait for their end.
+
+    Args:
+        service: Whose names.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._core = service.core
+        self._names = service.names
+
+    def create(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
+        """Stores a message under a free name."""
+        return self._core.use(access, lambda queue: self._names.create(queue, name, draft))
+
+    def replace(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
+        """Stores a message in place of another one."""
+        return self._core.use(access, lambda queue: self._names.replace(queue, name, draft))
+
+    def delete(self, access: QueueAccess, name: str) -> None:
+        """Removes the message of a name."""
+        self._core.use(access, lambda queue: self._names.delete(queue, name))
+
+    def fetch(self, access: QueueAccess, name: str) -> Message | None:
+        """Returns the message of a name."""
+        return self._core.use(access, lambda queue: self._names.fetch(queue, name))
 
 
 def set_apart(service: Service) -> None:

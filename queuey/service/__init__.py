@@ -91,7 +91,7 @@ class Service:
         self.workers = Workers()
         self.claims.share(self.workers)
         self.explaining = Explaining(store, self.limits, self.claims)
-        self.names = NameUseCases(store, self.limits, self.metrics, self.stopping, self.claims)
+        self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
 
     def statistics(self) -> dict[str, float]:

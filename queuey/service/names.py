@@ -1,79 +1,37 @@
 """Use cases of named messages: a name in a queue stands for at most one message.
 
-:func:`change` decides, as a generator of steps, in which order the name, the messages and the claim log are changed;
-``docs/architecture-names.md`` says why in this one. :class:`NameUseCases` carries the steps out.
+:class:`Name` decides in which order the name, the messages and the claim log are changed;
+``docs/architecture-names.md`` says why in this one. A process may stop at each ``await``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-import threading
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, in_doubt
 from queuey.messages import Location, Message, Named, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key
 from queuey.service.claims import ClaimUseCases
+from queuey.service.core import Core
 from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
 from queuey.service.post_keys import content_of
-from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
+T = TypeVar("T")
 TRIES = 8
 """How often a name is looked at before a caller is told that others change it all the time."""
 PAUSE = 0.05
 """Seconds, about, before it is looked at again; more with each time."""
 PATIENCE = 5.0
 """Seconds that a caller waits for others in its process who change the same name."""
-
-
-class Find(NamedTuple):
-    """What does the name stand for? Sent back: :class:`Named`, or None."""
-
-
-class IsUsed(NamedTuple):
-    """Is the message there, and not done? Sent back: a bool."""
-
-    location: Location
-
-
-class Write(NamedTuple):
-    """Put the new value in the place of what was seen. Sent back: :class:`Named`. Raises :class:`NameChanged`."""
-
-    seen: Named | None
-
-
-class Delete(NamedTuple):
-    """Delete a message."""
-
-    location: Location
-
-
-class Supersede(NamedTuple):
-    """Have the claim log note that a message is replaced."""
-
-    location: Location
-
-
-class Settle(NamedTuple):
-    """Have the name forget the replaced value."""
-
-    seen: Named
-
-
-class Pause(NamedTuple):
-    """Wait a little. ``number``: how often that was done before."""
-
-    number: int
-
-
-Step = Find | IsUsed | Write | Delete | Supersede | Settle | Pause
 
 
 class Changed(NamedTuple):
@@ -83,80 +41,160 @@ class Changed(NamedTuple):
     stored: bool
 
 
-def change(name: str, content: bytes, *, free_only: bool = False, clear: bool = False) -> Generator[Step, Any, Changed]:
-    """Yields the steps of one change and returns its result.
+class Name:
+    """A name of a queue.
 
     Args:
-        name: Of the message.
-        content: A hash of the new one.
-        free_only: Only if the name is free; a message with the same content is found instead.
-        clear: The name is to have no message.
-
-    Raises:
-        NameTaken: It has another message.
-        StoreBusy: Others change it all the time.
-        StoreUnavailable: It failed.
+        store: Where it is.
+        claims: Of this process.
+        turns: Of those who change it here.
+        queue: Its queue.
+        name: What it is.
     """
-    for number in range(TRIES):
-        named: Named | None = yield Find()
-        if named is not None and named.busy:
-            yield Pause(number)
-            continue
-        if named is not None and named.replaced is not None:
-            yield from finish(named)
-            continue
-        there = None if named is None else named.location
-        if clear and there is None:
-            return Changed(None, stored=False)
-        if free_only and named is not None and there is not None and (yield IsUsed(there)):
-            if named.content == content:
-                return Changed(there, stored=False)
-            raise NameTaken(name)
-        try:
-            now: Named = yield Write(named)
-        except NameChanged:
-            yield Pause(number)
-            continue
-        try:
-            yield from _supersede(now)
-        except StoreUnavailable as error:
-            # The new value is there, whatever becomes of the one before.
-            raise in_doubt(error) from error
-        return Changed(now.location, stored=not clear)
-    raise StoreBusy(f'Others change what "{name}" stands for all the time. Try again later.')
 
+    def __init__(self, store: Store, claims: ClaimUseCases, turns: Turns, queue: Queue, name: str) -> None:
+        self._store = store
+        self._claims = claims
+        self._turns = turns
+        self._queue = queue
+        self._name = name
 
-def finish(named: Named) -> Generator[Step, Any, None]:
-    """Does away with a replaced value: what a process was about to do that stopped, or is still doing."""
-    if named.replaced is not None:
-        yield Delete(named.replaced)
-    yield from _supersede(named)
+    async def change(self, item: NewMessage | None, content: bytes, *, free_only: bool = False) -> Changed:
+        """Has it stand for another message.
 
+        Args:
+            item: The message; None: it is to have none.
+            content: A hash of it.
+            free_only: Only if the name is free; a message with the same content is found instead.
 
-def _supersede(named: Named) -> Generator[Step, Any, None]:
-    if named.replaced is not None:
-        yield Supersede(named.replaced)
-        yield Settle(named)
+        Raises:
+            NameTaken: It has another message.
+            StoreBusy: Others change it all the time.
+            StoreUnavailable: It failed.
+        """
+        for number in range(TRIES):
+            named = await self.find()
+            if named is not None and named.busy:
+                await self.pause(number)
+                continue
+            if named is not None and named.replaced is not None:
+                await self.finish(named)
+                continue
+            there = None if named is None else named.location
+            if item is None and there is None:
+                return Changed(None, stored=False)
+            if free_only and named is not None and there is not None and await self.is_used(there):
+                if named.content == content:
+                    return Changed(there, stored=False)
+                raise NameTaken(self._name)
+            try:
+                now = await self.write(item, content, named)
+            except NameChanged:
+                await self.pause(number)
+                continue
+            try:
+                await self._end_replaced(now)
+            except StoreUnavailable as error:
+                # The new value is there, whatever becomes of the one before.
+                raise in_doubt(error) from error
+            return Changed(now.location, stored=item is not None)
+        raise self._busy()
+
+    async def current(self) -> Message | None:
+        """Reads the name's row, then the message. If that is done, reads again: the name is free if it still has it."""
+        done: Location | None = None
+        for _ in range(TRIES):
+            named = await self.find()
+            there = None if named is None else named.location
+            if named is None or there is None or there == done:
+                message = None
+            else:
+                message = await self.fetch(there)
+                if message is None or await self.is_done(there):
+                    done = there  # Or another value has replaced it since the row was read.
+                    continue
+            if named is not None and named.replaced is not None:
+                with suppress(StoreUnavailable):
+                    await self.finish(named)
+            return message
+        raise self._busy()
+
+    async def finish(self, named: Named) -> None:
+        """Does away with a replaced value: what a process was about to do that stopped, or is still doing."""
+        if named.replaced is not None:
+            await self.delete(named.replaced)
+        await self._end_replaced(named)
+
+    async def _end_replaced(self, named: Named) -> None:
+        if named.replaced is not None:
+            await self.supersede(named.replaced)
+            await self.settle(named)
+
+    def _busy(self) -> StoreBusy:
+        return StoreBusy(f'Others change what "{self._name}" stands for all the time. Try again later.')
+
+    # Steps
+
+    async def find(self) -> Named | None:
+        """Returns what it stands for."""
+        return await self._in_thread(partial(self._store.find_named, self._queue, self._name))
+
+    async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
+        """Puts a new value in the place of what was seen."""
+        return await self._in_thread(
+            partial(self._store.write_named, self._queue, self._name, item, content, seen),
+        )
+
+    async def settle(self, seen: Named) -> None:
+        """Has it forget the replaced value. If that fails, the next caller finds the value; nothing is to be done."""
+        with suppress(StoreUnavailable):
+            await self._in_thread(partial(self._store.settle_named, self._queue, self._name, seen))
+
+    async def fetch(self, location: Location) -> Message | None:
+        """Returns a message."""
+        found = await self._in_thread(partial(self._store.fetch, self._queue, [location]))
+        return next(iter(found), None)
+
+    async def delete(self, location: Location) -> None:
+        """Deletes a message."""
+        await self._in_thread(partial(self._store.delete, self._queue, [location]))
+
+    async def is_done(self, location: Location) -> bool:
+        """Returns whether a message was acknowledged, or is done in another way."""
+        return await self._claims.is_done(self._queue, location)
+
+    async def is_used(self, location: Location) -> bool:
+        """Returns whether a message is there, and not done."""
+        return not await self.is_done(location) and await self.fetch(location) is not None
+
+    async def supersede(self, location: Location) -> None:
+        """Has the claim log note that a message is replaced."""
+        await self._claims.supersede(self._queue, location)
+
+    async def pause(self, number: int) -> None:
+        """Waits a little; ``number``: how often that was done before."""
+        with self._turns.place(self._queue.application, self._name):
+            await asyncio.sleep(PAUSE * (number + random.random()))  # noqa: S311 - spreads callers
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await self._claims.core.in_thread(work)
 
 
 class NameUseCases:
-    """Creates, replaces, fetches and deletes messages by name."""
+    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row."""
 
-    def __init__(
-        self, store: Store, limits: Limits, metrics: Metrics, stopping: threading.Event, claims: ClaimUseCases
-    ) -> None:
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, claims: ClaimUseCases) -> None:
         self._store = store
         self._limits = limits
         self._metrics = metrics
-        self._stopping = stopping
         self._claims = claims
-        self._turns = _Turns(max(1, limits.threads // 2))
+        self._turns = Turns(claims.core, max(1, limits.threads // 2))
 
     def statistics(self) -> dict[str, float]:
         """Returns what this process does, by the names that the metrics have."""
         return {"names_waiting": self._turns.waiting, "names_refused_total": self._turns.refused}
 
-    def create(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
+    async def create(self, queue: Queue, name: str, draft: Draft) -> Changed:
         """Stores a message under a name that is free. If the same message has the name, that one is found.
 
         Raises:
@@ -165,182 +203,140 @@ class NameUseCases:
             StoreBusy: Others change what the name stands for all the time.
             StoreUnavailable: ``outcome`` says what became of it.
         """
-        return self._store_draft(access, name, draft, free_only=True)
+        return await self._store_draft(queue, name, draft, free_only=True)
 
-    def replace(self, access: QueueAccess, name: str, draft: Draft) -> Changed:
+    async def replace(self, queue: Queue, name: str, draft: Draft) -> Changed:
         """Stores a message under a name, in place of the one that it has. Raises as :meth:`create`.
 
         When this returns, the message before is removed and given to nobody any more; who had claimed it is told when
         acknowledging it.
         """
-        return self._store_draft(access, name, draft, free_only=False)
+        return await self._store_draft(queue, name, draft, free_only=False)
 
-    def _store_draft(self, access: QueueAccess, name: str, draft: Draft, *, free_only: bool) -> Changed:
+    async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
+        if queue.kind == "dedup":
+            raise InvalidRequest({"name": "This is a dedup queue, whose messages have no names. Leave it out."})
+        ttl = draft.ttl or queue.ttl or self._limits.default_ttl
+        item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta)
         content = content_of([draft])
-
-        def call(queue: Queue) -> Changed:
-            if queue.kind == "dedup":
-                raise InvalidRequest({"name": "This is a dedup queue, whose messages have no names. Leave it out."})
-            ttl = draft.ttl or queue.ttl or self._limits.default_ttl
-            item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta)
-            return self._carry_out(queue, name, item, content, change(name, content, free_only=free_only))
-
-        found = access.use(call)
+        self._claims.check(queue)
+        async with self._turns.turn(queue, name):
+            found = await self._name(queue, name).change(item, content, free_only=free_only)
         if found.stored:
             self._metrics.received(1)
         return found
 
-    def delete(self, access: QueueAccess, name: str) -> None:
+    async def delete(self, queue: Queue, name: str) -> None:
         """Removes the message that a name stands for, if there is one. Raises as :meth:`create`."""
-        access.use(lambda queue: self._carry_out(queue, name, None, b"", change(name, b"", clear=True)))
+        self._claims.check(queue)
+        async with self._turns.turn(queue, name):
+            await self._name(queue, name).change(None, b"")
 
-    def fetch(self, access: QueueAccess, name: str) -> Message | None:
+    async def fetch(self, queue: Queue, name: str) -> Message | None:
         """Returns the message that a name stands for; None: the name is free.
 
         Raises:
             StoreBusy: Others replace it faster than it can be read.
         """
-        message = access.use(lambda queue: self._current(queue, name))
+        self._claims.check(queue)
+        message = await self._name(queue, name).current()
         if message is not None:
             self._metrics.delivered(1)
         return message
 
-    def _current(self, queue: Queue, name: str) -> Message | None:
-        """Reads the name's row, then the message. If that is done, reads again: the name is free if it still has it."""
-        self._claims.check(queue)
-        done: Location | None = None
-        for _ in range(TRIES):
-            named = self._store.find_named(queue, name)
-            there = None if named is None else named.location
-            if named is None or there is None or there == done:
-                message = None
-            else:
-                message = next(iter(self._store.fetch(queue, [there])), None)
-                if message is None or self._is_done(queue, there):
-                    done = there  # Or another value has replaced it since the row was read.
-                    continue
-            if named is not None and named.replaced is not None:
-                with suppress(StoreUnavailable):
-                    self._run(queue, name, None, b"", finish(named))
-            return message
-        raise StoreBusy(f'Others change what "{name}" stands for all the time. Try again later.')
-
-    def _carry_out(
-        self, queue: Queue, name: str, item: NewMessage | None, content: bytes, steps: Generator[Step, Any, Changed]
-    ) -> Changed:
-        self._claims.check(queue)
-        with self._turns.turn(queue, name):
-            changed: Changed = self._run(queue, name, item, content, steps)
-            return changed
-
-    def _run(
-        self, queue: Queue, name: str, item: NewMessage | None, content: bytes, steps: Generator[Step, Any, Any]
-    ) -> Any:  # noqa: ANN401 - what the steps return
-        do: dict[type, Callable[[Any], Any]] = {
-            Find: lambda _: self._store.find_named(queue, name),
-            IsUsed: lambda step: self._is_used(queue, step.location),
-            Write: lambda step: self._store.write_named(queue, name, item, content, step.seen),
-            Delete: lambda step: self._store.delete(queue, [step.location]),
-            Supersede: lambda step: self._claims.core.run(self._claims.supersede(queue, step.location)),
-            Settle: lambda step: self._settle(queue, name, step.seen),
-            Pause: lambda step: self._pause(queue, name, step.number),
-        }
-        call: Callable[[], Step] = partial(next, steps)
-        while True:
-            try:
-                step = call()
-            except StopIteration as ended:
-                return ended.value
-            try:
-                call = partial(steps.send, do[type(step)](step))
-            except Exception as error:  # noqa: BLE001 - the steps decide what it means
-                call = partial(steps.throw, error)
-
-    def _pause(self, queue: Queue, name: str, number: int) -> None:
-        with self._turns.place(queue, name):
-            self._stopping.wait(PAUSE * (number + random.random()))  # noqa: S311 - spreads callers
-
-    def _is_used(self, queue: Queue, location: Location) -> bool:
-        return not self._is_done(queue, location) and bool(self._store.fetch(queue, [location]))
-
-    def _is_done(self, queue: Queue, location: Location) -> bool:
-        return self._claims.core.run(self._claims.is_done(queue, location))
-
-    def _settle(self, queue: Queue, name: str, seen: Named) -> None:
-        """Settles a name. If that fails, the next caller finds the value and has nothing to do with it."""
-        with suppress(StoreUnavailable):
-            self._store.settle_named(queue, name, seen)
+    def _name(self, queue: Queue, name: str) -> Name:
+        return Name(self._store, self._claims, self._turns, queue, name)
 
 
-class _Turns:
+class Turns:
     """Lets the callers of a process change a name one after another: those who meet in the store hinder each other.
 
     Args:
-        most: Callers of one application who may wait at the same time, each in a thread.
+        core: Where they run.
+        most: Callers of one application who may wait at the same time.
+
+    Attributes:
+        refused: How often no place was free, or the turn did not come.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, core: Core, most: int) -> None:
+        self._core = core
         self._most = most
-        self._lock = threading.Lock()
-        self._turns: dict[tuple[int, str], list[Any]] = {}
+        self._turns: dict[tuple[int, str], deque[asyncio.Future[None]]] = {}
         self._waiting: Counter[str] = Counter()
         self.refused = 0
-        """How often no place was free, or the turn did not come."""
 
     @property
     def waiting(self) -> int:
         """How many callers wait now."""
-        with self._lock:
-            return self._waiting.total()
+        return self._waiting.total()
 
     @contextmanager
-    def place(self, queue: Queue, name: str) -> Iterator[None]:
+    def place(self, application: str, name: str) -> Iterator[None]:
         """Gives a caller a place to wait.
 
         Raises:
             StoreBusy: The application has none left.
         """
-        with self._lock:
-            if self._waiting[queue.application] >= self._most:
-                raise self._refusal(name)
-            self._waiting[queue.application] += 1
+        if self._waiting[application] >= self._most:
+            raise self._refusal(name)
+        self._waiting[application] += 1
         try:
             yield
         finally:
-            with self._lock:
-                self._waiting -= Counter((queue.application,))
+            self._waiting -= Counter((application,))
 
-    @contextmanager
-    def turn(self, queue: Queue, name: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def turn(self, queue: Queue, name: str) -> AsyncIterator[None]:
         """Waits for the turn.
 
         Raises:
             StoreBusy: It has not come, or the application has no place left for waiting.
         """
         key = queue.qid, name
-        with self._lock:
-            turn = self._turns.setdefault(key, [threading.Lock(), 0])
-            turn[1] += 1
+        line = self._turns.get(key)
+        if line is None:
+            self._turns[key] = deque()
+        else:
+            with self.place(queue.application, name):
+                await self._wait(line, key)
         try:
-            if not turn[0].acquire(blocking=False):
-                self._wait(turn[0], queue, name)
-            try:
-                yield
-            finally:
-                turn[0].release()
+            yield
         finally:
-            with self._lock:
-                turn[1] -= 1
-                if not turn[1]:
-                    del self._turns[key]
+            self._pass_on(key)
 
-    def _wait(self, turn: threading.Lock, queue: Queue, name: str) -> None:
-        with self.place(queue, name):
-            if turn.acquire(timeout=PATIENCE):
+    async def _wait(self, line: deque[asyncio.Future[None]], key: tuple[int, str]) -> None:
+        turn = self._core.loop.create_future()
+        line.append(turn)
+        timer = self._core.loop.call_later(PATIENCE, _refuse, turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_on(key)
+                raise
+            turn.cancel()
+            raise
+        except TimeoutError:
+            raise self._refusal(key[1]) from None
+        finally:
+            timer.cancel()
+
+    def _pass_on(self, key: tuple[int, str]) -> None:
+        """Gives the turn to the next one."""
+        line = self._turns[key]
+        while line:
+            turn = line.popleft()
+            if not turn.done():
+                turn.set_result(None)
                 return
-        with self._lock:
-            raise self._refusal(name)
+        del self._turns[key]
 
     def _refusal(self, name: str) -> StoreBusy:
         self.refused += 1
         return StoreBusy(f'Too many callers change what "{name}" stands for. Try again later.')
+
+
+def _refuse(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_exception(TimeoutError())

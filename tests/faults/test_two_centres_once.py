@@ -17,7 +17,7 @@ from queuey.messages import NewMessage, PostKey, PostResult, Queue, Slice
 from queuey.service import Draft, QueueAccess, Service
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraStore
-from tests.blocking import blocking
+from tests.blocking import BlockingNames, blocking
 from tests.faults.centres import NAMES, Centres
 from tests.faults.test_two_centres import PATIENCE, CentreStores, D, W, make_queue, stores_on, until
 
@@ -134,7 +134,7 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
     def write(number: int) -> None:
         service, access = ways[number]
         while not ended.is_set():
-            patiently(lambda: service.names.replace(access, "n", Draft(f"{number}:{done[number] + 1}")))
+            patiently(lambda: BlockingNames(service).replace(access, "n", Draft(f"{number}:{done[number] + 1}")))
             done[number] += 1
 
     with ThreadPoolExecutor(2) as pool:
@@ -155,10 +155,10 @@ def test_names(centres: Centres, stores: list[CassandraStore]) -> None:
     assert given.message.body == values[0]
     patiently(lambda: blocking(east.claims).acknowledge(here, [given.receipt]))
     assert body_of(ways[1]) is None
-    assert patiently(lambda: west.names.create(there, "n", Draft("again"))).stored
+    assert patiently(lambda: BlockingNames(west).create(there, "n", Draft("again"))).stored
 
     with pytest.raises(ClaimsRefused, match="very_strong"):
-        west.names.replace(enter(stores[1], make_queue(stores[1], "strong"))[1], "n", Draft("x"))
+        BlockingNames(west).replace(enter(stores[1], make_queue(stores[1], "strong"))[1], "n", Draft("x"))
 
 
 def enter(store: Store, queue: Queue) -> Way:
@@ -170,5 +170,5 @@ def enter(store: Store, queue: Queue) -> Way:
 def body_of(way: Way) -> str | None:
     """The body of what the name stands for."""
     service, access = way
-    message = service.names.fetch(access, "n")
+    message = BlockingNames(service).fetch(access, "n")
     return None if message is None else str(message.body)

@@ -1,6 +1,6 @@
 """Every history of changes of one name beside a claim: a small world, explored state by state.
 
-The changes are the product's own: :func:`change` of the use cases on the steps of the Cassandra store, and the claim
+The changes are the product's own: :class:`Name` of the use cases on the steps of the Cassandra store, and the claim
 log is a :class:`State` that entries of an :class:`EntryDraft` lead to. The world has the name's row, the messages that
 are there, the log, one caller who claims and acknowledges, and processes that fail or stop at any point. A state that
 was reached before is not gone through again.
@@ -12,19 +12,22 @@ At first the name stands for message 1. When everybody has ended, somebody looks
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from types import coroutine
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from queuey.claims import ClaimReceipt, ClaimTiming, EntryDraft, Poll, ReceiptStatus, State, decode_entry, encode_entry
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Message
-from queuey.service.names import Changed, Delete, Find, IsUsed, Pause, Settle, Supersede, Write, change, finish
+from queuey.messages import Location, Message, Named, NewMessage
+from queuey.service.names import Changed, Name
 from queuey.storage.cassandra.names import named_of, row_of
 from queuey.storage.cassandra.write import names, post_keys
 from queuey.storage.cassandra.write.names import Found, NameRow
 from queuey.storage.cassandra.write.post_keys import IdRun, Look, MadeIds, MakeIds, PostedIds, Remove, Swap, TimeLeft
 
+T = TypeVar("T")
 Kind = Literal["PUT", "POST", "DELETE", "look", "read"]
 Taken = Literal[
     "",
@@ -230,61 +233,109 @@ def _state(log: tuple[bytes, ...]) -> State:
 # The changes
 
 
-def _whole(process: Process, content: bytes) -> Generator[Any, Any, Changed | Shown]:
-    """The steps of a use case, with those of the store in the place of its calls."""
+class Is(NamedTuple):
+    """Is the message there, and not done? Sent back: a bool."""
+
+    location: Location
+
+
+class Delete(NamedTuple):
+    """Delete a message."""
+
+    location: Location
+
+
+class Supersede(NamedTuple):
+    """Have the claim log note that a message is replaced."""
+
+    location: Location
+
+
+class Pause(NamedTuple):
+    """Wait a little."""
+
+
+@coroutine
+def _taken(steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Awaits the steps of the store."""
+    return (yield from steps)
+
+
+@coroutine
+def _asked(step: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401 - as the world answers
+    return (yield step)
+
+
+class SimulatedName(Name):
+    """A name whose steps are those of the store, or of the world.
+
+    Args:
+        new_version: Makes the versions of its rows.
+    """
+
+    def __init__(self, new_version: Callable[[], int]) -> None:
+        self._new_version = new_version
+        self._name = "n"
+
+    async def find(self) -> Named | None:
+        """See the base class."""
+        found: Found = await _taken(names.find("n", self._new_version))
+        return None if found.row is None else named_of(found)
+
+    async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
+        """See the base class."""
+        if item is None:
+            assert seen is not None
+            return named_of(Found(await _taken(names.clear("n", row_of(seen), self._new_version))))
+        row = None if seen is None else row_of(seen)
+        return named_of(Found(await _taken(names.write("n", row, content, 0, self._new_version))))
+
+    async def settle(self, seen: Named) -> None:
+        """See the base class."""
+        with suppress(StoreUnavailable):
+            await _taken(names.settle(row_of(seen), self._new_version))
+
+    async def is_used(self, location: Location) -> bool:
+        """See the base class."""
+        used: bool = await _asked(Is(location))
+        return used
+
+    async def delete(self, location: Location) -> None:
+        """See the base class."""
+        await _asked(Delete(location))
+
+    async def supersede(self, location: Location) -> None:
+        """See the base class."""
+        await _asked(Supersede(location))
+
+    async def pause(self, number: int) -> None:
+        """See the base class."""
+        await _asked(Pause())
+
+
+ITEM = NewMessage("x", 1, 60)
+
+
+async def _whole(process: Process, content: bytes) -> Changed | Shown:
+    """The use case, with the steps of the store in the place of its calls."""
     versions = iter(range(process.number * 100, process.number * 100 + 100))
 
     def new_version() -> int:
         return next(versions)
 
-    if process.kind == "look":
-        return (yield from _look(new_version))
     if process.kind == "read":
-        return (yield from _read(new_version))
-    steps = change("n", content, free_only=process.kind == "POST", clear=process.kind == "DELETE")
-    answer: Any = None
-    error: Exception | None = None
-    while True:
-        try:
-            step = steps.throw(error) if error is not None else steps.send(answer)
-        except StopIteration as ended:
-            changed: Changed = ended.value
-            return changed
-        answer = error = None
-        try:
-            answer = yield from _done(step, process, content, new_version)
-        except Exception as failure:  # noqa: BLE001 - the use case decides what it means
-            error = failure
+        return await _taken(_read(new_version))
+    name = SimulatedName(new_version)
+    if process.kind == "look":
+        return await _look(name)
+    return await name.change(None if process.kind == "DELETE" else ITEM, content, free_only=process.kind == "POST")
 
 
-def _done(step: Any, process: Process, content: bytes, new_version: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
-    match step:
-        case Find():
-            found: Found = yield from names.find("n", new_version)
-            return None if found.row is None else named_of(found)
-        case Write(seen) if process.kind == "DELETE":
-            assert seen is not None
-            return named_of(Found((yield from names.clear("n", row_of(seen), new_version))))
-        case Write(seen):
-            row = None if seen is None else row_of(seen)
-            return named_of(Found((yield from names.write("n", row, content, 0, new_version))))
-        case Settle(seen):
-            try:
-                yield from names.settle(row_of(seen), new_version)
-            except StoreUnavailable:
-                return None
-        case _:
-            return (yield step)
-    return None
-
-
-def _look(new_version: Any) -> Generator[Any, Any, Changed]:  # noqa: ANN401
-    found: Found = yield from names.find("n", new_version)
-    if found.row is None:
+async def _look(name: SimulatedName) -> Changed:
+    named = await name.find()
+    if named is None:
         return Changed(None, stored=False)
-    named = named_of(found)
-    for step in finish(named):
-        yield from _done(step, Process(0, "look"), b"", new_version)
+    await name.finish(named)
     return Changed(named.location, stored=False)
 
 
@@ -301,7 +352,7 @@ def _read(new_version: Any) -> Generator[Any, Any, Shown]:  # noqa: ANN401
 
 def _step(process: Process) -> Any:  # noqa: ANN401 - of the use case, or of the store
     steps = _whole(process, b"new" if process.kind == "POST" else b"%d" % process.number)
-    step = next(steps)
+    step = steps.send(None)
     for answer in process.answers:
         failed = isinstance(answer, Failed)
         step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if failed else steps.send(answer)
@@ -389,7 +440,7 @@ def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers
             yield world, Pause
         case Scan():
             yield world, Scanned(tuple(sorted(world.there)), world.row, asks=taken != "shown unasked")
-        case IsUsed((_, position)):
+        case Is((_, position)):
             state = _state(world.log)
             early = taken == "free too early" and position in state.outstanding
             yield world, position[0] in world.there and not state.is_done(position) and not early

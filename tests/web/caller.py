@@ -8,8 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.web import published
-from tests.web.gateway_calls import Request, served
-from tests.web.reply import Reply
+from tests.web.gateway_calls import Reply, Request, served
 
 __all__ = ["Caller", "Reply"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -106,20 +107,21 @@ class RqmsFacade(OpenFacade):
 
     # Adding
 
-    def add(self, request: Request, match: Match) -> Response:
+    async def add(self, request: Request, match: Match) -> Response:
         """Stores an item under an id that is free."""
         self.where(match)
         given = parse_form(request.query, "query")
-        name, draft = _name(given.get("id", "")), _draft(request, given.get("id", ""))
-        self.use(request, match, "send", lambda access: self._names.create(access, name, draft))
+        name = _name(given.get("id", ""))
+        draft = await request.read(partial(_draft, request, name))
+        await self.apply(request, match, "send", lambda queue: self._names.create(queue, name, draft))
         return Response(201, b"It shall be done.", HTML)
 
-    def set(self, request: Request, match: Match) -> Response:
+    async def set(self, request: Request, match: Match) -> Response:
         """Stores an item in the place of the one that has the name, also if that is locked."""
         self.where(match)
         name = _name(match["rest"].split("/", 2)[1] if match["rest"] else "")
-        draft = _draft(request, name)
-        self.use(request, match, "overwrite", lambda access: self._names.replace(access, name, draft))
+        draft = await request.read(partial(_draft, request, name))
+        await self.apply(request, match, "overwrite", lambda queue: self._names.replace(queue, name, draft))
         return Response(201, b"Well spoken.", HTML)
 
     # Fetching

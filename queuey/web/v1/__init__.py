@@ -119,7 +119,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
             {
                 "POST": names.create,
                 "PUT": names.replace,
-                "GET": View(names.fetch, asks=True, page=True),
+                "GET": View(names.fetch, asks=True, reads=True),
                 "DELETE": names.delete,
             },
         ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from queuey.access import Action
+from functools import partial
+
 from queuey.errors import InvalidRequest, NotFound
 from queuey.messages import LONGEST_NAME
-from queuey.service import Draft, QueueAccess, Service
+from queuey.service import Draft, Service
 from queuey.service.names import Changed
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -32,37 +33,36 @@ class NameViews:
         self._limits = service.limits
         self._authorization = authorization
 
-    def create(self, request: Request, match: Match) -> Response:
+    async def create(self, request: Request, match: Match) -> Response:
         """Stores a message under a name that is free."""
-        access = self._enter(request, match, "send")
-        name = _name(match)
-        changed = self._names.create(access, name, self._draft(request))
+        access = await self._authorization.admit(request, match, "send")
+        name, draft = _name(match), await request.read(partial(self._draft, request))
+        changed = await access.apply(lambda queue: self._names.create(queue, name, draft))
         return _stored(changed, 201 if changed.stored else 200)
 
-    def replace(self, request: Request, match: Match) -> Response:
+    async def replace(self, request: Request, match: Match) -> Response:
         """Stores a message in place of the one that a name has."""
-        access = self._enter(request, match, "overwrite")
-        name = _name(match)
-        return _stored(self._names.replace(access, name, self._draft(request)), 200)
+        access = await self._authorization.admit(request, match, "overwrite")
+        name, draft = _name(match), await request.read(partial(self._draft, request))
+        return _stored(await access.apply(lambda queue: self._names.replace(queue, name, draft)), 200)
 
-    def fetch(self, request: Request, match: Match) -> Response:
+    async def fetch(self, request: Request, match: Match) -> Response:
         """Returns the message that a name has, or its bytes."""
-        access = self._enter(request, match, "read")
+        await request.reserve(self._limits.page_bytes)
+        access = await self._authorization.admit(request, match, "read")
         name = _name(match)
         raw = validators.boolean(read_query(request, FETCH_FIELDS).get("raw", ""))
-        message = self._names.fetch(access, name)
+        message = await access.apply(lambda queue: self._names.fetch(queue, name))
         if message is None:
             raise NameNotFound(name)
         return raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
 
-    def delete(self, request: Request, match: Match) -> Response:
+    async def delete(self, request: Request, match: Match) -> Response:
         """Removes the message that a name has, if it has one."""
-        access = self._enter(request, match, "delete")
-        self._names.delete(access, _name(match))
+        access = await self._authorization.admit(request, match, "delete")
+        name = _name(match)
+        await access.apply(lambda queue: self._names.delete(queue, name))
         return json_response(schemas.Done())
-
-    def _enter(self, request: Request, match: Match, action: Action) -> QueueAccess:
-        return self._authorization.enter(request, self._authorization.find(request, match), action)
 
     def _draft(self, request: Request) -> Draft:
         if "idempotency-key" in request.headers:

@@ -19,7 +19,7 @@ from queuey.service.reading import SHORT, SHORT_BYTES
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import BucketWidths, class_of, own_buckets
 from queuey.storage.cassandra.names import PREPARED as NAMES
-from tests.blocking import blocking
+from tests.blocking import BlockingNames, blocking
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import APPENDS, CLOCKS, DELETES, INSERTS, QUEUES, READS
 from tests.cassandra.scene import TTL, D, Process, Scene
@@ -222,7 +222,7 @@ def test_info_and_names(scene: Scene) -> None:
     process = scene.start()
     queue, _ = queue_of(scene, process, 1, 1000)
     service = Service(process.store)
-    access, names = service.enter(queue, lambda _queue: None), service.names
+    access, names = service.enter(queue, lambda _queue: None), BlockingNames(service)
     info, _ = sent_by(process, lambda: process.store.inspect(queue))
     assert info == Sent(reads=info.reads, rows=1000, others=2)
     now = scene.world() / 1e9

@@ -11,6 +11,7 @@ from queuey.messages import Message, Meta, NewMessage, PostKey, Queue, QueueSpec
 from queuey.service import Draft, Service
 from queuey.storage.cassandra import CassandraStore, message_codec
 from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
+from tests.blocking import BlockingNames
 from tests.cassandra.conftest import OpenStore
 
 LONG = "x" * 5000
@@ -27,7 +28,7 @@ def at(store: CassandraStore, seconds: float, meta: Meta | None = None) -> Messa
 def name(store: CassandraStore, queue: Queue) -> None:
     """Gives a long message a name."""
     service = Service(store)
-    service.names.create(service.enter(queue, lambda _queue: None), "n", Draft(LONG))
+    BlockingNames(service).create(service.enter(queue, lambda _queue: None), "n", Draft(LONG))
 
 
 WRITES: dict[str, Callable[[CassandraStore, Queue], object]] = {

@@ -25,7 +25,7 @@ from queuey.service.claims.scans import Candidates
 from queuey.service.drafts import Draft
 from queuey.storage import Store
 from tests.backends import APP, PROMPT, Backend, Clock, StoreLocation
-from tests.blocking import blocking, post, set_apart
+from tests.blocking import BlockingNames, blocking, post, set_apart
 from tests.contract.claims.test_claims import enter, texts
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
@@ -364,7 +364,7 @@ def test_posting(store: Store) -> None:
     with pytest.raises(InvalidRequest, match="dedup queue"):
         service.messages.put(access, [places[0]], Draft("a"))
     with pytest.raises(InvalidRequest, match="dedup queue"):
-        service.names.create(access, "n", Draft("a"))
+        BlockingNames(service).create(access, "n", Draft("a"))
 
 
 def test_it_never_changes(store: Store) -> None:

@@ -13,10 +13,10 @@ from queuey.ids import Position
 from queuey.messages import LONGEST_NAME, Queue, QueueSpec
 from queuey.service import Draft, Limits, QueueAccess, Service
 from queuey.service import names as names_module
-from queuey.service.names import PATIENCE, NameUseCases
+from queuey.service.names import PATIENCE
 from queuey.storage import Store
 from tests.backends import APP, Clock
-from tests.blocking import blocking, set_apart
+from tests.blocking import BlockingNames, blocking, set_apart
 from tests.contract.samples import eventually, fresh_name, make_queue, new, say, shown_bodies
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
@@ -25,13 +25,13 @@ LONG = 60.0
 """Seconds that a test waits for what is bound to happen."""
 
 
-def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess, NameUseCases]:
+def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess, BlockingNames]:
     """A service on a store, a way to a queue, and what there is to do with its names."""
     service = Service(store)
-    return service, service.enter(queue, lambda _queue: None), service.names
+    return service, service.enter(queue, lambda _queue: None), BlockingNames(service)
 
 
-def body_of(names: NameUseCases, access: QueueAccess, name: str = "n") -> str | bytes | None:
+def body_of(names: BlockingNames, access: QueueAccess, name: str = "n") -> str | bytes | None:
     """The body of what a name stands for."""
     message = names.fetch(access, name)
     return None if message is None else message.body
@@ -254,7 +254,7 @@ def test_many_who_wait(store: Store) -> None:
     between.before(Store.write_named, hold)
     service = Service(between.store, Limits(threads=5))
     access = service.enter(make_queue(store), lambda _queue: None)
-    names = service.names
+    names = BlockingNames(service)
     with replace_in(names_module, PATIENCE, LONG), ThreadPoolExecutor(3) as pool:
         try:
             changes = [pool.submit(names.replace, access, "n", Draft("v0"))]

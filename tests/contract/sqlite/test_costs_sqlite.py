@@ -14,7 +14,7 @@ from queuey.messages import Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
 from tests.backends import APP
-from tests.blocking import blocking
+from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import make_queue, new
 from tests.replacing import replace
 
@@ -133,6 +133,6 @@ def test_info_and_names(
 ) -> None:
     """Sizes are four statements a partition; each call about a name is so many, whatever lies in the queue."""
     assert count(partial(store.inspect, queue)) == 4 * PARTITIONS + 1
-    service.names.create(access, "n", Draft("a"))
-    assert count(partial(service.names.replace, access, "n", Draft("b"))) <= 25
-    assert count(partial(service.names.fetch, access, "n")) <= 10
+    BlockingNames(service).create(access, "n", Draft("a"))
+    assert count(partial(BlockingNames(service).replace, access, "n", Draft("b"))) <= 25
+    assert count(partial(BlockingNames(service).fetch, access, "n")) <= 10
