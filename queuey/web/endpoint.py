@@ -206,6 +206,7 @@ class Resources:
         if path is None:
             return Found(raw.decode("latin-1"), self._nowhere, {})
         for matches, endpoint in self._routes:
-            if (match := matches(path)) is not None:
+            # Routes end in a ``$``, which a newline may follow that is in no part of the path.
+            if (match := matches(path)) is not None and not (path[-1:] == "\n" and matches(path[:-1]) == match):
                 return Found(path, endpoint, match)
         return Found(path, self._nowhere, {})
