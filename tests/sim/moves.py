@@ -6,16 +6,17 @@ append to a log, a post under a key, or a delete is. Chunks have two messages, b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import partial
+from types import coroutine
 from typing import Any, Literal, NamedTuple
 
 from queuey.claims import ClaimReceipt, ClaimTiming, Copies, CoverDraft, EntryDraft, Poll, State, sift
-from queuey.ids import Position
+from queuey.ids import FIRST, Position
 from queuey.messages import Location, Message, Page, Queue, Slice
 from queuey.service.claims.move_turns import CHUNK_BYTES, MoveOrder, MoveRequest, MoveTurn
-from queuey.service.moves.partition_moves import Ask, Delete, Fetch, Publish, Step, Steps, give_back, move_partition
+from queuey.service.moves.partition_moves import PartitionMove
 from tests.sim import world as simulated
 
 Event = Literal["cancel", "purge", "acknowledge", "release"]
@@ -37,6 +38,80 @@ _LOOP = simulated.SimulatedCore(simulated.Process(simulated.World(0), 0.0), 0.0)
 """What the futures of requests belong to."""
 _LATER: Position = (1000, 0)
 _NOW = 1_000_000
+
+
+class Ask(NamedTuple):
+    """Ask the log for a turn. Sent back: the turn."""
+
+    moved: int
+    last: Position
+    give_back: bool
+
+
+class Fetch(NamedTuple):
+    """Read messages by id. Sent back: those that are still there."""
+
+    places: list[Position]
+
+
+class Publish(NamedTuple):
+    """Post messages to the target under the chunk's key. Sent back: the last one's position there."""
+
+    chunk: int
+    messages: list[Message]
+    after: Position
+
+
+class Delete(NamedTuple):
+    """Delete messages."""
+
+    places: list[Position]
+
+
+Step = Ask | Fetch | Publish | Delete
+
+
+@coroutine
+def _asked(step: Step) -> Generator[Step, Any, Any]:
+    return (yield step)
+
+
+class SimulatedMove(PartitionMove):
+    """The move of the partition, whose steps the world does."""
+
+    async def ask(self, *, moved: int = 0, last: Position = FIRST, give_back: bool = False) -> MoveTurn:
+        """See the base class."""
+        turn: MoveTurn = await _asked(Ask(moved, last, give_back))
+        return turn
+
+    async def fetch(self, places: list[Position]) -> list[Message]:
+        """See the base class."""
+        messages: list[Message] = await _asked(Fetch(places))
+        return messages
+
+    async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
+        """See the base class."""
+        last: Position = await _asked(Publish(chunk, messages, after))
+        return last
+
+    async def delete(self, places: list[Position]) -> None:
+        """See the base class."""
+        await _asked(Delete(places))
+
+    async def whole(self) -> None:
+        """Moves all that is there."""
+        while not self.over:
+            await self.advance()
+
+
+class DeletingFirst(SimulatedMove):
+    """The steps of a move in a wrong order."""
+
+    async def carry(self, turn: MoveTurn) -> Position:
+        """See the base class."""
+        messages = await self.fetch(turn.places)
+        await self.delete(turn.places)
+        return await self.publish(turn.chunk, messages, turn.last)
 
 
 class World(NamedTuple):
@@ -169,28 +244,18 @@ def _happen(world: World) -> World:
 
 def _steps(process: Process, taken: Taken | None) -> tuple[Step | None, MoveTurn | None]:
     """Returns a process's next step, and the turn that it had last."""
-    if process.returning:
-        return (None if process.given else next(give_back())), None
-    steps: Steps = _deleting_first() if taken == "deleted first" else move_partition(lambda: False)
-    step: Step | None = next(steps)
+    move = DeletingFirst(1) if taken == "deleted first" else SimulatedMove(1)
+    move.is_given_back = process.returning
+    whole = move.whole()
+    step: Step | None = whole.send(None)
     turn = None
     for given in process.given:
         turn = given if isinstance(given, MoveTurn) else turn
         try:
-            step = steps.send(given)
+            step = whole.send(given)
         except StopIteration:
             step = None
     return step, turn
-
-
-def _deleting_first() -> Steps:
-    """The steps of a move in a wrong order."""
-    turn: MoveTurn = yield Ask()
-    while not turn.ended:
-        messages: list[Message] = yield Fetch(turn.places)
-        yield Delete(turn.places)
-        last = yield Publish(turn.chunk, messages, turn.last)
-        turn = yield Ask(moved=turn.chunk, last=last)
 
 
 def _local(process: Process | None, taken: Taken | None) -> object:
@@ -242,7 +307,7 @@ def _ask(world: World, step: Ask, taken: Taken | None) -> tuple[World, MoveTurn]
         move.ended = move.ended and taken != "no end"
         move.chunk, move.taken = (0, []) if taken == "two chunks" and not step.moved else (move.chunk, move.taken)
     give = step.give_back and taken != "not returned"
-    stop = step.stop or step.give_back or world.cancelled
+    stop = step.give_back or world.cancelled
     order = MoveOrder(move=MOVE, below=_LATER, exact=True, moved=step.moved, last=step.last, stop=stop, give_back=give)
     with _LOOP.running():
         request = MoveRequest(_QUEUES[world.kind], order)

@@ -1,4 +1,4 @@
-"""One move that this process works on: carries out what :mod:`.partition_moves` decides, partition by partition."""
+"""One move that this process works on, partition by partition; :mod:`.partition_moves` has the order of the steps."""
 
 from __future__ import annotations
 
@@ -25,18 +25,7 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, PostKey, Queue
 from queuey.service.claims import ClaimUseCases
 from queuey.service.claims.move_turns import FETCHED, MoveOrder, MoveTurn
-from queuey.service.moves.partition_moves import (
-    Ask,
-    Delete,
-    Fetch,
-    MoveBlocked,
-    Pause,
-    Publish,
-    Step,
-    Steps,
-    give_back,
-    move_partition,
-)
+from queuey.service.moves.partition_moves import MoveBlocked, PartitionMove
 from queuey.service.moves.records import Move, Progress
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
@@ -48,6 +37,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 COUNTED = 1000
 """Messages that are counted at the beginning; more are estimated."""
 
+ATTEMPTS = 3
+"""With rows that turn out to be out of date."""
 WAIT = 0.2
 """Seconds between two turns at a partition whose last messages are not certain yet."""
 
@@ -63,37 +54,54 @@ class TargetGone(Exception):
     """The queue that messages are moved to was purged or deleted."""
 
 
-class _Partition:
-    """A partition that is being moved: the step that is next, and when."""
+class _Partition(PartitionMove):
+    """A partition that is being moved, and when there is something to do.
 
-    def __init__(self, number: int, steps: Steps) -> None:
-        self.number = number
+    Args:
+        move: What it is a part of.
+        number: Of the partition.
+    """
+
+    def __init__(self, move: ActiveMove, number: int) -> None:
+        super().__init__(number)
         self.due = 0.0
-        self.pause = FIRST_PAUSE
-        self.begin(steps)
+        self._pause = FIRST_PAUSE
+        self._move = move
 
-    def begin(self, steps: Steps) -> None:
-        """Goes on with other steps."""
-        self._steps = steps
-        self.step: Step | None = next(steps)
-        self.due = 0.0
-
-    def done(self, result: object) -> None:
-        """Notes what the step has given; raises what the steps raise."""
-        self.pause = FIRST_PAUSE
-        try:
-            self.step = self._steps.send(result)
-        except StopIteration:
-            self.step = None
+    def advanced(self, now: float) -> None:
+        """Notes that it has come further."""
+        self._pause = FIRST_PAUSE
+        self.due = now if self.turn is None or self.turn.chunk else now + WAIT
 
     def failed(self, now: float) -> None:
-        """Has the step repeated later."""
-        self.due = now + self.pause
-        self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        """Has the same done again later."""
+        self.due = now + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def give_back(self) -> None:
+        """Has what is under way stay here."""
+        self.is_given_back = True
+        self.due = 0.0
+
+    async def ask(self, *, moved: int = 0, last: Position = ids.FIRST, give_back: bool = False) -> MoveTurn:
+        """See the base class."""
+        return await self._move.ask(self.number, moved=moved, last=last, give_back=give_back)
+
+    async def fetch(self, places: list[Position]) -> list[Message]:
+        """See the base class."""
+        return await self._move.in_source(partial(self._move.fetch, self.number, places))
+
+    async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
+        """See the base class."""
+        return await self._move.in_thread(partial(self._move.publish, self.number, chunk, messages, after))
+
+    async def delete(self, places: list[Position]) -> None:
+        """See the base class."""
+        await self._move.in_source(partial(self._move.delete, self.number, places))
 
 
 class ActiveMove:
-    """A move that this process works on. Used by one thread.
+    """A move that this process works on.
 
     Args:
         move: What is to be moved.
@@ -117,9 +125,7 @@ class ActiveMove:
         # Another process may have made an id with a clock that is ahead.
         margin = 1 if store.exact_horizon else round(ClaimTiming().margin * TICKS_PER_SECOND)
         self._below: Position = (move.number + margin, LOW_MIN)
-        self._partitions = deque(
-            _Partition(number, move_partition(self._stopping)) for number in range(1, move.partitions + 1)
-        )
+        self._partitions = deque(_Partition(self, number) for number in range(1, move.partitions + 1))
         self._turns: dict[int, MoveTurn] = {}
 
     @property
@@ -139,18 +145,21 @@ class ActiveMove:
         known = len(self._turns) == self.move.partitions
         return replace(self.progress, moved=max(moved, self.progress.moved), left=left if known else self.progress.left)
 
-    def estimate(self) -> None:
+    async def estimate(self) -> None:
         """Finds out about how many messages there are."""
-        with suppress(QueueyError, SourceGone):
-            access = QueueAccess(self._store, self._source(), lambda _: None)
-            size = self._claims.size(access, COUNTED)
-            self.progress = replace(self.progress, total=size.count)
 
-    def run(self) -> None:
+        def size() -> int:
+            access = QueueAccess(self._store, self._source(), lambda _: None)
+            return self._claims.size(access, COUNTED).count
+
+        with suppress(QueueyError, SourceGone):
+            self.progress = replace(self.progress, total=await self.in_thread(size))
+
+    async def run(self) -> None:
         """Takes one partition a chunk further."""
         part = self._next()
         try:
-            self._advance(part)
+            await part.advance()
         except (SourceGone, TargetGone, ClaimsRefused, MoveBlocked) as error:
             self._give_up(error)
         except StoreClosed:
@@ -159,8 +168,9 @@ class ActiveMove:
             logger.info("move %s waits: %s", self.move.id, error)
             part.failed(self._clock())
         else:
-            if part.step is None:
-                self._partitions.popleft()
+            part.advanced(self._clock())
+            if part.over:
+                self._partitions.remove(part)
 
     def _next(self) -> _Partition:
         """Puts a partition first for which there is something to do now."""
@@ -183,7 +193,7 @@ class ActiveMove:
                     f"Queue {target!r} was purged or deleted. What was not moved yet is in {source!r} as before."
                 )
                 for each in self._partitions:
-                    each.begin(give_back())
+                    each.give_back()
             case MoveBlocked():
                 self._fail(str(error))
                 self._partitions.popleft()
@@ -194,70 +204,66 @@ class ActiveMove:
         """Notes why the move fails, the first reason that was found."""
         self.progress = replace(self.progress, error=self.progress.error or text)
 
-    def _stopping(self) -> bool:
-        return bool(self.progress.error) or self.progress.state == "cancelling"
+    # Steps
 
-    def _advance(self, part: _Partition) -> None:
-        """Does the steps of one chunk."""
-        while (step := part.step) is not None:
-            match step:
-                case Ask():
-                    turn = self._ask(part.number, step)
-                    self._turns[part.number] = turn
-                    part.done(turn)
-                    return
-                case Fetch(places):
-                    part.done(self._on_source(partial(self._fetch, part.number, places)))
-                case Publish():
-                    part.done(self._publish(part.number, step))
-                case Delete(places):
-                    part.done(self._on_source(partial(self._delete, part.number, places)))
-                case Pause():
-                    part.done(None)
-                    part.due = self._clock() + WAIT
-                    return
-
-    def _ask(self, partition: int, step: Ask) -> MoveTurn:
-        # The log is asked again whether to stop, because that may have been said since.
+    async def ask(self, partition: int, *, moved: int, last: Position, give_back: bool) -> MoveTurn:
+        """Asks the log of a partition for a turn, and whether to stop."""
         order = MoveOrder(
             move=self.move.number,
             below=self._below,
             exact=self._store.exact_horizon,
-            moved=step.moved,
-            last=step.last,
-            stop=step.stop or self._stopping(),
-            give_back=step.give_back,
+            moved=moved,
+            last=last,
+            stop=bool(self.progress.error) or self.progress.state == "cancelling",
+            give_back=give_back,
         )
-        return self._on_source(lambda queue: self._claims.core.run(self._claims.turn(queue, partition, order)))
+        queue = await self.in_thread(self._source)
+        for _ in range(ATTEMPTS):
+            try:
+                turn = self._turns[partition] = await self._claims.turn(queue, partition, order)
+            except QueueChanged:
+                queue = await self.in_thread(partial(self._source, fresh=True))
+            else:
+                return turn
+        raise StoreBusy(f"Queue {self.move.source!r} is being changed all the time.")
 
-    def _fetch(self, partition: int, places: list[Position], queue: Queue) -> list[Message]:
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Does what blocks in a thread."""
+        return await self._claims.core.in_thread(work)
+
+    async def in_source(self, call: Callable[[Queue], T]) -> T:
+        """Makes a call with the source, in a thread."""
+        return await self.in_thread(partial(self._on_source, call))
+
+    def fetch(self, partition: int, places: list[Position], queue: Queue) -> list[Message]:
+        """Reads messages of the source by id."""
         found: list[Message] = []
         for at in range(0, len(places), FETCHED):
             found += self._store.fetch(queue, [(partition, place) for place in places[at : at + FETCHED]])
         return found
 
-    def _delete(self, partition: int, places: list[Position], queue: Queue) -> int:
+    def delete(self, partition: int, places: list[Position], queue: Queue) -> int:
+        """Deletes messages of the source."""
         return self._store.delete(queue, [(partition, place) for place in places])
 
-    def _publish(self, partition: int, step: Publish) -> Position:
+    def publish(self, partition: int, chunk: int, messages: list[Message], after: Position) -> Position:
         """Posts a chunk once; its messages keep what is left of their lives."""
         now = self._store.now()
         to = self._target()
         items = [
             NewMessage(one.body, place_in(one, partition, to), -(-(one.expires - now) // TICKS_PER_SECOND), one.meta)
-            for one in step.messages
+            for one in messages
             if one.expires > now
         ]
         if not items:
-            return step.after
+            return after
         # No caller can choose a key with such a character.
-        name = f"\x01move {self.move.source_qid:x} {partition} {step.chunk}"
+        name = f"\x01move {self.move.source_qid:x} {partition} {chunk}"
         key = PostKey(name, name.encode(), KEPT)
-        after = step.after if step.after > ids.FIRST else None
-        for _ in range(3):
+        for _ in range(ATTEMPTS):
             target = self._target()
             try:
-                posted = self._store.append_once(target, items, key, after=after)
+                posted = self._store.append_once(target, items, key, after=after if after > ids.FIRST else None)
                 return max(position for _, position in posted.locations)
             except QueueChanged:
                 self._target(fresh=True)
@@ -288,7 +294,7 @@ class ActiveMove:
 
     def _on_source(self, call: Callable[[Queue], T]) -> T:
         queue = self._source()
-        for _ in range(3):
+        for _ in range(ATTEMPTS):
             try:
                 return call(queue)
             except QueueChanged:

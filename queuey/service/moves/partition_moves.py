@@ -1,4 +1,4 @@
-"""What a move does in one partition, step by step: decisions only, no input or output.
+"""What a move does in one partition, step by step; what the steps do is said elsewhere.
 
 Any number of processes may do this for one move at once, each may stop after any step, and none needs to know of the
 others. The log of the partition decides (:mod:`queuey.claims`)::
@@ -19,8 +19,7 @@ others. The log of the partition decides (:mod:`queuey.claims`)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
 
 from queuey.errors import Conflict
 from queuey.ids import FIRST, Position
@@ -28,72 +27,64 @@ from queuey.messages import Message
 from queuey.service.claims.move_turns import MoveTurn
 
 
-class Ask(NamedTuple):
-    """Ask the log for a turn; see :class:`~queuey.service.claims.move_turns.MoveOrder`. Sent back: the turn."""
-
-    moved: int = 0
-    last: Position = FIRST
-    stop: bool = False
-    give_back: bool = False
-
-
-class Fetch(NamedTuple):
-    """Read messages by id. Sent back: those that are still there."""
-
-    places: list[Position]
-
-
-class Publish(NamedTuple):
-    """Post messages to the target under the chunk's key. Sent back: the last one's position there, or ``after``."""
-
-    chunk: int
-    messages: list[Message]
-    after: Position
-
-
-class Delete(NamedTuple):
-    """Delete messages here."""
-
-    places: list[Position]
-
-
-class Pause(NamedTuple):
-    """Wait a little: messages that were posted before the move may still become visible."""
-
-
-Step = Ask | Fetch | Publish | Delete | Pause
-Steps = Generator[Step, Any, None]
-
-
 class MoveBlocked(Conflict):
     """Another move has left messages on their way."""
 
 
-def move_partition(stopping: Callable[[], bool]) -> Steps:
-    """Yields the steps that move a partition's messages.
+class PartitionMove(ABC):
+    """The move of a partition.
 
-    Args:
-        stopping: Says whether to end with the chunk that is under way.
-
-    Raises:
-        MoveBlocked: An earlier move was never finished.
+    Attributes:
+        number: Of the partition.
+        turn: What the log has said last; None: it was not asked yet.
+        over: Nothing is taken here for the move any more.
+        is_given_back: The target is gone for good: the chunk that is under way stays here.
     """
-    turn: MoveTurn = yield Ask(stop=stopping())
-    while not turn.ended:
-        if turn.blocked:
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.turn: MoveTurn | None = None
+        self.over = False
+        self.is_given_back = False
+
+    async def advance(self) -> None:
+        """Goes on with the chunk that is under way, or looks for one. After an error this may be done again.
+
+        Raises:
+            MoveBlocked: An earlier move was never finished.
+        """
+        if self.is_given_back:
+            await self.ask(give_back=True)
+            self.over = True
+            return
+        turn = self.turn
+        if turn is None or not turn.chunk:
+            self.turn = await self.ask()
+        else:
+            self.turn = await self.ask(moved=turn.chunk, last=await self.carry(turn))
+        if self.turn.blocked and not self.turn.ended:
             raise MoveBlocked("An earlier move from this queue was never finished.")
-        if not turn.chunk:
-            yield Pause()
-            turn = yield Ask(stop=stopping())
-            continue
-        messages = turn.messages
-        if messages is None:
-            messages = yield Fetch(turn.places)
-        last: Position = yield Publish(turn.chunk, messages, turn.last)
-        yield Delete(turn.places)
-        turn = yield Ask(moved=turn.chunk, last=last, stop=stopping())
+        self.over = self.turn.ended
 
+    async def carry(self, turn: MoveTurn) -> Position:
+        """Brings a chunk to the target; returns the position of its last message there."""
+        messages = await self.fetch(turn.places) if turn.messages is None else turn.messages
+        last = await self.publish(turn.chunk, messages, turn.last)
+        await self.delete(turn.places)
+        return last
 
-def give_back() -> Steps:
-    """Yields the steps that end a move whose target is gone for good: the chunk that is under way stays."""
-    yield Ask(give_back=True)
+    @abstractmethod
+    async def ask(self, *, moved: int = 0, last: Position = FIRST, give_back: bool = False) -> MoveTurn:
+        """Asks the log for a turn; see :class:`~queuey.service.claims.move_turns.MoveOrder`."""
+
+    @abstractmethod
+    async def fetch(self, places: list[Position]) -> list[Message]:
+        """Reads messages by id; returns those that are still there."""
+
+    @abstractmethod
+    async def publish(self, chunk: int, messages: list[Message], after: Position) -> Position:
+        """Posts messages to the target under the chunk's key; returns the last one's position there, or ``after``."""
+
+    @abstractmethod
+    async def delete(self, places: list[Position]) -> None:
+        """Deletes messages here."""

@@ -1,4 +1,4 @@
-"""Carries moves out, in one thread of the process, and takes over those that have stopped elsewhere.
+"""Carries moves out, in one task of the process, and takes over those that have stopped elsewhere.
 
 A process is at work on a move as long as it changes the move's record every second. One that sees a record stand still
 for some seconds goes on with that move. If the other one works after all, that does no harm: see
@@ -7,10 +7,13 @@ for some seconds goes on with that move. If the other one works after all, that 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from secrets import randbits
 
 import msgspec
@@ -85,10 +88,10 @@ class MoveRunner:
         self._clock = clock
         self._wall = wall
         self._token = randbits(63) | 1
-        self._woken = threading.Event()
-        self._lock = threading.Lock()
+        self._core = claims.core
+        self._woken = asyncio.Event()
         self._new: list[Move] = []
-        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
         self._work: dict[int, _Work] = {}
         self._seen: dict[int, tuple[bytes | None, float]] = {}
         self._looked = -1e9
@@ -100,20 +103,21 @@ class MoveRunner:
 
     def watch(self, new: Move | None = None) -> None:
         """Begins with a new move, and looks for moves that have stopped elsewhere from now on. Does not wait."""
-        with self._lock:
-            if new is not None:
-                self._new.append(new)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="queuey-moves", daemon=True)
-                self._thread.start()
+        self._core.tell(self._begin, new)
+
+    def _begin(self, new: Move | None) -> None:
+        if new is not None:
+            self._new.append(new)
+        if self._task is None or self._task.done():
+            self._task = self._core.spawn(self._run())
         self._woken.set()
 
-    def _run(self) -> None:
+    async def _run(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._woken.clear()
-                self._look()
-                rest = self._go_on()
+                await self._look()
+                rest = await self._go_on()
             except StoreClosed:
                 return
             except QueueyError as error:
@@ -122,55 +126,55 @@ class MoveRunner:
             except Exception:
                 logger.exception("moves between queues have failed; they are tried again")
                 rest = self._timing.look
-            self._woken.wait(rest)
-        self._hand_back()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), rest)
+        await self._hand_back()
 
     # Which moves to work on
 
-    def _look(self) -> None:
-        with self._lock:
-            new, self._new = self._new, []
+    async def _look(self) -> None:
+        new, self._new = self._new, []
         for move in new:
             if len(self._work) < MOST_HERE:
-                self._take_over(move, None)
+                await self._take_over(move, None)
         now = self._clock()
         if now - self._looked < self._timing.look:
             return
         self._looked = now
-        there = self._records.under_way()
+        there = await self._core.in_thread(self._records.under_way)
         self._seen = {move.number: self._seen[move.number] for move in there if move.number in self._seen}
         for move in there:
             if move.number not in self._work:
-                self._consider(move, now)
+                await self._consider(move, now)
 
-    def _consider(self, move: Move, now: float) -> None:
+    async def _consider(self, move: Move, now: float) -> None:
         """Takes a move over if no process works on it."""
-        raw = self._records.raw(move)
+        raw = await self._core.in_thread(partial(self._records.raw, move))
         before, since = self._seen.get(move.number, (b"", now))
         if before != raw:
             self._seen[move.number] = raw, now
             since = now
         idle = raw is not None and progress_of(raw).runner == 0
         if (idle or now - since >= self._timing.stale) and len(self._work) < MOST_HERE:
-            self._take_over(move, raw)
+            await self._take_over(move, raw)
 
-    def _take_over(self, move: Move, raw: bytes | None) -> None:
+    async def _take_over(self, move: Move, raw: bytes | None) -> None:
         before = progress_of(raw)
         if before.state in OVER:
-            self._records.leave(move)
+            await self._core.in_thread(partial(self._records.leave, move))
             return
         mine = replace(before, runner=self._token, beat=before.beat + 1)
-        there = self._records.save(move, mine, raw)
+        there = await self._core.in_thread(partial(self._records.save, move, mine, raw))
         if not there or progress_of(there) != mine:
             return
         active = ActiveMove(move, mine, self._store, self._claims, self._clock)
         if mine.total < 0:
-            active.estimate()
+            await active.estimate()
         self._work[move.number] = _Work(active, there, self._clock())
 
     # Work
 
-    def _go_on(self) -> float:
+    async def _go_on(self) -> float:
         """Takes each move a chunk further; returns how many seconds to rest."""
         began = self._clock()
         due = began + self._timing.look
@@ -180,20 +184,20 @@ class MoveRunner:
             active = work.active
             if not active.over and active.due <= self._clock():
                 failed = active.progress.error
-                active.run()
+                await active.run()
                 if active.progress.error != failed:
                     work.saved = -1e9
             if active.over:
-                self._end(work)
+                await self._end(work)
                 continue
-            if self._clock() - work.saved >= self._timing.beat and not self._save(work, active.counted()):
+            if self._clock() - work.saved >= self._timing.beat and not await self._save(work, active.counted()):
                 del self._work[active.move.number]
                 continue
             due = min(due, active.due)
         now = self._clock()
         return max(0.0, min(LONGEST_REST, REST * (now - began)) if due <= now else due - now)
 
-    def _save(self, work: _Work, progress: Progress) -> bool:
+    async def _save(self, work: _Work, progress: Progress) -> bool:
         """Records how far a move has come; returns False if another process works on it now."""
         active = work.active
         moved = progress.moved - active.progress.moved
@@ -201,7 +205,7 @@ class MoveRunner:
             new = replace(progress, beat=active.progress.beat + 1)
             if moved:
                 new = replace(new, updated=progress.ended or self._wall())
-            there = self._records.save(active.move, new, work.raw)
+            there = await self._core.in_thread(partial(self._records.save, active.move, new, work.raw))
             if not there:
                 return False
             found = progress_of(there)
@@ -216,7 +220,7 @@ class MoveRunner:
             active.progress = replace(active.progress, state="cancelling", beat=found.beat)
             progress = replace(progress, state="cancelling" if progress.state == "running" else progress.state)
 
-    def _end(self, work: _Work) -> None:
+    async def _end(self, work: _Work) -> None:
         """Records how a move has ended."""
         counted = work.active.counted()
         state: State = "cancelled" if counted.state == "cancelling" else "done"
@@ -224,13 +228,13 @@ class MoveRunner:
             state = "failed"
         over = replace(counted, state=state, ended=self._wall(), runner=0)
         del self._work[work.active.move.number]
-        if self._save(work, over):
-            self._records.leave(work.active.move)
+        if await self._save(work, over):
+            await self._core.in_thread(partial(self._records.leave, work.active.move))
 
-    def _hand_back(self) -> None:
+    async def _hand_back(self) -> None:
         """Lets other processes go on at once."""
         for work in self._work.values():
             try:
-                self._save(work, replace(work.active.counted(), runner=0))
+                await self._save(work, replace(work.active.counted(), runner=0))
             except QueueyError:
                 return

@@ -323,7 +323,7 @@ def test_another_process_goes_on(store: Store, other: Store) -> None:
     assert bodies(store, source) == []
 
 
-class Killed(BaseException):
+class Killed(Exception):
     """Ends a process."""
 
 
@@ -360,9 +360,10 @@ def dies(store: Store, at: int) -> InterposedStore:
 
 def carry_out(store: Store, move: Move) -> None:
     """Works on a move until it is over, or the process is killed."""
-    active = ActiveMove(move, Progress(), store, Service(store).claims, time.monotonic)
+    service = Service(store)
+    active = ActiveMove(move, Progress(), store, service.claims, time.monotonic)
     while not active.over:
-        active.run()
+        service.core.run(active.run())
         time.sleep(min(0.05, max(0.0, active.due - time.monotonic())))
 
 
