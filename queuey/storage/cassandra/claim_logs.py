@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.covers import FORGET_ALL as FORGET_ALL_COVERS
 from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.driver.callbacks import begin, wait
 from queuey.storage.cassandra.driver.requests import Call
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
@@ -50,9 +51,6 @@ PREPARED = (_ADVANCE, _ADVANCE_AND_NAME, _ENTER, _BEGIN, _TRUNCATE, _HEAD, _ENTR
 
 _ATTEMPTS = 5
 """Snapshots that were replaced between two steps of one read, after which it is given up."""
-
-_Steps = Generator[list[Request], list[Rows], LogPage]
-"""Yields reads to be made side by side, is sent their rows, and returns the page."""
 
 
 class AppendsInFlight:
@@ -170,15 +168,9 @@ class CassandraClaimLogs(ClaimLogs):
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
         consistency = self._options.catalogue_serial if newest else self._levels.log_reads()
-        steps = _reading((queue.qid, partition), first, consistency)
-        reads = next(steps)
-        while True:
-            rows = self._driver.gather(reads)
-            try:
-                reads = steps.send(rows)
-            except StopIteration as ended:
-                page: LogPage = ended.value
-                return page
+        reading = _read(self._driver, (queue.qid, partition), first, consistency)
+        page: LogPage = wait(self._deadline, reading, "Cassandra did not give the claim log in time")
+        return page
 
     def begin_read_log(self, queue: Queue, partition: int, first: int, done: Read) -> bool:
         """See the contract. Begins it if the queue's row is in memory."""
@@ -188,7 +180,7 @@ class CassandraClaimLogs(ClaimLogs):
             consistency = self._levels.log_reads()
         except StoreUnavailable:
             return False
-        _LogRead(self._driver, _reading((queue.qid, partition), first, consistency), done).start()
+        begin(_read(self._driver, (queue.qid, partition), first, consistency), done)
         return True
 
     def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
@@ -244,35 +236,6 @@ class ClaimLogRemoval:
             self._driver.run(statement, key, consistency=self._options.catalogue_write)
 
 
-class _LogRead:
-    """A read of a log that goes from step to step in the driver's thread."""
-
-    def __init__(self, driver: Driver, steps: _Steps, done: Read) -> None:
-        self._driver = driver
-        self._steps = steps
-        self._done = done
-
-    def start(self) -> None:
-        """Sends off the first step. Never raises."""
-        self._send(lambda: next(self._steps))
-
-    def _send(self, step: Callable[[], list[Request]]) -> None:
-        try:
-            reads = step()
-        except StopIteration as ended:
-            self._done(ended.value, None)
-        except StoreUnavailable as error:
-            self._done(None, error)
-        else:
-            self._driver.send_all(reads, self._took)
-
-    def _took(self, answers: list[Rows], errors: list[StoreUnavailable]) -> None:
-        if errors:
-            self._done(None, errors[0])
-        else:
-            self._send(lambda: self._steps.send(answers))
-
-
 def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[Call]:
     """Returns the statements of an append; the first has the condition."""
     expected = entry.number - 1 or None
@@ -287,25 +250,25 @@ def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate
     return calls
 
 
-def _reading(key: tuple[int, int], first: int, consistency: str) -> _Steps:
+async def _read(driver: Driver, key: tuple[int, int], first: int, consistency: str) -> LogPage:
     """Reads a log from an entry on; removed entries are replaced by the snapshot that stands for them."""
 
     def entries(first: int) -> Request:
         return Request(_ENTRIES, (*key, first), consistency)
 
     if first > 1:
-        [found] = yield [entries(first)]
+        [found] = await driver.ask_all([entries(first)])
         if found and (found[0][1], found[-1][1]) == (first, first + len(found) - 1):
             return _page(found)
     for _ in range(_ATTEMPTS):
-        [head] = yield [Request(_HEAD, key, consistency)]
+        [head] = await driver.ask_all([Request(_HEAD, key, consistency)])
         last, named = head[0][:2] if head else (None, None)
         if last is None or last < first:
             return LogPage(last or 0, [])
         if named is None or named < first:
-            [found] = yield [entries(first)]
+            [found] = await driver.ask_all([entries(first)])
             return _page(found, last)
-        snapshot, found = yield [Request(_SNAPSHOT, (*key, named), consistency), entries(named + 1)]
+        snapshot, found = await driver.ask_all([Request(_SNAPSHOT, (*key, named), consistency), entries(named + 1)])
         if snapshot:
             return _page(found, last, LogEntry(named, snapshot[0][0]))
         # An entry has named another since the head was read, and this one is gone.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import chain
 
 from queuey import ids
@@ -17,6 +16,7 @@ from queuey.storage.cassandra.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Request
+from queuey.storage.cassandra.driver.callbacks import begin
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch, ticks
 from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
@@ -24,7 +24,7 @@ from queuey.storage.cassandra.read import counting, named_values, reading
 from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Known
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.read.named_values import NamedValues, Verdicts
+from queuey.storage.cassandra.read.named_values import NamedValues
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
@@ -280,31 +280,22 @@ class CassandraMessages(Scanning):
         known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
         if known is None or part.lower >= upper:
             return False
-        level = self._levels.of(queue)
-        extent = self._extent(row, known, part, upper, now)
-
-        def ended(gathered: reading.Gathered | None, error: Exception | None) -> None:
-            if gathered is None:
-                done(None, error)
-                return
-            self._note_low_watermark(row, known, part, gathered, now)
-            marked = {} if part.ahead else named_values.marked(gathered.messages)
-            if marked:
-                self._named_values.begin(row.queue, marked, partial(looked, gathered))
-            else:
-                done(reading.page_of(part, extent, gathered, horizon), None)
-
-        def looked(gathered: reading.Gathered, values: Verdicts | None, error: Exception | None) -> None:
-            if values is None:
-                done(None, error)
-            else:
-                shown = named_values.shown(gathered, values, descending=part.descending)
-                done(reading.page_of(part, extent, shown, horizon), None)
-
-        reader = self._reader(row, part, extent, now, reading.room_for([part], self._longest(row)))
-        note = self._noting(queue, now)
-        reading.Going(self._driver, reader, key, level.reads, note, ended, self._deadline).start()
+        begin(self._read_one(queue, row, known, part, upper, now, horizon), done)
         return True
+
+    async def _read_one(
+        self, queue: Queue, row: Row, known: Known, part: Slice, upper: Position, now: int, horizon: int
+    ) -> Page:
+        """Reads one slice, by a row and buckets that are known."""
+        extent = self._extent(row, known, part, upper, now)
+        reader = self._reader(row, part, extent, now, reading.room_for([part], self._longest(row)))
+        key, level, note = (row.queue.qid, part.partition), self._levels.of(queue), self._noting(queue, now)
+        gathered = await reading.run_alone(self._driver, reader, key, level.reads, note, self._deadline)
+        self._note_low_watermark(row, known, part, gathered, now)
+        if marked := {} if part.ahead else named_values.marked(gathered.messages):
+            values = await self._named_values.find(row.queue, marked)
+            gathered = named_values.shown(gathered, values, descending=part.descending)
+        return reading.page_of(part, extent, gathered, horizon)
 
     def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""

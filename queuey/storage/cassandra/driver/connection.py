@@ -25,6 +25,7 @@ from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import fast_path, requests
+from queuey.storage.cassandra.driver.callbacks import called
 from queuey.storage.cassandra.driver.countdown import AllDone, Countdown
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
 from queuey.storage.cassandra.driver.fast_path import FastPath
@@ -259,6 +260,15 @@ class Driver:
         for number, request in enumerate(some):
             self.send(request, countdown.taker(number))
 
+    async def ask_all(self, some: Sequence[Request | Encoded]) -> list[Rows]:
+        """Sends requests side by side, at least one, from a coroutine of :mod:`.callbacks`; returns the rows of each.
+
+        Raises:
+            StoreUnavailable: Any of them failed.
+        """
+        found: list[Rows] = await called(lambda done: self.send_all(some, partial(_told, done)))
+        return found
+
     def gather(self, some: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
         """Sends requests side by side and waits for all of them; returns the rows of each, in order.
 
@@ -472,6 +482,10 @@ def _telling(done: Done, *, reads: bool, attempts: int = 0) -> Iterator[None]:
         done(None, translate(error, reads=reads, attempts=attempts))
     except StoreUnavailable as error:
         done(None, error if reads or not attempts else InDoubt(str(error)))
+
+
+def _told(done: Callable[[Any, Any], None], answers: list[Rows], errors: list[StoreUnavailable]) -> None:
+    done(answers, worst(errors) if errors else None)
 
 
 def _nothing(_body: bytes) -> Rows:

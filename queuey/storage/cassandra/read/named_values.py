@@ -8,13 +8,11 @@ can always be: that lies D behind the clock, and D > W.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
-from queuey.errors import Outcome, StoreUnavailable
 from queuey.messages import Location, Message, Queue
-from queuey.storage.cassandra.driver import Rows
+from queuey.storage.cassandra.driver.callbacks import called, wait
 from queuey.storage.cassandra.lightweight_transactions import new_number
 from queuey.storage.cassandra.message_codec import NamedMessage
 from queuey.storage.cassandra.names import TABLE
@@ -30,7 +28,6 @@ Marked = dict[str, set[Location]]
 """Messages that were written as values of names."""
 Verdicts = dict[str, Found]
 """What names stand for."""
-Done = Callable[[Verdicts | None, Exception | None], None]
 
 
 class NamedValues:
@@ -46,24 +43,37 @@ class NamedValues:
         self._deadline = deadline
 
     def look(self, queue: Queue, marked: Marked) -> Verdicts:
-        """Looks at the names of messages.
+        """Looks at the names of messages; blocks.
 
         Raises:
             StoreUnavailable: It failed.
         """
-        if not marked:
-            return {}
-
-        def begin(done: Done) -> Callable[[], Outcome]:
-            self.begin(queue, marked, done)
-            return lambda: "none"
-
-        found: Verdicts = self._deadline.result(begin, "Cassandra did not say in time what names stand for")
+        found: Verdicts = wait(
+            self._deadline, self.find(queue, marked), "Cassandra did not say in time what names stand for"
+        )
         return found
 
-    def begin(self, queue: Queue, marked: Marked, done: Done) -> None:
-        """Begins to look at names, at least one; ``done`` is called at the end, in any thread. Never raises."""
-        _Looks(self._parts, queue, marked, done).start()
+    async def find(self, queue: Queue, marked: Marked) -> Verdicts:
+        """Does what :meth:`look` does, as a coroutine of :mod:`queuey.storage.cassandra.driver.callbacks`.
+
+        A row need not be the newest: whoever shows a newer value has removed this one before. If it does not say that
+        the message was the value and all was done, the name is looked at as by a call for it.
+        """
+        found: Verdicts = {}
+        names, driver, consistency = list(marked), self._parts.driver, self._parts.options.catalogue_read
+        for at in range(0, len(names), AT_ONCE):
+            some = names[at : at + AT_ONCE]
+            answers = await driver.ask_all([TABLE.statements.look(queue.qid, name, consistency) for name in some])
+            for name, rows in zip(some, answers, strict=True):
+                row = TABLE.row(rows)
+                verdict = Found(row if isinstance(row, NameRow) else None)
+                settled = row is not None and row.state == "done" and not verdict.replaced
+                if not settled or marked[name] != {verdict.value[0]}:
+                    run = StepRun(self._parts)
+                    steps = find_shown(name, new_number)
+                    verdict = await called(partial(run.begin, queue, (TABLE, name), steps))
+                found[name] = verdict
+        return found
 
 
 def marked(messages: Iterable[Message]) -> Marked:
@@ -89,59 +99,3 @@ def shown(gathered: Gathered, found: Verdicts, *, descending: bool) -> Gathered:
 
 def _location(message: Message) -> Location:
     return message.partition, message.position
-
-
-class _Looks:
-    """Looks at names, some side by side, without a thread: each answer begins the next look."""
-
-    def __init__(self, parts: StoreParts, queue: Queue, marked: Marked, done: Done) -> None:
-        self._parts = parts
-        self._queue = queue
-        self._marked = marked
-        self._waiting = iter(marked)
-        self._left = len(marked)
-        self._done = done
-        self._found: Verdicts = {}
-        self._lock = threading.Lock()
-
-    def start(self) -> None:
-        """Begins. Never raises."""
-        for _ in range(min(AT_ONCE, self._left)):
-            self._next()
-
-    def _next(self) -> None:
-        with self._lock:
-            name = next(self._waiting, None)
-        if name is not None:
-            look = TABLE.statements.look(self._queue.qid, name, self._parts.options.catalogue_read)
-            self._parts.driver.send(look, partial(self._read, name))
-
-    def _read(self, name: str, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        """Takes a row, which need not be the newest: whoever shows a newer value has removed this one before.
-
-        If the row does not say that the message was the value and all was done, the name is looked at as by a call.
-        """
-        if error is not None:
-            self._took(name, None, error)
-            return
-        row = TABLE.row(rows or [])
-        found = Found(row if isinstance(row, NameRow) else None)
-        if row is not None and row.state == "done" and not found.replaced and self._marked[name] == {found.value[0]}:
-            self._took(name, found, None)
-        else:
-            StepRun(self._parts).begin(
-                self._queue, (TABLE, name), find_shown(name, new_number), partial(self._took, name)
-            )
-
-    def _took(self, name: str, found: Found | None, error: Exception | None) -> None:
-        with self._lock:
-            if not self._left:
-                return  # Another look has failed.
-            self._left = 0 if found is None else self._left - 1
-            if found is not None:
-                self._found[name] = found
-            ended = not self._left
-        if ended:
-            self._done(None if found is None else self._found, error)
-        else:
-            self._next()

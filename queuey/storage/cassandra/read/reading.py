@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
 from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead, worst
+from queuey.storage.cassandra.driver.callbacks import Done, called
 from queuey.storage.deadlines import Deadline
 
 TIMES = 4
@@ -427,8 +429,15 @@ def _fitting(waiting: dict[int, list[Probe] | None], room: float) -> dict[int, l
     return fitting
 
 
-class Going:
-    """One reader without a thread: the thread that delivers the answers of a round sends the next.
+async def run_alone(
+    driver: Driver,
+    reader: Rounds,
+    key: tuple[int, int],
+    consistency: str,
+    note: Callable[[tuple[int, int], Probe], None] | None,
+    deadline: Deadline,
+) -> Gathered:
+    """Runs one reader as a coroutine of :mod:`queuey.storage.cassandra.driver.callbacks`.
 
     Args:
         driver: The way to Cassandra.
@@ -436,67 +445,37 @@ class Going:
         key: Its qid and partition.
         consistency: The queue's read level.
         note: Called with each probe that found no row at all, and the key.
-        done: Called with the result, once, in any thread.
         deadline: All its rounds together have as long as a call.
+
+    Raises:
+        StoreUnavailable: As the driver.
     """
+    ends = deadline.next_end()
 
-    __slots__ = (
-        "_consistency",
-        "_deadline",
-        "_done",
-        "_driver",
-        "_ends",
-        "_key",
-        "_note",
-        "_probes",
-        "_reader",
-    )
+    def ask(probes: list[Probe], done: Done) -> None:
+        def took(answers: list[Rows], errors: list[StoreUnavailable]) -> None:
+            done(answers, worst(errors) if errors else None)
 
-    def __init__(
-        self,
-        driver: Driver,
-        reader: Rounds,
-        key: tuple[int, int],
-        consistency: str,
-        note: Callable[[tuple[int, int], Probe], None] | None,
-        done: Callable[[Gathered | None, Exception | None], None],
-        deadline: Deadline,
-    ) -> None:
-        self._driver = driver
-        self._reader = reader
-        self._key = key
-        self._consistency = consistency
-        self._note = note
-        self._done = done
-        self._deadline = deadline
-        self._ends = deadline.next_end()
-        self._probes: list[Probe] = []
+        with deadline.running(ends):
+            deadline.left()
+            driver.send_all([query(key, probe, consistency) for probe in probes], took)
 
-    def start(self) -> None:
-        """Sends off the first round. Never raises and never blocks."""
-        self._go(lambda: next(self._reader))
-
-    def _go(self, step: Callable[[], list[Probe]]) -> None:
+    answers: list[Rows] | None = None
+    while True:
         try:
-            self._probes = probes = step()
-            with self._deadline.running(self._ends):
-                self._deadline.left()
-                self._driver.send_all([query(self._key, probe, self._consistency) for probe in probes], self._took)
+            probes = reader.send(answers)
         except StopIteration as ended:
-            self._done(ended.value, None)
-        except Exception as error:  # noqa: BLE001 - passed to the waiting caller
-            self._done(None, error)
-
-    def _took(self, answers: list[Rows], errors: list[StoreUnavailable]) -> None:
-        if not errors:
-            for probe, answer in zip(self._probes, answers, strict=True):
-                if not answer and self._note is not None:
-                    self._note(self._key, probe)
-            self._go(lambda: self._reader.send(answers))
-        elif isinstance(error := worst(errors), TooManyDead):
-            self._go(lambda: self._reader.send(None))
-        else:
-            self._done(None, error)
+            gathered: Gathered = ended.value
+            return gathered
+        try:
+            found: list[Rows] = await called(partial(ask, probes))
+        except TooManyDead:
+            answers = None
+            continue
+        answers = found
+        for probe, answer in zip(probes, found, strict=True):
+            if not answer and note is not None:
+                note(key, probe)
 
 
 def _answers(

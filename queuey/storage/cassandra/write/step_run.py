@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.errors import Outcome, StoreUnavailable
@@ -16,6 +17,7 @@ from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
+from queuey.storage.cassandra.driver.callbacks import begin, called
 from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import judge, read_outcome
 from queuey.storage.cassandra.options import CassandraOptions
@@ -164,10 +166,8 @@ class StepRun:
         self._table, text = row
         self._key = queue.qid, text
         self._after = after
-        self._done = done
         self._level = self._parts.levels.of(queue)
-        self._steps = steps
-        self._go_on(None)
+        begin(self._carry_out(steps), done)
         return self._withdraw
 
     def _withdraw(self) -> Outcome:
@@ -175,55 +175,59 @@ class StepRun:
             self.withdrawn = True
             return "unknown" if self._sent else "none"
 
-    # From step to step
+    async def _carry_out(self, steps: Steps[Any]) -> Any:  # noqa: ANN401 - what the steps return
+        value: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = steps.send(value) if error is None else steps.throw(error)
+            except BaseException as end:
+                self._drop()
+                if isinstance(end, StopIteration):
+                    return end.value
+                raise
+            value = error = None
+            try:
+                value = await self._do(step)
+            except Exception as failure:  # noqa: BLE001 - the steps decide what it means
+                error = failure
 
-    def _go_on(self, value: object, error: Exception | None = None) -> None:
-        try:
-            step = self._steps.send(value) if error is None else self._steps.throw(error)
-        except StopIteration as ended:
-            self._end(ended.value, None)
-        except Exception as failure:  # noqa: BLE001 - passed to the waiting caller
-            self._end(None, failure)
-        else:
-            self._begin(step)
-
-    def _begin(self, step: Step) -> None:
-        try:
-            match step:
-                case MakeIds():
-                    self._parts.writer.reserve(self._queue, self._items, self._reserved, self._after)
-                case Look():
-                    RowChange(self._parts, self._table, self._key, None, self._go_on).look()
-                case Swap(_, row):
-                    if row.state == "done":
-                        self._note_sent()
-                    RowChange(self._parts, self._table, self._key, step, self._go_on).send()
-                case Write(made):
-                    self._write(made)
-                case Remove(ids, unseen):
-                    self._remove(ids, unseen=unseen)
-                case TimeLeft(ids):
-                    left = ids.made + self._level.deadline * TICKS_PER_SECOND - self._parts.clock.now()
-                    self._go_on(max(0.0, left / TICKS_PER_SECOND))
-        except Exception as error:  # noqa: BLE001 - the steps decide what it means
-            self._go_on(None, error)
-
-    def _end(self, result: object, error: Exception | None) -> None:
-        made, self._made = self._made, None
-        if made is not None:
-            self._parts.writer.drop(made.reservation)
-        self._done(result, error)
+    async def _do(self, step: Step) -> Any:  # noqa: ANN401 - what is sent back to the steps
+        match step:
+            case MakeIds():
+                return await self._reserve()
+            case Look():
+                return await self._look()
+            case Swap(_, row):
+                if row.state == "done":
+                    self._note_sent()
+                return await self._swap(step)
+            case Write(made):
+                assert isinstance(made, _Made)  # noqa: S101 - it was given by _reserve
+                self._note_sent()
+                self._made = None
+                return await called(partial(self._parts.writer.write, made.reservation))
+            case Remove(ids, unseen):
+                return await self._remove(ids, unseen=unseen)
+            case TimeLeft(ids):
+                left = ids.made + self._level.deadline * TICKS_PER_SECOND - self._parts.clock.now()
+                return max(0.0, left / TICKS_PER_SECOND)
 
     # The steps
 
-    def _reserved(self, reservation: Reservation | None, error: Exception | None) -> None:
-        if reservation is None:
-            self._go_on(None, error)
-            return
-        dropped, self._made = self._made, _Made(_ids_of(reservation), reservation)
-        if dropped is not None:
-            self._parts.writer.drop(dropped.reservation)
-        self._go_on(self._made)
+    async def _reserve(self) -> _Made:
+        reservation: Reservation = await called(
+            lambda done: self._parts.writer.reserve(self._queue, self._items, done, self._after)
+        )
+        self._drop()
+        self._made = made = _Made(_ids_of(reservation), reservation)
+        return made
+
+    def _drop(self) -> None:
+        """Gives back what was reserved and not written."""
+        made, self._made = self._made, None
+        if made is not None:
+            self._parts.writer.drop(made.reservation)
 
     def _note_sent(self) -> None:
         """Notes that readers may notice what comes now.
@@ -236,93 +240,57 @@ class StepRun:
                 raise StoreUnavailable(GIVEN_UP)
             self._sent = True
 
-    def _write(self, made: MadeIds) -> None:
-        assert isinstance(made, _Made)  # noqa: S101 - it was given by _reserved
-        self._note_sent()
-        self._made = None
-        self._parts.writer.write(made.reservation, self._go_on)
-
-    def _remove(self, ids: PostedIds, *, unseen: bool) -> None:
+    async def _remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
         level, clock, watch = self._level, self._parts.clock, self._parts.watch
         now, boot = clock.both()
         until = boot + level.deadline
         made = boot - max(0, now - ids.made) / TICKS_PER_SECOND
         if unseen:
             until = made + level.delay - self._parts.options.clock_difference
-
-        def removed(outcome: Outcome) -> None:
-            # If the clock was wrong, nothing shows whether the removal was in time.
-            self._go_on("unknown" if unseen and not watch.vouches(made) else outcome)
-
         qid = self._queue.qid
         written = [
             Written(run.kind, qid, run.partition, run.bucket, run.ticks, run.low, run.number) for run in ids.runs
         ]
-        self._parts.writer.undo(written, level.writes, until, removed)
+        outcome: Outcome = await called(
+            lambda done: self._parts.writer.undo(written, level.writes, until, lambda outcome: done(outcome, None))
+        )
+        # If the clock was wrong, nothing shows whether the removal was in time.
+        return "unknown" if unseen and not watch.vouches(made) else outcome
 
-
-class RowChange:
-    """A change of a row: sent until it is decided, then answered with the row that stands there."""
-
-    def __init__(
-        self,
-        parts: StoreParts,
-        table: RowTable,
-        key: tuple[int, str],
-        swap: Swap | None,
-        done: Callable[[KeyRow | None, Exception | None], None],
-    ) -> None:
-        self._parts = parts
-        self._table = table
-        self._key = key
-        self._swap = swap
-        self._done = done
-        self._serial = parts.levels.row_serial()
-        self._until = parts.clock.boottime() + parts.options.catalogue_deadline
-        self._sent = 0
-        self._doubted = False
-
-    def send(self) -> None:
-        """Sends it. Never raises."""
-        options, swap, now = self._parts.options, self._swap, self._parts.clock.now()
-        assert swap is not None  # noqa: S101 - only a look has none
-        row, table = swap.row, self._table
-        ttl = min(table.seconds(row, now), bucketing.longest_ttl(now))
+    async def _swap(self, swap: Swap) -> KeyRow | None:
+        """Sends a change of the row until it is decided; returns the row that stands there then."""
+        parts, table, row = self._parts, self._table, swap.row
+        serial, options = parts.levels.row_serial(), parts.options
+        until = parts.clock.boottime() + options.catalogue_deadline
         expected = None if swap.seen is None else swap.seen.version
-        values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
-        self._sent += 1
-        change = Request(table.statements.change, values, options.catalogue_write, self._serial)
-        self._parts.driver.send(change, self._answered)
+        sent, doubted = 0, False
+        while True:
+            sent += 1
+            now = parts.clock.now()
+            ttl = min(table.seconds(row, now), bucketing.longest_ttl(now))
+            values = (ttl, row.state, row.content, table.encode(row), row.version, *self._key, expected)
+            change = Request(table.statements.change, values, options.catalogue_write, serial)
+            try:
+                rows = await called(partial(parts.driver.send, change))
+                if not rows:
+                    text = "Cassandra did not say whether a change was applied"
+                    raise StoreUnavailable(text, outcome="unknown")  # noqa: TRY301 - judged as any other
+            except StoreUnavailable as error:
+                left = until - parts.clock.boottime() if sent < MOST_SENT else 0.0
+                if (final := judge(error, doubted=doubted, left=left)) is not None:
+                    raise final from None
+                doubted = True
+                continue
+            result = read_outcome(rows, doubted=doubted)
+            if result.applied or (result.seen and result.seen[-1] == row.version):
+                return row
+            found = await self._look()
+            return row if found and found.version == row.version else found
 
-    def _answered(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        swap = self._swap
-        if error is None and rows and swap is not None:
-            result = read_outcome(rows, doubted=self._doubted)
-            if result.applied or (result.seen and result.seen[-1] == swap.row.version):
-                self._done(swap.row, None)
-            else:
-                self.look()
-            return
-        error = error or StoreUnavailable("Cassandra did not say whether a change was applied", outcome="unknown")
-        left = self._until - self._parts.clock.boottime() if self._sent < MOST_SENT else 0.0
-        final = judge(error, doubted=self._doubted, left=left)
-        self._doubted = True
-        if final is None:
-            self.send()
-        else:
-            self._done(None, final)
-
-    def look(self) -> None:
-        """Reads what stands there instead, as a transaction: what others have in doubt is decided before."""
-        self._parts.driver.send(Request(self._table.statements.find, self._key, self._serial), self._found)
-
-    def _found(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
-        if error is not None:
-            self._done(None, error)
-            return
-        row = self._table.row(rows or [])
-        mine = None if self._swap is None else self._swap.row
-        self._done(mine if mine and row and mine.version == row.version else row, None)
+    async def _look(self) -> KeyRow | None:
+        """Reads what stands there, as a transaction: what others have in doubt is decided before."""
+        request = Request(self._table.statements.find, self._key, self._parts.levels.row_serial())
+        return self._table.row(await called(partial(self._parts.driver.send, request)) or [])
 
 
 def _ids_of(reservation: Reservation) -> PostedIds:

@@ -19,6 +19,7 @@ from queuey.messages import Message, Page, Slice, bytes_of, rendered_bytes
 from queuey.storage.cassandra import PREPARED, bucketing, message_codec
 from queuey.storage.cassandra.bucketing import DENSE_LOAD, HOME_WIDTH, LOAD, PUT, WIDTHS, Bucket
 from queuey.storage.cassandra.driver import Encoded, Request, Statement, TooManyDead, fast_path
+from queuey.storage.cassandra.driver.callbacks import begin
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Probe, Rounds
 from queuey.storage.deadlines import Deadline
@@ -508,8 +509,8 @@ def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
 def begun(driver: Any, reader: Rounds, note: Any = None) -> tuple[Gathered | None, Exception | None]:  # noqa: ANN401
     """Lets a reader run by itself; it must say once how that ended."""
     ends: list[tuple[Gathered | None, Exception | None]] = []
-    going = reading.Going(driver, reader, (7, 1), "QUORUM", note, lambda *end: ends.append(end), Deadline(math.inf))
-    going.start()
+    work = reading.run_alone(driver, reader, (7, 1), "QUORUM", note, Deadline(math.inf))
+    begin(work, lambda *end: ends.append(end))
     [end] = ends
     return end
 
