@@ -103,7 +103,7 @@ class Driver:
     def _connect(self) -> None:
         while not self._closed.is_set():
             problem = self._attempt()
-            if problem is None:
+            if problem is None or self._closed.is_set():
                 return
             if problem != self._problem:
                 log.warning("%s", problem)
