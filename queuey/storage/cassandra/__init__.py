@@ -22,9 +22,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from uuid import uuid4
 
-from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.errors import Outcome, StoreClosed, StoreUnavailable
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.cassandra import claim_logs, keyed_posts, message_codec, names
@@ -57,7 +58,7 @@ from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.named_values import NamedValues
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.step_run import StoreParts
-from queuey.storage.deadlines import Deadline, bounded
+from queuey.storage.deadlines import Deadline, Done, bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
@@ -165,6 +166,10 @@ class CassandraStore(
         if not self._driver.ready(timeout):
             return False
         return self._watch.sound() or self._watch.check(max(0.1, min(1.0, until - self._clock.boottime())))
+
+    def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
+        """See the contract."""
+        return self._deadline.result(begin, "Cassandra did not finish the write in time")
 
     def ping(self) -> None:
         """See the contract. Also red: a clock that is off, a schema that is too old or too new."""

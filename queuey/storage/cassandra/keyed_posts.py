@@ -17,7 +17,6 @@ from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.cassandra.write.post_keys import KeyRow, PostedIds, carry_out
 from queuey.storage.cassandra.write.step_run import RowStatements, RowTable, StepRun, StoreParts
 from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
-from queuey.storage.deadlines import Deadline
 
 _STATEMENTS = RowStatements("idempotency_keys", "key")
 PREPARED = (_STATEMENTS.find, _STATEMENTS.change)
@@ -33,17 +32,6 @@ class CassandraKeyedPosts(KeyedPosts):
     _parts: StoreParts
     _appends: AppendsInFlight
     _arrivals: PolledArrivals
-    _deadline: Deadline
-
-    def append_once(
-        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
-    ) -> PostResult:
-        """See the contract."""
-        found: PostResult = self._deadline.result(
-            lambda done: self.begin_append_once(queue, items, key, done, after=after),
-            "Cassandra did not finish the post in time",
-        )
-        return found
 
     def begin_append_once(
         self,

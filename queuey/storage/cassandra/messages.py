@@ -63,17 +63,6 @@ class CassandraMessages(Scanning):
 
     # Writing
 
-    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
-        """See the contract."""
-        if not items:
-            self._rows.current(queue)
-            return []
-        found: list[Position] = self._deadline.result(
-            lambda done: self.begin_append(queue, items, done, after=after),
-            "Cassandra did not finish the write in time",
-        )
-        return found
-
     def begin_append(
         self,
         queue: Queue,

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from queuey.errors import Outcome
 
 Call = TypeVar("Call")
+
+
+class Begun(ABC):
+    """Calls that a store has in one form: begun with what is to be called at their end."""
+
+    @abstractmethod
+    def ended(self, begin: Callable[[Callable[[Any, Exception | None], None]], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
+        """Waits for the end of a call, no longer than a call may take; returns its result.
+
+        Args:
+            begin: Begins it, given what to call at its end; returns what gives it up.
+
+        Raises:
+            StoreUnavailable: Its time is over, and it was given up; ``outcome`` says what may become of it.
+            Exception: The error with which it ended.
+        """
 
 
 def never_waits(call: Call) -> Call:

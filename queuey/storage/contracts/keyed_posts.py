@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from queuey.storage.contracts import never_waits
+from queuey.storage.contracts import Begun, never_waits
 
 if TYPE_CHECKING:
     from queuey.errors import Outcome
@@ -17,7 +17,7 @@ Done = Callable[["PostResult | None", Exception | None], None]
 """Called with the result of a post, or its error."""
 
 
-class KeyedPosts(ABC):
+class KeyedPosts(Begun):
     """New messages under idempotency keys.
 
     A key belongs to ``queue.qid``: a purge or a delete forgets it. It is remembered for ``key.seconds`` after its post
@@ -29,7 +29,6 @@ class KeyedPosts(ABC):
     there once. On a store whose reads stay behind the clock, a reader may in that case see a message that is removed.
     """
 
-    @abstractmethod
     def append_once(
         self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
     ) -> PostResult:
@@ -42,6 +41,8 @@ class KeyedPosts(ABC):
             StoreUnavailable: ``outcome`` is that of this call's writes; an earlier one may have stored
                 the messages. Repeating it with the same key is always safe.
         """
+        result: PostResult = self.ended(lambda done: self.begin_append_once(queue, items, key, done, after=after))
+        return result
 
     @never_waits
     @abstractmethod

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from queuey.storage.contracts import never_waits
+from queuey.storage.contracts import Begun, never_waits
 
 if TYPE_CHECKING:
     from queuey.errors import Outcome
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Messages(ABC):
+class Messages(Begun):
     """Messages of queues, by partition and position."""
 
-    @abstractmethod
     def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
         """Stores new messages, all or none, and makes their ids.
 
@@ -35,6 +34,8 @@ class Messages(ABC):
                 partition is beyond the queue's.
             StoreUnavailable: ``outcome`` says what became of the messages.
         """
+        positions: list[Position] = self.ended(lambda done: self.begin_append(queue, items, done, after=after))
+        return positions
 
     @never_waits
     @abstractmethod
@@ -46,7 +47,7 @@ class Messages(ABC):
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
-        """Starts an append and returns at once; for callers that serve many requests from one thread.
+        """Starts an append and returns at once.
 
         ``done`` is called once, from a thread of the store, with what ``append`` would return or raise; it must be
         quick and must not raise.

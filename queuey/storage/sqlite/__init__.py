@@ -7,12 +7,15 @@ exact and no read delay is needed.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.deadlines import Deadline, bounded
+from queuey.storage.deadlines import Deadline, Done, bounded
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.catalogue.applications import SqliteApplications
@@ -58,6 +61,10 @@ class SqliteStore(
         self._long = {}
         self._arrivals = CommittedArrivals(self._db)
         self._sweep = Sweep(self._db)
+
+    def ended(self, begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - of the call
+        """See the contract."""
+        return self._deadline.result(begin, "the store did not finish the write in time")
 
     def ping(self) -> None:
         """See the contract. Also notices that the file was moved away or replaced."""

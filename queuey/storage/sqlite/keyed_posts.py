@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from queuey.errors import Outcome
 from queuey.ids import Position
-from queuey.messages import NewMessage, PostKey, PostResult, Queue
+from queuey.messages import NewMessage, PostKey, Queue
 from queuey.storage import items as items_of
 from queuey.storage.contracts.keyed_posts import Done, KeyedPosts
 from queuey.storage.sqlite.database import Database
@@ -17,12 +17,6 @@ class SqliteKeyedPosts(KeyedPosts):
     """The contract of posts with keys on SQLite."""
 
     _db: Database
-
-    def append_once(
-        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
-    ) -> PostResult:
-        """See the contract."""
-        return self._db.writer.append_once(Append(queue, items_of.checked(queue, items), after, key))
 
     def begin_append_once(
         self,

@@ -57,10 +57,6 @@ class SqliteMessages(Scanning):
     _db: Database
     _arrivals: CommittedArrivals
 
-    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
-        """See the contract."""
-        return self._db.writer.append(Append(queue, items_of.checked(queue, items), after))
-
     def begin_append(
         self,
         queue: Queue,

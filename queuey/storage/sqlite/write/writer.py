@@ -28,8 +28,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
-from queuey.ids import Position
-from queuey.messages import PostResult, body_bytes
+from queuey.messages import body_bytes
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError
@@ -108,18 +107,8 @@ class SqliteWriter:
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
-    def append(self, append: Append) -> list[Position]:
-        """Stores messages; see :class:`Append`. Raises what :meth:`perform` raises."""
-        positions: list[Position] = self._wait(append, _weight(append))
-        return positions
-
-    def append_once(self, append: Append) -> PostResult:
-        """Stores messages under the append's key. Raises what :meth:`perform` raises."""
-        result: PostResult = self._wait(append, _weight(append))
-        return result
-
     def begin_append(self, append: Append, done: Callable[[Any, Exception | None], None]) -> Callable[[], Outcome]:
-        """Starts to store messages; ``done`` gets what :meth:`append` or :meth:`append_once` returns or raises."""
+        """Starts to store messages; ``done`` gets their positions, or the result of a post with a key, or the error."""
         operation = _Operation(append, done, _weight(append))
         self._submit(operation)
         return operation.withdraw
