@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from queuey.errors import InvalidRequest, NameChanged, NameTaken, StoreBusy, StoreUnavailable, in_doubt
 from queuey.messages import Location, Message, Named, NewMessage, Queue
@@ -23,9 +23,9 @@ from queuey.service.core import Core
 from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
 from queuey.service.post_keys import content_of
+from queuey.service.queue_access import InThread
 from queuey.storage import Store
 
-T = TypeVar("T")
 TRIES = 8
 """How often a name is looked at before a caller is told that others change it all the time."""
 PAUSE = 0.05
@@ -50,14 +50,18 @@ class Name:
         turns: Of those who change it here.
         queue: Its queue.
         name: What it is.
+        in_thread: Does what blocks in a thread of the caller's.
     """
 
-    def __init__(self, store: Store, claims: ClaimUseCases, turns: Turns, queue: Queue, name: str) -> None:
+    def __init__(
+        self, store: Store, claims: ClaimUseCases, turns: Turns, queue: Queue, name: str, in_thread: InThread
+    ) -> None:
         self._store = store
         self._claims = claims
         self._turns = turns
         self._queue = queue
         self._name = name
+        self._in_thread = in_thread
 
     async def change(self, item: NewMessage | None, content: bytes, *, free_only: bool = False) -> Changed:
         """Has it stand for another message.
@@ -137,13 +141,14 @@ class Name:
 
     async def find(self) -> Named | None:
         """Returns what it stands for."""
-        return await self._in_thread(partial(self._store.find_named, self._queue, self._name))
+        named: Named | None = await self._in_thread(partial(self._store.find_named, self._queue, self._name))
+        return named
 
     async def write(self, item: NewMessage | None, content: bytes, seen: Named | None) -> Named:
         """Puts a new value in the place of what was seen."""
-        return await self._in_thread(
-            partial(self._store.write_named, self._queue, self._name, item, content, seen),
-        )
+        write = partial(self._store.write_named, self._queue, self._name, item, content, seen)
+        named: Named = await self._in_thread(write)
+        return named
 
     async def settle(self, seen: Named) -> None:
         """Has it forget the replaced value. If that fails, the next caller finds the value; nothing is to be done."""
@@ -152,7 +157,7 @@ class Name:
 
     async def fetch(self, location: Location) -> Message | None:
         """Returns a message."""
-        found = await self._in_thread(partial(self._store.fetch, self._queue, [location]))
+        found: list[Message] = await self._in_thread(partial(self._store.fetch, self._queue, [location]))
         return next(iter(found), None)
 
     async def delete(self, location: Location) -> None:
@@ -176,12 +181,13 @@ class Name:
         with self._turns.place(self._queue.application, self._name):
             await asyncio.sleep(PAUSE * (number + random.random()))  # noqa: S311 - spreads callers
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await self._claims.core.in_thread(work)
-
 
 class NameUseCases:
-    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row."""
+    """Creates, replaces, fetches and deletes messages by name, for callers who are authorized for the row.
+
+    Each call takes what does for its caller what blocks: threads are shared out between callers there. None: threads of
+    the process.
+    """
 
     def __init__(self, store: Store, limits: Limits, metrics: Metrics, claims: ClaimUseCases) -> None:
         self._store = store
@@ -194,7 +200,7 @@ class NameUseCases:
         """Returns what this process does, by the names that the metrics have."""
         return {"names_waiting": self._turns.waiting, "names_refused_total": self._turns.refused}
 
-    async def create(self, queue: Queue, name: str, draft: Draft) -> Changed:
+    async def create(self, queue: Queue, name: str, draft: Draft, in_thread: InThread | None = None) -> Changed:
         """Stores a message under a name that is free. If the same message has the name, that one is found.
 
         Raises:
@@ -203,17 +209,19 @@ class NameUseCases:
             StoreBusy: Others change what the name stands for all the time.
             StoreUnavailable: ``outcome`` says what became of it.
         """
-        return await self._store_draft(queue, name, draft, free_only=True)
+        return await self._store_draft(queue, name, draft, in_thread, free_only=True)
 
-    async def replace(self, queue: Queue, name: str, draft: Draft) -> Changed:
+    async def replace(self, queue: Queue, name: str, draft: Draft, in_thread: InThread | None = None) -> Changed:
         """Stores a message under a name, in place of the one that it has. Raises as :meth:`create`.
 
         When this returns, the message before is removed and given to nobody any more; who had claimed it is told when
         acknowledging it.
         """
-        return await self._store_draft(queue, name, draft, free_only=False)
+        return await self._store_draft(queue, name, draft, in_thread, free_only=False)
 
-    async def _store_draft(self, queue: Queue, name: str, draft: Draft, *, free_only: bool) -> Changed:
+    async def _store_draft(
+        self, queue: Queue, name: str, draft: Draft, in_thread: InThread | None, *, free_only: bool
+    ) -> Changed:
         if queue.kind == "dedup":
             raise InvalidRequest({"name": "This is a dedup queue, whose messages have no names. Leave it out."})
         ttl = draft.ttl or queue.ttl or self._limits.default_ttl
@@ -221,31 +229,31 @@ class NameUseCases:
         content = content_of([draft])
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
-            found = await self._name(queue, name).change(item, content, free_only=free_only)
+            found = await self._name(queue, name, in_thread).change(item, content, free_only=free_only)
         if found.stored:
             self._metrics.received(1)
         return found
 
-    async def delete(self, queue: Queue, name: str) -> None:
+    async def delete(self, queue: Queue, name: str, in_thread: InThread | None = None) -> None:
         """Removes the message that a name stands for, if there is one. Raises as :meth:`create`."""
         self._claims.check(queue)
         async with self._turns.turn(queue, name):
-            await self._name(queue, name).change(None, b"")
+            await self._name(queue, name, in_thread).change(None, b"")
 
-    async def fetch(self, queue: Queue, name: str) -> Message | None:
+    async def fetch(self, queue: Queue, name: str, in_thread: InThread | None = None) -> Message | None:
         """Returns the message that a name stands for; None: the name is free.
 
         Raises:
             StoreBusy: Others replace it faster than it can be read.
         """
         self._claims.check(queue)
-        message = await self._name(queue, name).current()
+        message = await self._name(queue, name, in_thread).current()
         if message is not None:
             self._metrics.delivered(1)
         return message
 
-    def _name(self, queue: Queue, name: str) -> Name:
-        return Name(self._store, self._claims, self._turns, queue, name)
+    def _name(self, queue: Queue, name: str, in_thread: InThread | None) -> Name:
+        return Name(self._store, self._claims, self._turns, queue, name, in_thread or self._claims.core.in_thread)
 
 
 class Turns:

@@ -113,7 +113,8 @@ class RqmsFacade(OpenFacade):
         given = parse_form(request.query, "query")
         name = _name(given.get("id", ""))
         draft = await request.read(partial(_draft, request, name))
-        await self.apply(request, match, "send", lambda queue: self._names.create(queue, name, draft))
+        create = partial(self._names.create, name=name, draft=draft, in_thread=request.in_thread)
+        await self.apply(request, match, "send", create)
         return Response(201, b"It shall be done.", HTML)
 
     async def set(self, request: Request, match: Match) -> Response:
@@ -121,7 +122,8 @@ class RqmsFacade(OpenFacade):
         self.where(match)
         name = _name(match["rest"].split("/", 2)[1] if match["rest"] else "")
         draft = await request.read(partial(_draft, request, name))
-        await self.apply(request, match, "overwrite", lambda queue: self._names.replace(queue, name, draft))
+        replace = partial(self._names.replace, name=name, draft=draft, in_thread=request.in_thread)
+        await self.apply(request, match, "overwrite", replace)
         return Response(201, b"Well spoken.", HTML)
 
     # Fetching

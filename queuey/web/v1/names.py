@@ -37,14 +37,16 @@ class NameViews:
         """Stores a message under a name that is free."""
         access = await self._authorization.admit(request, match, "send")
         name, draft = _name(match), await request.read(partial(self._draft, request))
-        changed = await access.apply(lambda queue: self._names.create(queue, name, draft))
+        changed = await access.apply(lambda queue: self._names.create(queue, name, draft, request.in_thread))
         return _stored(changed, 201 if changed.stored else 200)
 
     async def replace(self, request: Request, match: Match) -> Response:
         """Stores a message in place of the one that a name has."""
         access = await self._authorization.admit(request, match, "overwrite")
         name, draft = _name(match), await request.read(partial(self._draft, request))
-        return _stored(await access.apply(lambda queue: self._names.replace(queue, name, draft)), 200)
+        return _stored(
+            await access.apply(lambda queue: self._names.replace(queue, name, draft, request.in_thread)), 200
+        )
 
     async def fetch(self, request: Request, match: Match) -> Response:
         """Returns the message that a name has, or its bytes."""
@@ -52,7 +54,7 @@ class NameViews:
         access = await self._authorization.admit(request, match, "read")
         name = _name(match)
         raw = validators.boolean(read_query(request, FETCH_FIELDS).get("raw", ""))
-        message = await access.apply(lambda queue: self._names.fetch(queue, name))
+        message = await access.apply(lambda queue: self._names.fetch(queue, name, request.in_thread))
         if message is None:
             raise NameNotFound(name)
         return raw_response(message) if raw else Response(200, body_of(render_fetched([message])), JSON)
@@ -61,7 +63,7 @@ class NameViews:
         """Removes the message that a name has, if it has one."""
         access = await self._authorization.admit(request, match, "delete")
         name = _name(match)
-        await access.apply(lambda queue: self._names.delete(queue, name))
+        await access.apply(lambda queue: self._names.delete(queue, name, request.in_thread))
         return json_response(schemas.Done())
 
     def _draft(self, request: Request) -> Draft:

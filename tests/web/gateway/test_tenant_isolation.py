@@ -21,6 +21,7 @@ from queuey.web.endpoint import Endpoint, Found, Match, View
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.requests import Request as Asked
 from queuey.web.responses import PIECE, Response, text_response
+from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
@@ -304,6 +305,20 @@ def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method:
 
     assert running(application)(work) == [200, 200, 401]
     assert reading == ["x"]
+
+
+def test_names_are_changed_in_threads_that_are_shared_out(owner: Caller, between: InterposedStore) -> None:
+    """However many names one application changes, it has its share of the threads: they are those of requests."""
+    threads: set[str] = set()
+    for method in (Store.find_named, Store.write_named, Store.fetch, Store.delete, Store.settle_named):
+        between.before(method, lambda: threads.add(threading.current_thread().name))
+    owner.create("q")
+    for body in "ab":
+        assert owner("PUT", "q/named/n", body).status == 200
+    assert owner.get("q/named/n").bodies == ["b"]
+    assert owner("DELETE", "q/named/n").status == 200
+    assert threads
+    assert all(name.startswith("queuey-request") for name in threads)
 
 
 def test_reads_go_on_when_one_is_alone_again() -> None:
