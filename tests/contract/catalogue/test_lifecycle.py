@@ -100,7 +100,9 @@ def test_every_call_of_the_contract_is_tried() -> None:
         "statistics",
         "watch",
     }
-    assert asked | about_itself == set(Store.__abstractmethods__)
+    # Those that the contract makes of the calls that a store begins, in place of what they are made with.
+    made = (set(Store.__abstractmethods__) - {"ended"}) | {"append", "append_once"}
+    assert asked | about_itself == made
 
 
 def test_closed(store: Store) -> None:

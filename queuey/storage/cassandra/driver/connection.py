@@ -266,7 +266,7 @@ class Driver:
         Raises:
             StoreUnavailable: Any of them failed.
         """
-        found: list[Rows] = await called(lambda done: self.send_all(some, partial(_told, done)))
+        found: list[Rows] = await called(lambda done: self.send_all(some, partial(tell, done)))
         return found
 
     def gather(self, some: Sequence[Request | Encoded], *, most: int = MOST) -> list[Rows]:
@@ -484,7 +484,8 @@ def _telling(done: Done, *, reads: bool, attempts: int = 0) -> Iterator[None]:
         done(None, error if reads or not attempts else InDoubt(str(error)))
 
 
-def _told(done: Callable[[Any, Any], None], answers: list[Rows], errors: list[StoreUnavailable]) -> None:
+def tell(done: Callable[[Any, Any], None], answers: list[Rows], errors: list[StoreUnavailable]) -> None:
+    """Calls back with the answers to requests that were sent side by side, or the worst of their errors."""
     done(answers, worst(errors) if errors else None)
 
 

@@ -27,8 +27,9 @@ from queuey.messages import Message, Page, Slice, bytes_at_most, bytes_of, rende
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import SHORTEST
-from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead, worst
+from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead
 from queuey.storage.cassandra.driver.callbacks import Done, called
+from queuey.storage.cassandra.driver.connection import tell
 from queuey.storage.deadlines import Deadline
 
 TIMES = 4
@@ -453,12 +454,9 @@ async def run_alone(
     ends = deadline.next_end()
 
     def ask(probes: list[Probe], done: Done) -> None:
-        def took(answers: list[Rows], errors: list[StoreUnavailable]) -> None:
-            done(answers, worst(errors) if errors else None)
-
         with deadline.running(ends):
             deadline.left()
-            driver.send_all([query(key, probe, consistency) for probe in probes], took)
+            driver.send_all([query(key, probe, consistency) for probe in probes], partial(tell, done))
 
     answers: list[Rows] | None = None
     while True:
