@@ -151,6 +151,7 @@ class Connection:
         self._change = change
         self._pieces: deque[bytes] = deque()
         self._pending = 0
+        self._is_dropped = False
         self._news = asyncio.Event()
 
     def send(self, data: bytes) -> bool:
@@ -159,7 +160,7 @@ class Connection:
         A client for whom more than ``MOST_PENDING`` bytes wait is given up.
         """
         if self._pending > MOST_PENDING:
-            self.end()
+            self.drop()
         if self.ended.done():
             return False
         self._pieces.append(data)
@@ -168,10 +169,17 @@ class Connection:
         return True
 
     def end(self) -> None:
-        """Ends the response."""
+        """Ends the response, after what was sent before."""
         if not self.ended.done():
             self.ended.set_result(None)
             self._news.set()
+
+    def drop(self) -> None:
+        """Ends it at once: nobody takes what was sent. Whoever does after all sees that it broke off."""
+        self._is_dropped = True
+        self._count(-self._pending)
+        self._pieces.clear()
+        self.end()
 
     def _count(self, difference: int) -> None:
         self._pending += difference
@@ -180,21 +188,21 @@ class Connection:
     async def carry(self, send: Send, stall: float) -> None:
         """Sends what comes, until the end. Without the last message, the server drops the connection."""
         try:
-            while not self.ended.done():
+            while self._pieces or not self.ended.done():
                 await self._news.wait()
                 self._news.clear()
-                while self._pieces and not self.ended.done():
+                while self._pieces:
                     piece = self._pieces.popleft()
+                    self._count(-len(piece))
                     async with asyncio.timeout(stall):
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
-                    self._count(-len(piece))
-            async with asyncio.timeout(stall):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if not self._is_dropped:
+                async with asyncio.timeout(stall):
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
             pass
         finally:
-            self.end()
-            self._count(-self._pending)
+            self.drop()
 
 
 Owner = Callable[[Connection], None]
@@ -254,12 +262,12 @@ class ResponseSender:
         await send({"type": "http.response.start", "status": response.status, "headers": _raw_headers(response)})
         connection = Connection(asyncio.get_running_loop(), partial(self._change, tenant))
         self.open[connection] = None
-        client.left = connection.end
+        client.left = connection.drop
         client.listen()
         try:
             response.owner(connection)
             if client.has_left:
-                connection.end()
+                connection.drop()
             await connection.carry(send, self._stall)
         finally:
             del self.open[connection]

@@ -99,3 +99,35 @@ def test_pages_of_ones_own(tmp_path: Path) -> None:
         reply = httpx2.get(f"{url}/echo/x?more=1&other=2", trust_env=False)
         assert (reply.json(), "other" in reply.headers["Warning"]) == ({"status": "ok", "word": "x", "more": "1"}, True)
         assert httpx2.post(f"{url}/echo/x", trust_env=False).status_code == 405
+
+
+TICKING = """
+import asyncio
+
+from queuey.web.asgi import Application
+from queuey.web.responses import TEXT, Response
+
+
+async def tick(request, match):
+    def own(connection):
+        def go_on(number=1):
+            if connection.send(b"tick %d;" % number) and number < 3:
+                asyncio.get_running_loop().call_later(0.05, go_on, number + 1)
+            else:
+                connection.end()
+
+        go_on()
+
+    return Response(200, b"", TEXT, owner=own)
+
+
+app = Application(includes=[lambda config: config.add_resource("tick", "/tick", {"GET": tick})])
+"""
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_response_that_goes_on(server: str, tmp_path: Path) -> None:
+    """What an owner sends comes as it is sent, to the last piece."""
+    (tmp_path / "ticking.py").write_text(TICKING)
+    with serving(server, tmp_path, "ticking:app") as url, httpx2.stream("GET", f"{url}/tick", trust_env=False) as reply:
+        assert b"".join(reply.iter_raw()) == b"tick 1;tick 2;tick 3;"

@@ -69,9 +69,10 @@ def test_an_owner_goes_on() -> None:
             assert connection.send(b"%d" % number)
             await until(lambda count=number + 1: len(client.response) == count)  # type: ignore[misc]
         assert (client.status, client.answered, gateway._memory.free) == (200, False, gateway._memory.total)
+        assert connection.send(b"3")
         connection.end()
         await task
-        assert (client.response, client.answered, connection.send(b"x")) == (b"012", True, False)
+        assert (client.response, client.answered, connection.send(b"x")) == (b"0123", True, False)
         assert (await Request("HEAD", "/v1/a/q").to(gateway)).status == 200
         assert len(app.open) == 1
 
@@ -117,7 +118,7 @@ def test_who_takes_nothing_is_given_up(much: bool) -> None:  # noqa: FBT001 - a 
         assert others.send(b"y")
         await task
         await until(lambda: other.response == b"y")
-        assert (connection.ended.done(), others.ended.done()) == (True, False)
+        assert (connection.ended.done(), others.ended.done(), slow.answered) == (True, False, False)
         assert gateway._memory.free == gateway._memory.total
         others.end()
         await other_task
