@@ -52,6 +52,10 @@ class Failed(NamedTuple):
     outcome: Outcome
 
 
+class Lost(NamedTuple):
+    """An answer that did not come: the step is taken again, however much has happened since."""
+
+
 class Scan(NamedTuple):
     """Which messages are there, and what does the row say, perhaps not any more? Sent back: :class:`Scanned`."""
 
@@ -181,6 +185,9 @@ def _futures(world: World, taken: Taken, *, undisturbed: bool) -> Iterator[World
             yield _with(world, process._replace(answers=(), looks=0, end="crashed"))._replace(crashes=world.crashes - 1)
         step = _step(process)
         for after, answer in _answers(world, process, step, taken):
+            if isinstance(answer, Lost):
+                yield after
+                continue
             looks = process.looks + isinstance(step, Look)
             yield _settled(after, process._replace(answers=(*process.answers, answer), looks=looks))
     if not undisturbed:
@@ -419,6 +426,7 @@ def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers
                 yield after, after.row
                 if faulty:
                     yield after._replace(faults=faulty.faults), Failed("unknown")
+                    yield after._replace(faults=faulty.faults), Lost()
             if faulty:
                 yield faulty, Failed("none")
         case post_keys.Write(made):

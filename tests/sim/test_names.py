@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from queuey.storage.cassandra.write.names import NameRow
+from tests.replacing import replace
 from tests.sim.names import Kind, Taken, explore
 
 
@@ -22,6 +24,29 @@ def test_every_history_of_two(kinds: tuple[Kind, ...]) -> None:
     states, wrong = explore(kinds, faults=0, crashes=1, claims=False)
     assert wrong == []
     assert states > 100
+
+
+@pytest.mark.parametrize(
+    ("kinds", "crashes"),
+    [
+        (("PUT", "POST"), 1),
+        (("DELETE", "POST"), 1),
+        (("PUT", "DELETE"), 0),
+        pytest.param(("PUT", "PUT"), 1, marks=pytest.mark.slow),
+    ],
+)
+def test_every_history_of_two_with_lost_answers(kinds: tuple[Kind, ...], crashes: int) -> None:
+    """A change whose answer is lost is sent again, whatever the other one has done since: its value is not removed."""
+    states, wrong = explore(kinds, faults=1, crashes=crashes, claims=False)
+    assert wrong == []
+    assert states > 1000
+
+
+def test_values_that_count_are_not_removed() -> None:
+    """Without looking whether the row has a value still, who was not answered removes what stands there."""
+    with replace(NameRow.counts, lambda _row, _ids: False):
+        _, wrong = explore(("PUT", "POST"), faults=1, crashes=0, claims=False)
+    assert wrong
 
 
 @pytest.mark.parametrize("kind", ["PUT", "DELETE"])

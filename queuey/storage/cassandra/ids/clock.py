@@ -48,21 +48,25 @@ def boottime_ns() -> int:
 class Clock:
     """Wall clock time that follows the boot time.
 
+    When a virtual machine stands still its boot time does, too. Once the wall clock is right again and accepted,
+    the time that was missed counts for ages and deadlines as well: what was read before is as old as it is.
+
     Args:
         boottime: Nanoseconds since boot.
         wall: Nanoseconds since 1970.
     """
 
-    __slots__ = ("_boottime", "_offset", "_wall")
+    __slots__ = ("_boottime", "_missed", "_offset", "_wall")
 
     def __init__(self, boottime: Callable[[], int] = boottime_ns, wall: Callable[[], int] = time.time_ns) -> None:
         self._boottime = boottime
         self._wall = wall
         self._offset = wall() - boottime()
+        self._missed = 0
 
     def boottime(self) -> float:
-        """Seconds since boot: for ages and deadlines."""
-        return self._boottime() / 1e9
+        """Seconds since boot, with those that it is known to have missed: for ages and deadlines."""
+        return (self._boottime() + self._missed) / 1e9
 
     def now(self) -> int:
         """The time in ticks."""
@@ -71,7 +75,7 @@ class Clock:
     def both(self) -> tuple[int, float]:
         """The time in ticks and the seconds since boot, of one moment."""
         boottime = self._boottime()
-        return (boottime + self._offset) // 100 + EPOCH_TICKS, boottime / 1e9
+        return (boottime + self._offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
 
     def wall(self) -> float:
         """The machine's wall clock as it is now, in seconds since 1970."""
@@ -81,9 +85,16 @@ class Clock:
         """Seconds that the wall clock has moved against the boot time since it was last accepted."""
         return (self._wall() - self._boottime() - self._offset) / 1e9
 
-    def accept(self) -> None:
-        """Takes over the wall clock as it is now."""
-        self._offset = self._wall() - self._boottime()
+    def accept(self, error: float = math.inf) -> None:
+        """Takes over the wall clock as it is now.
+
+        Args:
+            error: Seconds by which it may be ahead of this clock without any standstill.
+        """
+        offset = self._wall() - self._boottime()
+        if offset - self._offset > error * 1e9:
+            self._missed += offset - self._offset
+        self._offset = offset
 
 
 def ticks(seconds: float) -> int:
@@ -170,7 +181,7 @@ class ClockCheck:
             self.wrong_until = self._clock.boottime()
         drift = statistics.median(reading.wall - reading.clock for reading in exact)
         if not self.wall_off and abs(self._clock.drift() - drift) <= ERROR * self._difference:
-            self._clock.accept()
+            self._clock.accept(ERROR * self._difference)
             median, drift = wall, self._clock.drift()
         refusing = abs(median) > REFUSE * self._difference
         if refusing != self._refusing:

@@ -57,6 +57,10 @@ class NameRow(KeyRow, frozen=True):
     kept_content: bytes = b""
     expires: int = 0
 
+    def counts(self, ids: PostedIds) -> bool:
+        """See the base class. The value that is kept counts again if the new one fails."""
+        return super().counts(ids) or self.kept == ids
+
 
 class Found(NamedTuple):
     """What a name stands for now. ``busy``: seconds for which somebody else may be writing a value."""
@@ -145,6 +149,9 @@ def write(
     if there != mine:
         raise NameChanged(name)
     done = yield from written(mine, made, new_version)
+    if done.ids != mine.ids and done.kept == mine.ids:
+        # It was written, and somebody is replacing it already, so the value before was done away with.
+        return replace(mine, state="done", kept=NOTHING, kept_content=b"", version=new_version())
     if done.state != "done" or done.ids != mine.ids:
         raise NameChanged(name)
     yield from _without_kept(done)

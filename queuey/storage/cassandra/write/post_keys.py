@@ -79,6 +79,10 @@ class KeyRow(msgspec.Struct, frozen=True):
     ids: PostedIds
     version: int
 
+    def counts(self, ids: PostedIds) -> bool:
+        """Returns whether messages were made ``done``, and must not be removed."""
+        return self.state == "done" and self.ids == ids
+
 
 class MadeIds(msgspec.Struct, frozen=True):
     """Ids that this process has made, with whatever is needed to write the messages."""
@@ -167,7 +171,10 @@ def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps[PostResult]
 
 
 def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
-    """Writes the messages of a row that stands there and returns the row that does afterwards: done, or another's."""
+    """Writes the messages of a row that stands there and returns the row that does afterwards.
+
+    If that is not its own, done, then it has changed since: it may still name the messages (:meth:`KeyRow.counts`).
+    """
     failure: StoreUnavailable | None = None
     try:
         yield Write(made)
@@ -182,6 +189,8 @@ def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
         return row
     if there is None:
         raise in_doubt(failure or StoreUnavailable("what stands for it expired while it was carried out"))
+    if there.counts(mine.ids):
+        return there
     # From here on no process can make these ids done.
     outcome: Outcome = yield Remove(mine.ids, unseen=True)
     if failure is not None and there == row:

@@ -92,6 +92,20 @@ def test_a_clock_that_is_set_right_is_served_with_again(cluster: Cluster) -> Non
     assert cluster.machine.error == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize(("missed", "counted"), [(3.0, 3.0), (0.05, 0.0), (-3.0, 0.0)])
+def test_what_a_standstill_took_counts_as_age(cluster: Cluster, missed: float, counted: float) -> None:
+    """Once the wall clock shows how long a machine stood still, all ages are that much higher; small steps are none."""
+    assert cluster.check()
+    clock, before = cluster.machine.clock, cluster.machine.clock.boottime()
+    cluster.nodes = [missed] * 3
+    cluster.check()
+    assert clock.boottime() == before
+    cluster.machine.ahead = missed
+    assert cluster.check()
+    assert clock.boottime() - before == pytest.approx(counted)
+    assert clock.both()[1] == pytest.approx(clock.boottime())
+
+
 def test_the_nodes_moving_away_is_refused(cluster: Cluster) -> None:
     """Sound to refusing: a check beyond 0.4 S, though nothing happened to the own clock."""
     assert cluster.check()
