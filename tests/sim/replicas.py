@@ -121,6 +121,9 @@ class Replicas:
         self._lows = itertools.count(1)
         self._qids = itertools.count(1000)
 
+    def hold(self, queue: Queue) -> None:
+        """Has a queue be there from the beginning."""
+
     def log(self, queue: Queue, partition: int) -> Log:
         """A log."""
         return self.logs.setdefault((queue.qid, partition), Log())

@@ -49,8 +49,12 @@ class Setup:
 
     timing: ClaimTiming = field(default_factory=lambda: ClaimTiming(margin=APART))
     limits: Limits = field(default_factory=Limits)
-    replicas: type[Replicas] = Replicas
-    store: type[ModelStore] = ModelStore
+    replicas: Callable[[World, Faults], Replicas] = Replicas
+    store: Callable[[Replicas, Process], ModelStore] = ModelStore
+    core: Callable[[Process, float], SimulatedCore] = SimulatedCore
+    kinds: tuple[str, ...] = ("plain", "plain", "dedup")
+    apart: float = APART
+    """The largest difference between two clocks (seconds)."""
 
 
 class Web:
@@ -66,7 +70,7 @@ class Web:
         self.claims = self._start()
 
     def _start(self) -> ClaimUseCases:
-        self.core = SimulatedCore(self.process, self._replicas.faults.slow)
+        self.core = self._setup.core(self.process, self._replicas.faults.slow)
         self.watchers = Watchers()
         self.workers = SimulatedWorkers(self)
         store = self._setup.store(self._replicas, self.process).store
@@ -404,11 +408,17 @@ class Storm:
             partitions=rng.choice((1, 1, 1, 3)),
             max_deliveries=rng.choice((0, 0, 2)),
             on_ack=rng.choice(("keep", "keep", "delete")),
-            kind=rng.choice(("plain", "plain", "dedup")),
+            kind=rng.choice(setup.kinds),
         )
         self.replicas = setup.replicas(world, self.faults)
+        self.replicas.hold(self.queue)
         self.webs = [
-            Web(world, self.replicas, rng.choice((-APART, 0, APART)) / 2 * rng.choice((1, 1, rng.random())), setup)
+            Web(
+                world,
+                self.replicas,
+                rng.choice((-setup.apart, 0, setup.apart)) / 2 * rng.choice((1, 1, rng.random())),
+                setup,
+            )
             for _ in range(rng.randint(1, 3))
         ]
         if rng.random() < TOGETHER:

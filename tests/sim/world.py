@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from queuey.service.core import Core, Done, LoopCalls
 
@@ -62,13 +62,20 @@ class Process:
     Args:
         world: Where it runs.
         offset: Seconds that its clock is ahead of the true time.
+
+    Attributes:
+        present: The one that did something last.
     """
+
+    present: ClassVar[Process | None] = None
 
     def __init__(self, world: World, offset: float) -> None:
         self.world = world
         self.offset = offset
         self.life = 0
         self._paused_until = 0.0
+        self.threads: list[object] = []
+        """Of all its lives, so that none is collected."""
 
     def clock(self) -> float:
         """Its wall clock (seconds since 1970)."""
@@ -91,6 +98,7 @@ class Process:
             if self.world.now < self._paused_until:
                 self.world.at(self._paused_until - self.world.now, run)
                 return
+            Process.present = self
             work()
 
         self.world.at(seconds, run)

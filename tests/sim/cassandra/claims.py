@@ -1,0 +1,167 @@
+"""Claims on the Cassandra store itself: what :mod:`tests.sim.storm` needs of a store, on a simulated cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from queuey import ids
+from queuey.deadletters import PREFIX
+from queuey.errors import QueueyError
+from queuey.ids import Position
+from queuey.messages import Location, NewMessage, Queue
+from queuey.service.core import Done
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.bucketing import class_of
+from queuey.storage.cassandra.catalogue import applications, queues
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from tests.sim.availability import Stored
+from tests.sim.cassandra import cql
+from tests.sim.cassandra.cluster import Cluster, Machine, Weather, open_store
+from tests.sim.cassandra.threads import SimulatedThread
+from tests.sim.replicas import Faults, Log, ModelStore, Replicas
+from tests.sim.storm import Setup
+from tests.sim.world import Process, SimulatedCore, World
+
+T = TypeVar("T")
+TTL = 3600
+
+
+class ClusterReplicas:
+    """What is stored, for all processes.
+
+    Args:
+        world: Its time.
+        faults: What goes wrong; may be changed at any time.
+    """
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self.cluster = Cluster(world, Weather())
+        self.faults = faults
+        self.letters: dict[Position, float] = {}
+        self.letter_places: dict[Position, set[Location]] = {}
+        self.stored = Stored()
+        self.logs: dict[tuple[int, int], Log] = {}
+        self._stores: dict[Process, CassandraStore] = {}
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong."""
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._faults = faults
+        lost = max(faults.lost, faults.failing / 10, faults.unread / 10)
+        self.cluster.weather = Weather(faults.slow, lost, faults.stuck, faults.late)
+
+    @property
+    def messages(self) -> dict[int, dict[Position, str]]:
+        """What is there, by partition."""
+        found: dict[int, dict[Position, str]] = {}
+        for (table, key), partition in self.cluster.everything().items():
+            if table.startswith("messages_") and key[0] == self.queue.qid:
+                for row in partition.alive(cql.TABLES[table], self.cluster.world.now):
+                    found.setdefault(key[1], {})[ids.parse_position(row["id"].hex)] = row["body"]
+        return found
+
+    def hold(self, queue: Queue) -> None:
+        """Has a queue be there from the beginning."""
+        self.queue = queue
+        row = Row(queue=queue, home_class=class_of(TTL), longest_ttl=TTL, read_at=0.0)
+        self._insert(applications._CREATE.cql, (queue.application, 0.0, 1))
+        self._insert(queues._INSERT.cql, queues._values_of(row))
+
+    def _insert(self, text: str, values: Sequence[Any]) -> None:
+        for place, change in cql.command(text).changes(values, 1, self.cluster.world.now):
+            self.cluster.committed[place].absorb(change)
+            for node in self.cluster.nodes:
+                node.data[place].absorb(change)
+
+    def open(self, process: Process) -> CassandraStore:
+        """Opens the store of a process."""
+        store = open_store(self.cluster, process, Machine(process), WatchedStore)
+        assert isinstance(store, WatchedStore)
+        store.replicas = self
+        self._stores[process] = store
+        return store
+
+    def write(
+        self,
+        process: Process,
+        partition: int,
+        body: str,
+        done: Callable[[Position | None], None],
+        delay: float = 0.0,
+    ) -> None:
+        """Posts a message; tells its id if it is acknowledged."""
+        store, queue = self._stores[process], self.queue
+
+        def work() -> None:
+            try:
+                [position] = store.append(queue, [NewMessage(body, partition, TTL, None, delay)])
+            except QueueyError:
+                done(None)
+            else:
+                done(position)
+
+        SimulatedThread(process, work)
+
+
+class ClusterStore:
+    """Opens the store of one life of a process.
+
+    Args:
+        replicas: What is stored.
+        process: The process.
+    """
+
+    def __init__(self, replicas: ClusterReplicas, process: Process) -> None:
+        self.store = replicas.open(process)
+
+
+class WatchedStore(CassandraStore):
+    """A store that notes which dead letters it is to write."""
+
+    replicas: ClusterReplicas
+
+    def put(self, queue: Queue, locations: Sequence[Location], item: NewMessage) -> None:
+        """See the contract."""
+        assert item.meta is not None
+        was = ids.parse_position(dict(item.meta.headers)[f"{PREFIX}id"])
+        self.replicas.letters.setdefault(was, self.replicas.cluster.world.now)
+        self.replicas.letter_places.setdefault(was, set()).update(locations)
+        super().put(queue, locations, item)
+
+
+class ThreadedCore(SimulatedCore):
+    """A core whose threads wait as those of the store do."""
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """See the base class."""
+
+        def start(done: Done) -> None:
+            SimulatedThread(self._process, partial(_do, work, done))
+
+        result: T = await self.ended(start)
+        return result
+
+
+def _do(work: Callable[[], object], done: Done) -> None:
+    try:
+        result = work()
+    except Exception as error:  # noqa: BLE001 - whoever waits is told
+        done(None, error)
+    else:
+        done(result, None)
+
+
+ON_CLUSTER = Setup(
+    replicas=cast("Callable[[World, Faults], Replicas]", ClusterReplicas),
+    store=cast("Callable[[Replicas, Process], ModelStore]", ClusterStore),
+    core=ThreadedCore,
+    kinds=("plain",),
+    apart=0.4,
+)
+"""Storms over the Cassandra store."""

@@ -1,0 +1,374 @@
+"""A Cassandra cluster in simulated time, and the driver that sends requests to it.
+
+Three nodes have a copy of everything. A write reaches them one after another, some of them late, and is answered when
+as many have it as its level says; a read merges what as many of them have, and gives that back to them. A conditional
+write is decided at one moment against what was committed before; if its answer is lost, it may lie about until the next
+one comes. Clocks of nodes differ, nodes are away for a while, answers are lost, and threads stand still before they
+send something.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from greenlet import getcurrent
+
+from queuey import ids
+from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.storage.cassandra import CassandraOptions, CassandraStore
+from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, InDoubt, Request, Rows
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.options import DataCentreTarget
+from queuey.storage.deadlines import Deadline
+from tests.sim.cassandra import cql
+from tests.sim.cassandra.cql import Change, Partition, Place
+from tests.sim.cassandra.threads import SimpleQueue, SimulatedThread, pause
+from tests.sim.world import Process, World
+
+OPTIONS = CassandraOptions(heartbeat=0.5, reap_interval=None)
+NODES = 3
+NEEDED = {"ONE": 1, "LOCAL_ONE": 1, "TWO": 2, "QUORUM": 2, "LOCAL_QUORUM": 2, "EACH_QUORUM": 2, "THREE": 3, "ALL": 3}
+SERIAL = {"SERIAL", "LOCAL_SERIAL"}
+NOW = "SELECT now() FROM system.local"
+
+
+@dataclass
+class Weather:
+    """What goes wrong, and how often."""
+
+    slow: float = 0.003
+    """Seconds that one way takes."""
+    lost: float = 0.0
+    """Answers that do not come."""
+    stuck: float = 0.0
+    """Conditional writes that lie about for a while."""
+    late: float = 0.0
+    """Writes that reach some node seconds late."""
+    stalls: float = 0.0
+    """Requests before which their thread stands still."""
+
+
+class Node:
+    """One node.
+
+    Args:
+        number: Of the node.
+        offset: Seconds that its clock is ahead.
+    """
+
+    def __init__(self, number: int, offset: float) -> None:
+        self.address = f"127.0.0.{number}"
+        self.offset = offset
+        self.away_until = 0.0
+        self.data: defaultdict[Place, Partition] = defaultdict(Partition)
+
+
+class Cluster:
+    """The nodes.
+
+    Args:
+        world: Their time.
+        weather: What goes wrong; may be changed at any time.
+    """
+
+    def __init__(self, world: World, weather: Weather) -> None:
+        self.world = world
+        self.weather = weather
+        self.nodes = [Node(number, world.rng.uniform(-0.05, 0.05)) for number in range(1, NODES + 1)]
+        self.committed: defaultdict[Place, Partition] = defaultdict(Partition)
+        """What conditional writes have made of partitions."""
+        self.sent = 0
+        self._lying: defaultdict[Place, list[Callable[[], None]]] = defaultdict(list)
+        self._stamp = 0
+
+    def up(self) -> list[Node]:
+        """Returns the nodes that are there."""
+        return [node for node in self.nodes if node.away_until <= self.world.now]
+
+    def everything(self) -> Mapping[Place, Partition]:
+        """Returns what is stored, all nodes together."""
+        found: defaultdict[Place, Partition] = defaultdict(Partition)
+        for node in self.nodes:
+            for place, partition in node.data.items():
+                found[place].absorb(partition)
+        return found
+
+    def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
+        """Takes a request; calls back when its answer leaves the cluster, or never."""
+        self.sent += 1
+        calls = _calls(request)
+        reads = request.statement.reads
+        if isinstance(request, Request) and request.host is not None:
+            [node] = [node for node in self.nodes if node.address == request.host]
+            if node in self.up() and request.statement.cql == NOW:
+                end([(_uuid(self.world.now + node.offset),)], None)
+            return
+        needed = 2 if request.consistency in SERIAL else NEEDED[request.consistency]
+        if len(self.up()) < needed:
+            end(None, StoreUnavailable("too few nodes are up"))
+        elif reads:
+            self._read(request, calls[0][1], needed, lambda rows: end(rows, None))
+        elif any(command.conditional for command, _ in calls):
+            self._decide(request, calls, needed, lambda rows: end(rows, None))
+        else:
+            changes = [change for command, values in calls for change in self._changes(command, values)]
+            self._write(changes, needed, lambda: end([], None))
+
+    # Reads
+
+    def _read(
+        self, request: Request | Encoded, values: Sequence[Any], needed: int, end: Callable[[Rows], None]
+    ) -> None:
+        command = cql.command(request.statement.cql)
+        places = command.places(values)
+        merged = {place: Partition() for place in places}
+
+        def answer() -> None:
+            found = command.rows(values, merged, self.world.now)
+            end(request.decode(command.body(found)) if isinstance(request, Encoded) and request.decode else found)
+
+        if request.consistency in SERIAL:
+            for place in places:
+                self._finish(place)
+                merged[place].absorb(self.committed[place])
+            answer()
+            return
+        asked, wanted = self.world.rng.sample(self.up(), needed), command.wanted(values)
+        left = [needed]
+
+        def take(node: Node) -> None:
+            for place in places:
+                merged[place].absorb(node.data[place], wanted)
+            left[0] -= 1
+            if not left[0]:
+                for each in asked:
+                    for place in places:
+                        each.data[place].absorb(merged[place])
+                answer()
+
+        for node in asked:
+            self.world.at(self.world.some(self.weather.slow), partial(take, node))
+
+    # Writes
+
+    def _changes(self, command: cql.Command, values: Sequence[Any]) -> list[Change]:
+        return command.changes(values, self._next_stamp(), self.world.now)
+
+    def _next_stamp(self) -> int:
+        """Returns a timestamp by the clock of some node; they ascend."""
+        offset = self.world.rng.choice(self.nodes).offset
+        self._stamp = max(self._stamp + 1, round((self.world.now + offset) * 1e6))
+        return self._stamp
+
+    def _write(self, changes: Sequence[Change], needed: int, end: Callable[[], None]) -> None:
+        left = [needed]
+
+        def take(node: Node) -> None:
+            for place, change in changes:
+                node.data[place].absorb(change)
+            left[0] -= 1
+            if not left[0]:
+                end()
+
+        rng, weather, now = self.world.rng, self.weather, self.world.now
+        far = rng.random() < weather.late
+        for node in self.nodes:
+            seconds = self.world.some(rng.choice((weather.slow, 3.0, 9.0)) if far else weather.slow)
+            # What a node misses it is given when it is back.
+            self.world.at(max(seconds, node.away_until - now), partial(take, node))
+
+    # Conditional writes
+
+    def _decide(
+        self,
+        request: Request | Encoded,
+        calls: Sequence[tuple[cql.Command, Sequence[Any]]],
+        needed: int,
+        end: Callable[[Rows], None],
+    ) -> None:
+        rng, weather = self.world.rng, self.weather
+        [place] = {place for command, values in calls for place in command.places(values)}
+        self._finish(place)
+        if rng.random() < weather.stuck:
+            lying = partial(self._apply, place, calls, needed, lambda _rows: None)
+            self._lying[place].append(lying)
+            if rng.random() < 0.7:
+                self.world.at(self.world.some(1.0), partial(self._wake, place, lying))
+            return
+        self._apply(place, calls, needed, end)
+
+    def _apply(
+        self,
+        place: Place,
+        calls: Sequence[tuple[cql.Command, Sequence[Any]]],
+        needed: int,
+        end: Callable[[Rows], None],
+    ) -> None:
+        there, now = self.committed[place], self.world.now
+        for command, values in calls:
+            if command.conditional and (refusal := command.refusal(values, there, now)) is not None:
+                end([refusal])
+                return
+        stamp = self._next_stamp()
+        changes = [change for command, values in calls for change in command.changes(values, stamp, now)]
+        for _, change in changes:
+            there.absorb(change)
+        self._write(changes, needed, lambda: end([(True,)]))
+
+    def _finish(self, place: Place) -> None:
+        """Has whatever lies about take effect, or none for ever."""
+        for one in self._lying.pop(place, ()):
+            if self.world.rng.random() < 0.5:
+                one()
+
+    def _wake(self, place: Place, one: Callable[[], None]) -> None:
+        if one in self._lying[place]:
+            self._lying[place].remove(one)
+            one()
+
+
+def _calls(request: Request | Encoded) -> list[tuple[cql.Command, Sequence[Any]]]:
+    if isinstance(request, Encoded):
+        return [(cql.command(request.statement.cql), values) for values in cql.values_of(request)]
+    return [
+        (cql.command(statement.cql), values)
+        for statement, values in [(request.statement, request.values), *request.further]
+    ]
+
+
+def _uuid(seconds: float) -> UUID:
+    return UUID(hex=ids.to_hex((ids.seconds_to_ticks(seconds), 0)))
+
+
+class Machine:
+    """The clocks of the machine of a process, which all stand still when a virtual machine does.
+
+    Args:
+        process: What runs on it.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._apart = process.offset
+        self._behind = 0.0
+        """Seconds for which it has stood still."""
+
+    def boottime(self) -> int:
+        """Returns nanoseconds since boot."""
+        return round((self._process.world.now + 100 - self._behind) * 1e9)
+
+    def wall(self) -> int:
+        """Returns nanoseconds since 1970."""
+        return round((self._process.clock() - self._behind) * 1e9)
+
+    def stand_still(self, seconds: float) -> None:
+        """Stops, and is right again some time after that, as by NTP."""
+        self._process.pause(seconds)
+        self._behind += seconds
+        self._process.world.at(seconds + self._process.world.some(3.0), self.set_clock)
+
+    def set_clock(self, wrong: float = 0.0) -> None:
+        """Sets the wall clock right, or by so many seconds wrong."""
+        self._process.offset = self._apart + self._behind + wrong
+
+
+class SimulatedDriver(Driver):
+    """One process's way to the cluster; one thread brings all answers.
+
+    Args:
+        cluster: Where to.
+        process: Whose driver this is.
+        deadline: That of its calls.
+        timeout: Seconds that a request has unless it says otherwise.
+    """
+
+    def __init__(self, cluster: Cluster, process: Process, deadline: Deadline, timeout: float) -> None:
+        self._cluster_of_world = cluster
+        self._process = process
+        self._life = process.life
+        self._deadline = deadline
+        self._timeout = timeout
+        self._ended = False
+        self.requests = 0
+        self._answers = SimpleQueue()
+        SimulatedThread(process, self._bring, "driver")
+
+    def _bring(self) -> None:
+        while True:
+            self._answers.get()()
+
+    def send(self, request: Request | Encoded, done: Done) -> None:
+        """See the base class. Threads may stand still before they do, but for an event loop's."""
+        if self._ended:
+            done(None, StoreClosed("the store is closed"))
+            return
+        reads = request.statement.reads
+        try:
+            timeout = self._deadline.left(self._timeout) if request.timeout is None else request.timeout
+        except StoreUnavailable as error:
+            done(None, error)
+            return
+        if not reads:
+            self._deadline.sent()
+        self.requests += 1
+        cluster, world, process = self._cluster_of_world, self._process.world, self._process
+        weather = cluster.weather
+        if weather.stalls and isinstance(getcurrent(), SimulatedThread) and world.rng.random() < weather.stalls:
+            pause(world.rng.choice((0.2, 2.0, 5.5)))
+        told: list[bool] = []
+
+        def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            if not told:
+                told.append(True)
+                self._answers.put(partial(done, rows, error))
+
+        def end(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            if world.rng.random() >= weather.lost:
+                process.soon(world.some(weather.slow), partial(tell, rows, error), self._life)
+
+        world.at(world.some(weather.slow), partial(cluster.ask, request, end))
+        late = StoreUnavailable("no answer in time") if reads else InDoubt("no answer in time")
+        process.soon(timeout, partial(tell, None, late), self._life)
+
+    def ready(self, timeout: float) -> bool:
+        """See the base class."""
+        return True
+
+    def problem(self) -> str | None:
+        """See the base class."""
+        return "the store is closed" if self._ended else None
+
+    def hosts(self) -> list[Host]:
+        """See the base class."""
+        up = self._cluster_of_world.up()
+        return [Host(node.address, "dc1", up=node in up) for node in self._cluster_of_world.nodes]
+
+    def replication(self) -> Mapping[str, int]:
+        """See the base class."""
+        return {"dc1": NODES}
+
+    def prepare(self, statements: Any) -> None:  # noqa: ANN401 - nothing is done with them
+        """See the base class."""
+
+    def close(self) -> None:
+        """See the base class."""
+        self._ended = True
+
+
+def open_store(
+    cluster: Cluster, process: Process, machine: Machine, kind: type[CassandraStore] = CassandraStore
+) -> CassandraStore:
+    """Opens the store of one life of a process."""
+
+    def driver(
+        _target: DataCentreTarget, options: CassandraOptions, *, verify: object, deadline: Deadline
+    ) -> SimulatedDriver:
+        return SimulatedDriver(cluster, process, deadline, options.timeout)
+
+    Process.present = process
+    return kind("cassandra://127.0.0.1/queuey", OPTIONS, Clock(machine.boottime, machine.wall), driver=driver)

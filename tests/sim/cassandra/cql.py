@@ -1,0 +1,485 @@
+"""The part of CQL that the store uses, on tables whose cells have timestamps: what a single replica knows.
+
+Whatever is applied in whatever order, and however often, leads to the same: of two writes of a cell that with the later
+timestamp stands, of a write and a delete with equal ones the delete.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from queuey import ids
+from queuey.storage.cassandra.driver import UNSET, Encoded, Rows
+
+SCHEMA = Path(__file__).parents[3] / "cql"
+NEVER = -math.inf
+Key = tuple[Any, ...]
+
+
+class Table(NamedTuple):
+    """A table: its columns with their types, and which of them make the key.
+
+    Attributes:
+        name: Its name.
+        types: Of all columns.
+        partition, clustering: The columns of the key.
+        descending: Those of the clustering columns that are in descending order.
+        static: Columns that a partition has once.
+    """
+
+    name: str
+    types: Mapping[str, str]
+    partition: tuple[str, ...]
+    clustering: tuple[str, ...]
+    descending: frozenset[str]
+    static: frozenset[str]
+
+    @property
+    def all(self) -> list[str]:
+        """The columns in the order in which Cassandra gives all of them."""
+        keys = [*self.partition, *self.clustering]
+        others = sorted(self.types.keys() - {*keys})
+        return [*keys, *sorted(others, key=lambda one: one not in self.static)]
+
+    def order(self, key: Key) -> Key:
+        """Returns what rows are sorted by."""
+        return tuple(
+            -one if name in self.descending else _ordered(one) for name, one in zip(self.clustering, key, strict=True)
+        )
+
+
+def _tables() -> dict[str, Table]:
+    found: dict[str, Table] = {}
+    for path in sorted(SCHEMA.glob("*.cql")):
+        text = re.sub(r"--.*", "", path.read_text())
+        for name, body in re.findall(r"CREATE TABLE IF NOT EXISTS (\w+) \((.*?)\)\s*(?:WITH|;)", text, re.DOTALL):
+            columns = dict(re.findall(r"^\s*(\w+) ([a-z]+)(?: static)?(?: PRIMARY KEY)?,?\s*$", body, re.MULTILINE))
+            static = re.findall(r"^\s*(\w+) [a-z]+ static", body, re.MULTILINE)
+            [(partition, clustering)] = re.findall(r"PRIMARY KEY \(\((.*?)\)(.*)\)", body)
+            found[name] = Table(
+                name, columns, _names(partition), _names(clustering), _descending(text, name), frozenset(static)
+            )
+        for name, column, kind in re.findall(r"ALTER TABLE (\w+) ADD IF NOT EXISTS (\w+) (\w+)", text):
+            found[name] = found[name]._replace(types={**found[name].types, column: kind})
+    return found
+
+
+def _descending(text: str, table: str) -> frozenset[str]:
+    [definition] = re.findall(rf"CREATE TABLE IF NOT EXISTS {table} \(.*?;", text, re.DOTALL)
+    return frozenset(
+        name for order in re.findall(r"CLUSTERING ORDER BY \((.*?)\)", definition) for name in _down(order)
+    )
+
+
+def _down(order: str) -> list[str]:
+    return re.findall(r"(\w+) DESC", order)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"\w+", text))
+
+
+TABLES = _tables()
+
+
+class Cell(NamedTuple):
+    """A value, None if it was deleted."""
+
+    stamp: int
+    value: Any
+    expires: float = math.inf
+
+    def beats(self, other: Cell | None) -> bool:
+        """Returns whether this one stands beside another one."""
+        if other is None or self.stamp != other.stamp:
+            return other is None or self.stamp > other.stamp
+        return other.value is not None and (
+            self.value is None or (self.expires, self.value) > (other.expires, other.value)
+        )
+
+
+@dataclass
+class Row:
+    """A row; ``marker`` says that it is there without any cell."""
+
+    deleted: float = NEVER
+    marker: Cell | None = None
+    cells: dict[str, Cell] = field(default_factory=dict)
+
+    def absorb(self, other: Row) -> None:
+        """Takes in what another replica knows of it."""
+        self.deleted = max(self.deleted, other.deleted)
+        if other.marker is not None and other.marker.beats(self.marker):
+            self.marker = other.marker
+        for name, cell in other.cells.items():
+            if cell.beats(self.cells.get(name)):
+                self.cells[name] = cell
+
+    def alive(self, deleted: float, now: float) -> dict[str, Any] | None:
+        """Returns its values, given when it was deleted at the latest; None: it is not there."""
+        deleted = max(deleted, self.deleted)
+        values = {
+            name: cell.value
+            for name, cell in self.cells.items()
+            if cell.stamp > deleted and cell.expires > now and cell.value is not None
+        }
+        marker = self.marker
+        there = marker is not None and marker.stamp > deleted and marker.expires > now
+        return values if values or there else None
+
+
+class Span(NamedTuple):
+    """A range of rows that was deleted: the condition on their keys."""
+
+    conditions: tuple[tuple[str, str, Any], ...]
+    stamp: int
+
+
+@dataclass
+class Partition:
+    """What a replica knows of a partition."""
+
+    deleted: float = NEVER
+    spans: set[Span] = field(default_factory=set)
+    rows: dict[Key, Row] = field(default_factory=dict)
+    static: Row = field(default_factory=Row)
+
+    def absorb(self, other: Partition, wanted: Callable[[Key], bool] = lambda _key: True) -> None:
+        """Takes in what another replica knows of it, or of some of its rows."""
+        self.deleted = max(self.deleted, other.deleted)
+        self.spans |= other.spans
+        self.static.absorb(other.static)
+        for key, row in other.rows.items():
+            if wanted(key):
+                if (mine := self.rows.get(key)) is None:
+                    mine = self.rows[key] = Row()
+                mine.absorb(row)
+
+    def alive(self, table: Table, now: float) -> list[dict[str, Any]]:
+        """Returns the rows that are there, in order, with the columns of their keys."""
+        found = []
+        for key in sorted(self.rows, key=table.order):
+            names = dict(zip(table.clustering, key, strict=True))
+            covering = [span.stamp for span in self.spans if _holds(span.conditions, names)]
+            values = self.rows[key].alive(max([self.deleted, *covering]), now)
+            if values is not None:
+                found.append(names | values)
+        return found
+
+    def statics(self, now: float) -> dict[str, Any]:
+        """Returns the static values."""
+        return self.static.alive(self.deleted, now) or {}
+
+
+Place = tuple[str, Key]
+"""A table and the key of a partition."""
+Change = tuple[Place, Partition]
+"""What a write adds to a partition."""
+
+
+def _holds(conditions: Sequence[tuple[str, str, Any]], values: Mapping[str, Any]) -> bool:
+    return all(_compare(values.get(name), sign, value) for name, sign, value in conditions)
+
+
+def _compare(found: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of any type
+    if sign == "IN":
+        return found in value
+    if sign == "=" or found is None or value is None:
+        return bool(found == value)
+    left, right = _ordered(found), _ordered(value)
+    return bool({"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[sign])
+
+
+def _ordered(value: Any) -> Any:  # noqa: ANN401 - of any type
+    return _position(value) if isinstance(value, UUID) else value
+
+
+@lru_cache(maxsize=100_000)
+def _position(value: UUID) -> ids.Position:
+    return ids.parse_position(value.hex)
+
+
+_CONDITION = re.compile(r"(\w+|\([\w, ]+\)) (=|<=|>=|<|>|IN) (\?|-?\w+|\([^)]*\))")
+
+
+Value = Callable[[Sequence[Any]], Any]
+"""Gives one of the values that a statement is about, given those of its markers."""
+Condition = tuple[Any, str, Value]
+"""A column, or several; a sign; and what it is compared with."""
+
+
+def _all(parts: Sequence[Value], values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(part(values) for part in parts)
+
+
+class Command:
+    """A statement.
+
+    Args:
+        cql: Its text.
+    """
+
+    def __init__(self, cql: str) -> None:
+        self.verb = cql.split(maxsplit=1)[0]
+        self._markers: list[str] = []
+        """The types of its values, in order."""
+        match = re.search(r"(?:FROM|INTO|UPDATE) (\w+(?:\.\w+)?)", cql)
+        assert match is not None, cql
+        self.table = TABLES.get(match[1]) or Table(match[1], {}, (), (), frozenset(), frozenset())
+        self.creates = "IF NOT EXISTS" in cql
+        text = cql.replace("IF NOT EXISTS", "")
+        getattr(self, f"_read_{self.verb.lower()}")(text)
+        self.conditional = self.creates or bool(self.demands)
+
+    # Reading the text: the types of the markers come in their order
+
+    columns: Sequence[str] = ()
+    assignments: Sequence[tuple[str, Value]] = ()
+    where: Sequence[Condition] = ()
+    demands: Sequence[Condition] = ()
+    stamp: Value | None = None
+    ttl: Value | None = None
+    limit: Value | None = None
+    descending = False
+
+    def _value(self, text: str, kind: str) -> Value:
+        text = text.strip()
+        if text == "?":
+            number = len(self._markers)
+            self._markers.append(kind)
+            return lambda values: values[number]
+        constant = None if text == "null" else int(text)
+        return lambda _values: constant
+
+    def _conditions(self, text: str) -> list[Condition]:
+        found: list[Condition] = []
+        for name, sign, value in _CONDITION.findall(text):
+            if value.startswith("("):
+                names = _names(name)
+                parts = value[1:-1].split(",")
+                kinds = [self.table.types[each] for each in (names * len(parts))[: len(parts)]]
+                all_of = partial(_all, [self._value(one, kind) for one, kind in zip(parts, kinds, strict=True)])
+                found.append((names if name.startswith("(") else name, sign, all_of))
+            else:
+                kind = self.table.types.get(name, "")
+                found.append((name, sign, self._value(value, f"list {kind}" if sign == "IN" else kind)))
+        return found
+
+    def _using(self, text: str) -> None:
+        for name, value in re.findall(r"(TIMESTAMP|TTL) (\?|\d+)", text):
+            if name == "TTL":
+                self.ttl = self._value(value, "int")
+            else:
+                self.stamp = self._value(value, "bigint")
+
+    def _read_select(self, text: str) -> None:
+        match = re.fullmatch(r"SELECT (.*?) FROM \S+(?: WHERE (.*?))?(?: ORDER BY (.*?))?(?: LIMIT (\S+))?\s*", text)
+        assert match is not None, text
+        self.columns = [one.strip() for one in match[1].split(",")]
+        self.where = self._conditions(match[2] or "")
+        table = self.table
+        if match[3]:
+            # An order is the table's own, or its reverse.
+            first = match[3].split(",")[0].split()
+            self.descending = (first[1] == "DESC") != (first[0] in table.descending)
+        if match[4]:
+            self.limit = self._value(match[4], "int")
+
+    def _read_insert(self, text: str) -> None:
+        match = re.fullmatch(r"INSERT INTO \w+ \((.*?)\)\s+VALUES\s+\((.*?)\)\s*(?:USING (.*))?", text.strip())
+        assert match is not None, text
+        names, values = _names(match[1]), match[2].split(",")
+        self.assignments = [
+            (name, self._value(value, self.table.types[name])) for name, value in zip(names, values, strict=True)
+        ]
+        self._using(match[3] or "")
+
+    def _read_update(self, text: str) -> None:
+        match = re.fullmatch(r"UPDATE \w+ (?:USING (.*?) )?SET (.*?) WHERE (.*?)(?: IF (.*))?", text.strip())
+        assert match is not None, text
+        self._using(match[1] or "")
+        pairs = [one.split(" = ") for one in match[2].split(",")]
+        self.assignments = [(name.strip(), self._value(value, self.table.types[name.strip()])) for name, value in pairs]
+        self.where, self.demands = self._conditions(match[3]), self._conditions(match[4] or "")
+
+    def _read_delete(self, text: str) -> None:
+        match = re.fullmatch(r"DELETE (.*?)FROM \w+ (?:USING (.*?) )?WHERE (.*?)(?: IF (.*))?", text.strip())
+        assert match is not None, text
+        self.columns = _names(match[1])
+        self._using(match[2] or "")
+        self.where, self.demands = self._conditions(match[3]), self._conditions(match[4] or "")
+
+    # What it does
+
+    def places(self, values: Sequence[Any]) -> list[Place]:
+        """Returns the partitions that it is about."""
+        given: dict[str, Any] = {name: value(values) for name, value in self.assignments}
+        given |= {name: value(values) for name, _, value in self.where if isinstance(name, str)}
+        keys: list[Key] = [()]
+        for name in self.table.partition:
+            some = given[name] if isinstance(given[name], list | tuple) else [given[name]]
+            keys = [(*key, one) for key in keys for one in some]
+        return [(self.table.name, key) for key in keys]
+
+    def changes(self, values: Sequence[Any], stamp: int, now: float) -> list[Change]:
+        """Returns what it writes.
+
+        Args:
+            values: Of its markers.
+            stamp: The timestamp, unless it has one of its own.
+            now: Seconds, from when lifetimes count.
+        """
+        stamp = self.stamp(values) if self.stamp is not None else stamp
+        seconds = self.ttl(values) if self.ttl is not None else 0
+        expires = now + seconds if seconds else math.inf
+        return [(place, self._partition(values, stamp, expires)) for place in self.places(values)]
+
+    def _partition(self, values: Sequence[Any], stamp: int, expires: float) -> Partition:
+        table, found = self.table, Partition()
+        given = {name: value(values) for name, value in self.assignments}
+        of_rows = [one for one in self.where if one[0] not in table.partition]
+        keys = given | {name: value(values) for name, sign, value in of_rows if sign == "="}
+        whole = all(name in keys for name in table.clustering)
+        row = found.rows.setdefault(tuple(keys[name] for name in table.clustering), Row()) if whole else Row()
+        if self.verb == "DELETE":
+            if self.columns:
+                for name in self.columns:
+                    (found.static if name in table.static else row).cells[name] = Cell(stamp, None)
+            elif whole and table.clustering:
+                row.deleted = stamp
+            elif of_rows:
+                found.spans.add(Span(tuple((name, sign, value(values)) for name, sign, value in of_rows), stamp))
+            else:
+                found.rows.clear()
+                found.deleted = stamp
+            return found
+        if self.verb == "INSERT":
+            row.marker = Cell(stamp, "", expires)
+        for name, value in given.items():
+            if value is not UNSET and name not in table.partition and name not in table.clustering:
+                target = found.static if name in table.static else row
+                target.cells[name] = Cell(stamp, value, math.inf if value is None else expires)
+        return found
+
+    def refusal(self, values: Sequence[Any], there: Partition, now: float) -> tuple[Any, ...] | None:
+        """Returns what Cassandra answers if a condition does not hold; None: all do."""
+        keys = {name: value(values) for name, value in self.assignments}
+        keys |= {name: value(values) for name, _, value in self.where if isinstance(name, str)}
+        rows = [
+            one
+            for one in there.alive(self.table, now)
+            if all(one[name] == keys.get(name) for name in self.table.clustering)
+        ]
+        statics = there.statics(now)
+        found = (rows[0] if rows else {}) | statics if rows or statics else None
+        if self.creates:
+            if not rows:
+                return None
+            given = dict(zip(self.table.partition, self.places(values)[0][1], strict=True)) | rows[0]
+            return (False, *(given.get(name) for name in self.table.all))
+        names = [name for name, _, _ in self.demands]
+        if _holds([(name, sign, value(values)) for name, sign, value in self.demands], found or {}):
+            return None
+        return (False,) if found is None else (False, *(found.get(name) for name in names))
+
+    def wanted(self, values: Sequence[Any]) -> Callable[[Key], bool]:
+        """Returns what says which rows it may select, by their keys."""
+        names = self.table.clustering
+        conditions = [(names.index(name), sign, value(values)) for name, sign, value in self.where if name in names]
+        return lambda key: all(_compare(key[place], sign, value) for place, sign, value in conditions)
+
+    def rows(self, values: Sequence[Any], there: Mapping[Place, Partition], now: float) -> Rows:
+        """Returns the rows that it selects."""
+        conditions = [(name, sign, value(values)) for name, sign, value in self.where]
+        found: Rows = []
+        for place, partition in there.items():
+            keys = dict(zip(self.table.partition, place[1], strict=True))
+            statics = partition.statics(now)
+            rows = partition.alive(self.table, now)
+            on_rows = [one for one in conditions if one[0] not in self.table.partition]
+            if not rows and statics and not on_rows and self.table.static & {*self.columns}:
+                rows = [{}]
+            for row in reversed(rows) if self.descending else rows:
+                whole = keys | statics | row
+                if all(self._selects(whole, *one) for one in conditions):
+                    found.append(tuple(_column(whole, name) for name in self.columns))
+        return found if self.limit is None else found[: self.limit(values)]
+
+    def _selects(self, row: Mapping[str, Any], name: Any, sign: str, value: Any) -> bool:  # noqa: ANN401 - of any type
+        if isinstance(name, tuple):
+            return _compare(tuple(row[each] for each in name), sign, value)
+        return _compare(row.get(name), sign, value)
+
+    # As requests carry it
+
+    def decoded(self, row: bytes) -> list[Any]:
+        """Returns the values of a serialized row."""
+        found, at = [], 0
+        for kind in self._markers:
+            (size,) = struct.unpack_from(">i", row, at)
+            at += 4
+            found.append(UNSET if size == -2 else None if size < 0 else _decode(kind, row[at : at + size]))
+            at += max(0, size)
+        return found
+
+    def body(self, rows: Rows) -> bytes:
+        """Returns an answer as it comes over a connection."""
+        cells = [
+            _encode(self.table.types.get(name, "blob"), value)
+            for row in rows
+            for name, value in zip(self.columns, row, strict=True)
+        ]
+        packed = [struct.pack(">i", -1) if cell is None else struct.pack(">i", len(cell)) + cell for cell in cells]
+        return struct.pack(">iiii", 2, 4, len(self.columns), len(rows)) + b"".join(packed)
+
+
+@lru_cache(maxsize=1000)
+def command(cql: str) -> Command:
+    """Returns a statement by its text."""
+    return Command(cql)
+
+
+def values_of(request: Encoded) -> Iterator[list[Any]]:
+    """Gives the values of each row of a request."""
+    one = command(request.statement.cql)
+    return (one.decoded(row) for row in request.rows)
+
+
+def _column(row: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - of any type
+    if name == "timeuuid_as_blob(id)":
+        return row["id"].bytes
+    return row.get(name)
+
+
+_FORMATS = {"bigint": ">q", "int": ">i", "tinyint": ">b", "double": ">d"}
+
+
+def _decode(kind: str, data: bytes) -> Any:  # noqa: ANN401 - of any type
+    if kind.startswith("list "):
+        (count,), at, found = struct.unpack_from(">i", data), 4, []
+        for _ in range(count):
+            (size,) = struct.unpack_from(">i", data, at)
+            found.append(_decode(kind.removeprefix("list "), data[at + 4 : at + 4 + size]))
+            at += 4 + size
+        return found
+    if kind in _FORMATS:
+        return struct.unpack(_FORMATS[kind], data)[0]
+    if kind == "timeuuid":
+        return UUID(bytes=data)
+    return data.decode() if kind == "text" else data
+
+
+def _encode(kind: str, value: Any) -> bytes | None:  # noqa: ANN401 - of any type
+    if value is None or isinstance(value, bytes):
+        return value
+    if kind in _FORMATS:
+        return struct.pack(_FORMATS[kind], value)
+    return value.bytes if isinstance(value, UUID) else str(value).encode()

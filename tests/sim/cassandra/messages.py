@@ -1,0 +1,369 @@
+"""A storm over the Cassandra store itself: its writer, undo writes, clock check and readers on a simulated cluster.
+
+Processes post, post with keys, set names and read by time, while nodes, networks, clocks and processes fail; then all
+is calm until everything has come to its end, and what readers were shown is compared with what posters were told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, cast
+
+from queuey import ids
+from queuey.errors import KeyInUse, NameChanged, QueueyError, StoreBusy, StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import Location, NewMessage, Page, PostKey, Queue, QueueSpec, Slice
+from tests.sim.cassandra.cluster import Cluster, Machine, Weather, open_store
+from tests.sim.cassandra.threads import Event, SimulatedThread, pause
+from tests.sim.world import Process, World
+
+Outcome = Literal["acknowledged", "none", "unknown"]
+APPLICATION, QUEUE = "acme", "orders"
+PARTITIONS = 2
+START = 3.0
+"""Seconds of calm in which the queue is made."""
+STORM = 12.0
+"""Seconds."""
+CALM = 25.0
+"""Seconds after which everything has come to its end."""
+APART = 0.2
+"""Seconds that a clock is ahead or behind at most while all is well: a wall clock beyond 0.3 is not taken over."""
+TTLS = (3600, 3600, 3600, 40_000, 900_000)
+"""Seconds: of the queue's own class of lifetimes, and of longer ones."""
+
+
+class Site:
+    """A web process with its store; after a crash it starts anew."""
+
+    def __init__(self, world: World, cluster: Cluster) -> None:
+        self.process = Process(world, world.rng.uniform(-APART, APART))
+        self.machine = Machine(self.process)
+        self._cluster = cluster
+        self.store = open_store(cluster, self.process, self.machine)
+
+    def crash(self) -> None:
+        """Ends, and is there again at once."""
+        self.process.crash()
+        self.store = open_store(self._cluster, self.process, self.machine)
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Does something in a thread."""
+        SimulatedThread(self.process, work)
+
+
+@dataclass
+class Post:
+    """Messages that were posted together, and what their poster was told."""
+
+    bodies: list[str]
+    began: float
+    key: str = ""
+    outcome: Outcome = "unknown"
+    locations: list[Location] = field(default_factory=list)
+
+
+@dataclass
+class Naming:
+    """A value that was given to a name, or None if that was to have none."""
+
+    body: str | None
+    began: float
+    ended: float = float("inf")
+    outcome: Outcome = "unknown"
+
+
+class Reader:
+    """Reads a partition by time, each time from where the last page ended.
+
+    Args:
+        site: Where it reads.
+        partition: Which.
+    """
+
+    def __init__(self, site: Site, queue: Queue, partition: int) -> None:
+        self._site = site
+        self._life = site.process.life
+        self._queue = queue
+        self.partition = partition
+        self.cursor: Position = ids.FIRST
+        self.shown: dict[Position, str] = {}
+        self.wrong: list[str] = []
+
+    def read_on(self) -> None:
+        """Reads for as long as its process lives."""
+        world = self._site.process.world
+        rng, calm = world.rng, world.now + STORM
+        while True:
+            pause(world.some(0.5 if world.now < calm else 2.0))
+            try:
+                while self.take(
+                    page_of(self._site, self._queue, Slice(self.partition, self.cursor, limit=rng.choice((1, 3, 100))))
+                ):
+                    pass
+            except StoreUnavailable:
+                pass
+
+    def take(self, page: Page) -> bool:
+        """Takes a page; returns whether there is more."""
+        for message in page.messages:
+            if message.position < self.cursor or message.position in self.shown:
+                self.wrong.append(f"order: {message.body!r} was shown below the cursor, or twice")
+            self.shown[message.position] = str(message.body)
+        assert page.next is not None
+        self.cursor = page.next
+        return page.more
+
+
+def page_of(site: Site, queue: Queue, part: Slice) -> Page:
+    """Reads as the service does: without a thread if that can be."""
+    ended = Event()
+    found: list[Any] = []
+
+    def done(*end: object) -> None:
+        found.extend(end)
+        ended.set()
+
+    if not site.store.begin_read(queue, part, done):
+        return site.store.read(queue, [part])[0]
+    ended.wait()
+    page, error = found
+    if error is not None:
+        raise error
+    return cast("Page", page)
+
+
+class MessageStorm:
+    """One history."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        rng = self.world.rng
+        self.weather = Weather(
+            slow=rng.choice((0.001, 0.01, 0.1)),
+            lost=rng.choice((0.0, 0.02, 0.1)),
+            stuck=rng.choice((0.0, 0.1, 0.3)),
+            late=rng.choice((0.0, 0.1, 0.3)),
+            stalls=rng.choice((0.0, 0.0, 0.05)),
+        )
+        self.cluster = Cluster(self.world, Weather())
+        self.sites = [Site(self.world, self.cluster) for _ in range(rng.randint(1, 3))]
+        self.posts: list[Post] = []
+        self.namings: list[Naming] = []
+        self.readers: list[Reader] = []
+        self.last: list[Reader] = []
+        self._numbers = iter(range(1_000_000))
+
+    def run(self) -> list[str]:
+        """Lets it happen; returns what is wrong."""
+        world, rng = self.world, self.world.rng
+        self.sites[0].begin(self._create)
+        world.run(world.now + START)
+        self.cluster.weather = self.weather
+        for site in self.sites:
+            self._read(site)
+        begin = {self._post: rng.randint(4, 20), self._post_under_key: rng.randint(0, 6), self._name: rng.randint(0, 6)}
+        begin |= {self._crash: rng.choice((0, 1, 2)), self._trouble: rng.choice((0, 2, 5))}
+        for work, times in begin.items():
+            for _ in range(times):
+                world.at(rng.random() * STORM, work)
+        world.run(world.now + STORM)
+        self.cluster.weather = Weather()
+        for site in self.sites:
+            site.machine.set_clock()
+        world.run(world.now + CALM)
+        for site in self.sites[:1]:
+            self.last = [Reader(site, self.queue, number + 1) for number in range(PARTITIONS)]
+            site.begin(self._read_all)
+        world.run(world.now + START)
+        world.end()
+        return list(self._violations())
+
+    def _create(self) -> None:
+        store = self.sites[0].store
+        store.create_application(APPLICATION)
+        self.queue, _ = store.create_queue(APPLICATION, QUEUE, QueueSpec(partitions=PARTITIONS, ttl=3600))
+
+    def _site(self) -> Site:
+        return self.world.rng.choice(self.sites)
+
+    def _read(self, site: Site) -> None:
+        for partition in range(1, PARTITIONS + 1):
+            reader = Reader(site, self.queue, partition)
+            self.readers.append(reader)
+            site.begin(reader.read_on)
+
+    def _read_all(self) -> None:
+        """Shows the name whatever was left half done, then reads everything."""
+        self.sites[0].store.find_named(self.queue, "name")
+        for reader in self.last:
+            while reader.take(page_of(self.sites[0], self.queue, Slice(reader.partition, reader.cursor))):
+                pass
+        self._read_at = self.world.now
+
+    # What happens
+
+    def _crash(self) -> None:
+        site = self._site()
+        site.crash()
+        self._read(site)
+
+    def _trouble(self) -> None:
+        rng, site = self.world.rng, self._site()
+        kind = rng.choice(("pause", "still", "clock", "node", "node"))
+        seconds = rng.choice((0.5, 2.0, 4.0, 7.0))
+        if kind == "pause":
+            site.process.pause(seconds)
+        elif kind == "still":
+            # Longer than D - S would be the gap that docs/architecture-cassandra.md names.
+            site.machine.stand_still(min(seconds, 3.0))
+        elif kind == "clock":
+            site.machine.set_clock(rng.choice((-6.0, -0.5, -0.15, 0.15, 0.5, 6.0)))
+        else:
+            rng.choice(self.cluster.nodes).away_until = self.world.now + seconds
+
+    def _items(self, count: int, text: str = "") -> list[NewMessage]:
+        rng = self.world.rng
+        partition = rng.randint(1, PARTITIONS)
+        ttl, delay = rng.choice(TTLS), rng.choice((0.0, 0.0, 0.0, 0.5, 4.0))
+        return [
+            NewMessage(
+                f"{text}{next(self._numbers)}", rng.choice((partition, rng.randint(1, PARTITIONS))), ttl, None, delay
+            )
+            for _ in range(count)
+        ]
+
+    def _post(self) -> None:
+        site, items = self._site(), self._items(self.world.rng.choice((1, 1, 2, 5)))
+        post = Post([str(item.body) for item in items], self.world.now)
+        self.posts.append(post)
+
+        def work() -> None:
+            positions = site.store.append(self.queue, items)
+            post.locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
+            post.outcome = "acknowledged"
+
+        site.begin(partial(_noting, post, work))
+
+    def _post_under_key(self) -> None:
+        """Posts under a key, and again if need be, as clients do."""
+        site, key = self._site(), self.world.rng.choice("ab")
+        partition = ord(key) % PARTITIONS + 1
+        items = [NewMessage(f"key {key}", partition, 3600)]
+        post = Post([f"key {key}"], self.world.now, key)
+        self.posts.append(post)
+
+        def work() -> None:
+            for _ in range(3):
+                try:
+                    result = site.store.append_once(self.queue, items, PostKey(key, b"", 3600))
+                except KeyInUse:
+                    pause(1.0)
+                    continue
+                post.locations = result.locations
+                post.outcome = "acknowledged"
+                return
+
+        site.begin(partial(_noting, post, work))
+
+    def _name(self) -> None:
+        """Gives a name a value, as the service does."""
+        site, store = self._site(), self._site().store
+        body = None if self.world.rng.random() < 0.2 else f"name {next(self._numbers)}"
+        item = None if body is None else NewMessage(body, 1, 3600)
+
+        def work() -> None:
+            for _ in range(3):
+                seen = store.find_named(self.queue, "name")
+                if seen is not None and seen.replaced is not None:
+                    store.settle_named(self.queue, "name", seen)
+                    continue
+                if seen is not None and seen.busy:
+                    pause(seen.busy)
+                    continue
+                naming = Naming(body, self.world.now)
+                self.namings.append(naming)
+                try:
+                    found = store.write_named(self.queue, "name", item, b"", seen)
+                except NameChanged:
+                    naming.outcome = "none"
+                    continue
+                except StoreUnavailable as error:
+                    naming.outcome = "none" if error.outcome == "none" else "unknown"
+                    return
+                naming.outcome, naming.ended = "acknowledged", self.world.now
+                store.settle_named(self.queue, "name", found)
+                return
+
+        store = site.store
+        site.begin(partial(_noting, Post([], 0.0), work))
+
+    # What must hold
+
+    def _violations(self) -> Iterator[str]:
+        if not hasattr(self, "_read_at"):
+            yield "end: nothing could be read when all was calm"
+            return
+        everybody = [*self.readers, *self.last]
+        for reader in everybody:
+            yield from reader.wrong
+        plain = [post for post in self.posts if not post.key]
+        for post in plain:
+            yield from self._of_post(post, everybody)
+        for key in {post.key for post in self.posts if post.key}:
+            yield from self._of_key([post for post in self.posts if post.key == key])
+        yield from self._of_name()
+        pending = sum(site.store._writer.pending for site in self.sites)
+        if pending:
+            yield f"end: {pending} messages still wait"
+
+    def _of_post(self, post: Post, readers: Sequence[Reader]) -> Iterator[str]:
+        if post.outcome == "acknowledged":
+            for partition, position in post.locations:
+                yield from (
+                    f"G1: {post} was passed by a reader at {reader.cursor} without being shown"
+                    for reader in readers
+                    if reader.partition == partition and position < reader.cursor and position not in reader.shown
+                )
+                if not any(position in reader.shown for reader in self.last):
+                    yield f"lost: {post} is not there in the end"
+        elif post.outcome == "none":
+            bodies = {*post.bodies}
+            yield from (f"none: {post} was shown" for reader in readers if bodies & {*reader.shown.values()})
+
+    def _of_key(self, posts: Sequence[Post]) -> Iterator[str]:
+        there = [
+            (reader.partition, position)
+            for reader in self.last
+            for position, body in reader.shown.items()
+            if body == posts[0].bodies[0]
+        ]
+        told = {tuple(post.locations) for post in posts if post.outcome == "acknowledged"}
+        if len(told) > 1 or (told and [*told.pop()] != there):
+            yield f"key: {posts} were answered, and {there} are there"
+        if len(there) > 1:
+            yield f"key: {there} are there"
+
+    def _of_name(self) -> Iterator[str]:
+        there = [body for reader in self.last for body in reader.shown.values() if body.startswith("name ")]
+        if len(there) > 1:
+            yield f"name: {there} are there"
+        value = there[0] if there else None
+        acknowledged = [one for one in self.namings if one.outcome == "acknowledged"]
+        latest = max((one.began for one in acknowledged), default=0.0)
+        may_be = {one.body for one in self.namings if one.outcome != "none" and one.ended > latest}
+        if value not in may_be and (acknowledged or value is not None):
+            yield f"name: {value} is there, after {self.namings}"
+
+
+def _noting(post: Post, work: Callable[[], None]) -> None:
+    """Does something and notes how it fails."""
+    try:
+        work()
+    except (KeyInUse, StoreBusy):
+        post.outcome = "none"
+    except StoreUnavailable as error:
+        post.outcome = error.outcome
+    except QueueyError:
+        post.outcome = "none"
