@@ -83,6 +83,8 @@ class Process(NamedTuple):
     kind: Kind
     answers: tuple[Any, ...] = ()
     looks: int = 0
+    doubted: bool = False
+    """The answer to its step has not come."""
     end: Any = None
     """Changed, the outcome of a failure, the code of a refusal, ``crashed``; None: it goes on."""
 
@@ -186,10 +188,11 @@ def _futures(world: World, taken: Taken, *, undisturbed: bool) -> Iterator[World
         step = _step(process)
         for after, answer in _answers(world, process, step, taken):
             if isinstance(answer, Lost):
-                yield after
+                yield _with(after, process._replace(doubted=True))
                 continue
             looks = process.looks + isinstance(step, Look)
-            yield _settled(after, process._replace(answers=(*process.answers, answer), looks=looks))
+            answers = (*process.answers, answer)
+            yield _settled(after, process._replace(answers=answers, looks=looks, doubted=False))
     if not undisturbed:
         yield from _claims(world, taken)
 
@@ -421,9 +424,10 @@ def _answers(world: World, process: Process, step: Any, taken: Taken) -> Answers
             number = process.number * 10 + sum(isinstance(one, MadeIds) for one in process.answers)
             if number < process.number * 10 + MOST_IDS:
                 yield world, MadeIds(_ids(number))
-        case Swap(seen, row):
+        case Swap(seen, row, final):
             for after in _swapped(world, seen, row, taken):
-                yield after, after.row
+                unclear = process.doubted and not final and after.row != row
+                yield after, Failed("unknown") if unclear else after.row
                 if faulty:
                     yield after._replace(faults=faulty.faults), Failed("unknown")
                     yield after._replace(faults=faulty.faults), Lost()

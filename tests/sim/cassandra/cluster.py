@@ -136,8 +136,6 @@ class Cluster:
             for place in places:
                 self._finish(place)
                 merged[place].absorb(self.committed[place])
-            answer()
-            return
         asked, wanted = self.world.rng.sample(self.up(), needed), command.wanted(values)
         left = [needed]
 
@@ -257,6 +255,7 @@ class Machine:
         self._apart = process.offset
         self._behind = 0.0
         """Seconds for which it has stood still."""
+        self._still_until = 0.0
 
     def boottime(self) -> int:
         """Returns nanoseconds since boot."""
@@ -268,9 +267,11 @@ class Machine:
 
     def stand_still(self, seconds: float) -> None:
         """Stops, and is right again some time after that, as by NTP."""
-        self._process.pause(seconds)
+        world = self._process.world
         self._behind += seconds
-        self._process.world.at(seconds + self._process.world.some(3.0), self.set_clock)
+        self._still_until = max(self._still_until, world.now) + seconds
+        self._process.pause(self._still_until - world.now)
+        world.at(self._still_until - world.now + world.some(3.0), self.set_clock)
 
     def set_clock(self, wrong: float = 0.0) -> None:
         """Sets the wall clock right, or by so many seconds wrong."""

@@ -18,7 +18,7 @@ new value, so a row never has more than two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
@@ -53,13 +53,10 @@ class NameRow(KeyRow, frozen=True):
         expires: When the row does (ticks): not before one of its values.
     """
 
+    final: ClassVar[bool] = False
     kept: PostedIds = NOTHING
     kept_content: bytes = b""
     expires: int = 0
-
-    def counts(self, ids: PostedIds) -> bool:
-        """See the base class. The value that is kept counts again if the new one fails."""
-        return super().counts(ids) or self.kept == ids
 
 
 class Found(NamedTuple):
@@ -149,9 +146,6 @@ def write(
     if there != mine:
         raise NameChanged(name)
     done = yield from written(mine, made, new_version)
-    if done.ids != mine.ids and done.kept == mine.ids:
-        # It was written, and somebody is replacing it already, so the value before was done away with.
-        return replace(mine, state="done", kept=NOTHING, kept_content=b"", version=new_version())
     if done.state != "done" or done.ids != mine.ids:
         raise NameChanged(name)
     yield from _without_kept(done)
@@ -161,7 +155,7 @@ def write(
 def clear(name: str, seen: NameRow, new_version: Callable[[], int]) -> Steps[NameRow]:
     """Removes the value of a name; otherwise as :func:`write`."""
     mine = NameRow("done", b"", NOTHING, new_version(), kept=seen.ids, kept_content=seen.content, expires=seen.expires)
-    there: NameRow | None = yield Swap(seen, mine)
+    there: NameRow | None = yield Swap(seen, mine, final=False)
     if there != mine:
         raise NameChanged(name)
     yield from _without_kept(mine)

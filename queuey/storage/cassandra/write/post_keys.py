@@ -30,7 +30,7 @@ the states above.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -72,16 +72,13 @@ class PostedIds(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyRow(msgspec.Struct, frozen=True):
-    """What stands for a key. ``version`` is new with each change."""
+    """What stands for a key. ``version`` is new with each change. A row that is done is ``final`` until it expires."""
 
+    final: ClassVar[bool] = True
     state: State
     content: bytes
     ids: PostedIds
     version: int
-
-    def counts(self, ids: PostedIds) -> bool:
-        """Returns whether messages were made ``done``, and must not be removed."""
-        return self.state == "done" and self.ids == ids
 
 
 class MadeIds(msgspec.Struct, frozen=True):
@@ -102,10 +99,15 @@ class MakeIds(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Put ``row`` in the place of ``seen``. Sent back: the row that stands there afterwards, None: none does."""
+    """Put ``row`` in the place of ``seen``. Sent back: the row that stands there afterwards, None: none does.
+
+    Others may change what was put there, unless it is ``final``. So if no answer came at first, and another row stands
+    there now, nobody knows whether it was there; then this raises :class:`StoreUnavailable`.
+    """
 
     seen: KeyRow | None
     row: KeyRow
+    final: bool = True
 
 
 class Write(NamedTuple):
@@ -171,10 +173,7 @@ def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps[PostResult]
 
 
 def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
-    """Writes the messages of a row that stands there and returns the row that does afterwards.
-
-    If that is not its own, done, then it has changed since: it may still name the messages (:meth:`KeyRow.counts`).
-    """
+    """Writes the messages of a row that stands there and returns the row that does afterwards: done, or another's."""
     failure: StoreUnavailable | None = None
     try:
         yield Write(made)
@@ -182,15 +181,13 @@ def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
         failure = error
     row = abandoned(mine, new_version()) if failure else _done(mine, new_version())
     try:
-        there: R | None = yield Swap(mine, row)
+        there: R | None = yield Swap(mine, row, final=mine.final or failure is not None)
     except StoreUnavailable as error:
         raise in_doubt(failure or error) from error
     if there == row and failure is None:
         return row
     if there is None:
         raise in_doubt(failure or StoreUnavailable("what stands for it expired while it was carried out"))
-    if there.counts(mine.ids):
-        return there
     # From here on no process can make these ids done.
     outcome: Outcome = yield Remove(mine.ids, unseen=True)
     if failure is not None and there == row:

@@ -10,7 +10,9 @@ its end is never sent. States of a reservation::
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.ids import Position
@@ -107,9 +109,25 @@ class ReservingWriter(MessageWriter):
         self._answer(reservation.operation, None, None)
 
     def undo(
-        self, written: Iterable[Written], consistency: str, until: float, answer: Callable[[Outcome], None]
+        self,
+        written: Iterable[Written],
+        consistency: str,
+        until: float,
+        answer: Callable[[Outcome], None],
+        *,
+        minted: float = math.inf,
     ) -> None:
-        """Undoes messages that were, or may have been, written; the outcome is ``none`` if that holds by ``until``."""
+        """Undoes messages that were, or may have been, written; the outcome is ``none`` if that holds by ``until``.
+
+        Args:
+            written: What was given to Cassandra.
+            consistency: The level it was written at.
+            until: Boot time.
+            answer: Called once with the outcome.
+            minted: Boot time of the first id, if readers are to have seen nothing: that time is made sure of then.
+        """
+        if minted < math.inf:
+            answer = partial(self._make_sure, minted, answer)
         self.undo_writer.undo(Undo(written, consistency, until, answer))
 
     def _make_ids(self, reservation: Reservation) -> None:

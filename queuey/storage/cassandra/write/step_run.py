@@ -5,6 +5,7 @@ Every step goes through the callbacks of the driver, of the writer or of the und
 
 from __future__ import annotations
 
+import math
 import struct
 import threading
 from collections.abc import Callable, Sequence
@@ -198,7 +199,7 @@ class StepRun:
                 return await self._reserve()
             case Look():
                 return await self._look()
-            case Swap(_, row):
+            case Swap(row=row):
                 if row.state == "done":
                     self._note_sent()
                 return await self._swap(step)
@@ -241,21 +242,16 @@ class StepRun:
             self._sent = True
 
     async def _remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
-        level, clock, watch = self._level, self._parts.clock, self._parts.watch
-        now, boot = clock.both()
-        until = boot + level.deadline
+        level, qid, (now, boot) = self._level, self._queue.qid, self._parts.clock.both()
         made = boot - max(0, now - ids.made) / TICKS_PER_SECOND
-        if unseen:
-            until = made + level.delay - self._parts.options.clock_difference
-        qid = self._queue.qid
+        difference = self._parts.options.clock_difference
+        until, minted = (made + level.delay - difference, made) if unseen else (boot + level.deadline, math.inf)
         written = [
             Written(run.kind, qid, run.partition, run.bucket, run.ticks, run.low, run.number) for run in ids.runs
         ]
-        outcome: Outcome = await called(
-            lambda done: self._parts.writer.undo(written, level.writes, until, lambda outcome: done(outcome, None))
-        )
-        # If the clock was wrong, nothing shows whether the removal was in time.
-        return "unknown" if unseen and not watch.vouches(made) else outcome
+        undo = partial(self._parts.writer.undo, written, level.writes, until, minted=minted)
+        outcome: Outcome = await called(lambda done: undo(lambda outcome: done(outcome, None)))
+        return outcome
 
     async def _swap(self, swap: Swap) -> KeyRow | None:
         """Sends a change of the row until it is decided; returns the row that stands there then."""
@@ -285,7 +281,12 @@ class StepRun:
             if result.applied or (result.seen and result.seen[-1] == row.version):
                 return row
             found = await self._look()
-            return row if found and found.version == row.version else found
+            if found and found.version == row.version:
+                return row
+            if doubted and not swap.final:
+                text = "others have changed it while a change of ours was in doubt"
+                raise StoreUnavailable(text, outcome="unknown")
+            return found
 
     async def _look(self) -> KeyRow | None:
         """Reads what stands there, as a transaction: what others have in doubt is decided before."""

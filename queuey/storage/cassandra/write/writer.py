@@ -21,6 +21,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from queue import SimpleQueue
 
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
@@ -448,8 +449,6 @@ class MessageWriter:
         deadline = operation.minted + level.delay - self._options.clock_difference
 
         def settled(outcome: Outcome) -> None:
-            if outcome == "none" and not self._watch.vouches(operation.minted):
-                outcome = "unknown"  # Nothing shows whether the undo write was in time.
             if outcome == "none" and isinstance(error, QueueChanged):
                 self._answer(operation, None, error)
                 return
@@ -457,7 +456,23 @@ class MessageWriter:
             failed.__cause__ = error
             self._answer(operation, None, failed)
 
-        self.undo_writer.undo(Undo(operation.written, level.writes, deadline, settled))
+        answer = partial(self._make_sure, operation.minted, settled)
+        self.undo_writer.undo(Undo(operation.written, level.writes, deadline, answer))
+
+    def _make_sure(self, minted: float, answer: Callable[[Outcome], None], outcome: Outcome) -> None:
+        """Says that a write was undone in time only when a later check of the clock shows that the time was right."""
+        ended = self._clock.boottime()
+
+        def check() -> None:
+            try:
+                in_time = self._watch.check(since=ended) and self._watch.vouches(minted)
+            except Exception:
+                log.exception("The clock could not be checked.")
+                in_time = False
+            answer("none" if in_time else "unknown")
+
+        if outcome != "none" or not self._submit(check):
+            answer("unknown")
 
     def _answer(self, operation: AppendOperation, positions: list[Position] | None, error: Exception | None) -> None:
         with self._lock:
