@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.storage.cassandra.write.names import NameRow
+from tests.replacing import replace_in
 from tests.sim.names import Kind, Taken, explore
 
 
@@ -41,10 +42,10 @@ def test_every_history_of_two_with_lost_answers(kinds: tuple[Kind, ...], crashes
     assert states > 1000
 
 
-def test_values_that_may_count_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_may_count_are_not_removed() -> None:
     """If rows of names were taken for final, who was not answered would remove a value that stands there."""
-    monkeypatch.setattr(NameRow, "final", True)
-    _, wrong = explore(("PUT", "POST"), faults=1, crashes=0, claims=False)
+    with replace_in(NameRow, NameRow.final, by=True):
+        _, wrong = explore(("PUT", "POST"), faults=1, crashes=0, claims=False)
     assert wrong
 
 

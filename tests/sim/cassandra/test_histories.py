@@ -34,7 +34,7 @@ MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000"))
 """Of the slow tests, of each kind."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow tests."""
-ENOUGH = 400
+ENOUGH = 1400
 """Histories in which a mechanism that is missing must have been missed."""
 
 
@@ -164,14 +164,6 @@ REAL_UNDO = Undo.__init__
 REAL_CACHED = BucketIndex.cached
 
 
-@contextmanager
-def taking_names_for_final() -> Iterator[None]:
-    """Has whoever sets a name believe that nobody changes it afterwards."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(NameRow, "final", True)
-        yield
-
-
 @dataclass(frozen=True)
 class Mutation:
     """A mechanism that is taken out.
@@ -192,7 +184,7 @@ MUTATIONS = {
     "the undo write": Mutation(("none",), partial(replace, UndoWriter.undo, undoing_nothing)),
     "the time of the undo write": Mutation(("none",), partial(replace, Undo.__init__, undone_in_time), first=12),
     "the clock check after the undo write": Mutation(
-        ("none",), partial(replace, MessageWriter._make_sure, unchecked), first=184
+        ("none",), partial(replace, MessageWriter._make_sure, unchecked), first=971
     ),
     "the timestamp of the undo write": Mutation(
         ("none",), partial(replace_in, undo_writes, id_generator.undo_timestamp, low_stamp)
@@ -202,7 +194,7 @@ MUTATIONS = {
     "the age of that record": Mutation(("G1",), partial(replace, BucketIndex.cached, whatever_age)),
     "the clock check": Mutation(("G1",), without_clock_check, first=102),
     "the time that a machine missed": Mutation(("G1",), partial(replace, Clock.accept, missing_nothing)),
-    "what is final": Mutation(("name",), taking_names_for_final, first=61),
+    "what is final": Mutation(("name",), partial(replace_in, NameRow, NameRow.final, by=True), first=61),
 }
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 import queue
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,7 @@ from greenlet import getcurrent, greenlet
 
 from queuey.storage import deadlines
 from queuey.storage.deadlines import Deadline
+from tests.replacing import replace_in
 from tests.sim.world import TURN, Process
 
 PRODUCT = ("queuey.storage.cassandra", "queuey.storage.deadlines", "queuey.storage.watching")
@@ -328,17 +331,17 @@ class _Pool:
 @contextmanager
 def simulated_threads() -> Iterator[None]:
     """Has all threads of the Cassandra store be simulated."""
-    instead = {"threading": _THREADING, "SimpleQueue": SimpleQueue, "ThreadPoolExecutor": _Pool}
-    before: list[tuple[Any, str, Any]] = []
-    for name, module in list(sys.modules.items()):
-        if name.startswith(PRODUCT):
-            before += [(module, each, vars(module)[each]) for each in instead if each in vars(module)]
-            if vars(module).get("Deadline") is Deadline and module is not deadlines:
-                before.append((module, "Deadline", Deadline))
-    try:
-        for module, each, _ in before:
-            setattr(module, each, instead.get(each, SimulatedDeadline))
+    instead = {
+        threading: _THREADING,
+        queue.SimpleQueue: SimpleQueue,
+        ThreadPoolExecutor: _Pool,
+        Deadline: SimulatedDeadline,
+    }
+    with ExitStack() as replaced:
+        for name, module in list(sys.modules.items()):
+            if name.startswith(PRODUCT):
+                for there, by in instead.items():
+                    if module is not deadlines or there is threading:
+                        with suppress(TypeError):  # It has no name for it.
+                            replaced.enter_context(replace_in(module, there, by))
         yield
-    finally:
-        for module, each, there in before:
-            setattr(module, each, there)
