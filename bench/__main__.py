@@ -72,7 +72,7 @@ def machine() -> dict[str, Any]:
     model = next(
         (line.partition(":")[2].strip() for line in open_lines("/proc/cpuinfo") if line.startswith("model name")), "?"
     )
-    packages = ("granian", "pyramid", "apsw", "msgspec")
+    packages = ("httptools", "uvloop", "granian", "pyramid", "apsw", "msgspec")
     return {
         "commit": commit(),
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),

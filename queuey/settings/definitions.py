@@ -172,7 +172,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connections: Annotated[
         int,
         Meta(
-            description="Connections that a worker keeps open, idle ones included; further connections wait.",
+            description="Connections that a worker keeps open. For a further one, the one that has been idle "
+            "longest is closed; if none is idle, it gets 503.",
             ge=1,
             le=65536,
         ),

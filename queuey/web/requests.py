@@ -12,8 +12,8 @@ A path is percent-decoded once. No resource has a name with an encoded slash, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 
 import msgspec
@@ -161,15 +161,43 @@ class Request:
         return work() if len(self.body or b"") <= SHORT_BODY else await self.in_thread(work)
 
 
+class Fields(NamedTuple):
+    """The header fields of a request.
+
+    Attributes:
+        headers: By name in small letters.
+        own: There are some that are kept with a message.
+        foreign: Names of those that cannot be read.
+    """
+
+    headers: dict[str, str]
+    own: bool
+    foreign: list[str]
+
+
 def read_scope(server: Server, scope: Scope) -> tuple[Request, list[str]]:
-    """Returns a request without its path and body, and the names of headers that cannot be read.
+    """Returns a request of an ASGI server without its path and body, and the names of headers that cannot be read."""
+    query = scope["query_string"].decode("latin-1")
+    return new_request(server, scope["method"], query, scope["scheme"], read_headers(scope["headers"]))
+
+
+def new_request(server: Server, method: str, query: str, scheme: str, fields: Fields) -> tuple[Request, list[str]]:
+    """Returns a request without its path and body, and the names of headers that cannot be read."""
+    request = Request(server, method, "", query, scheme, fields.headers.copy())
+    if fields.own:
+        request.has_own_headers = True
+    return request, fields.foreign
+
+
+def read_headers(fields: Iterable[tuple[bytes, bytes]]) -> Fields:
+    """Returns headers, given their names in small letters and their values.
 
     Headers whose names hold an underscore are left out: to views of WSGI, ``X_User`` and ``X-User`` are the same.
     """
     headers: dict[str, str] = {}
     foreign = []
     own = False
-    for raw_name, raw in scope["headers"]:
+    for raw_name, raw in fields:
         name = _HEADERS.get(raw_name)
         if name is None:
             if b"_" in raw_name:
@@ -184,10 +212,7 @@ def read_scope(server: Server, scope: Scope) -> tuple[Request, list[str]]:
         if name in headers:
             value = f"{headers[name]}{'; ' if name == 'cookie' else ','}{value}"
         headers[name] = value
-    request = Request(server, scope["method"], "", scope["query_string"].decode("latin-1"), scope["scheme"], headers)
-    if own:
-        request.has_own_headers = True
-    return request, foreign
+    return Fields(headers, own, foreign)
 
 
 def client_left() -> InvalidRequest:

@@ -1,4 +1,4 @@
-"""Responses: what a view returns, and how they are sent to granian (ASGI).
+"""Responses: what a view returns, and how they are sent.
 
 A :class:`Response` has a status, headers and the whole body, nothing else. Pyramid takes any object that provides
 ``IResponse``; this one costs a fifth of a general response object.
@@ -68,15 +68,16 @@ class Response:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answers the server, as WSGI wants it."""
-        headers = [*_with_cache_control(self.headers), ("Content-Length", str(self.size))]
+        headers = [*with_cache_control(self.headers), ("Content-Length", str(self.size))]
         start_response(STATUS_LINES[self.status], headers)
         if environ["REQUEST_METHOD"] == "HEAD":
             return ()
         return self.body if isinstance(self.body, list) else (self.body,)
 
 
-def _with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
-    return headers if any(name == NO_STORE[0] for name, _ in headers) else (*headers, NO_STORE)
+def with_cache_control(headers: tuple[Header, ...]) -> tuple[Header, ...]:
+    """Returns headers that say whether the response may be kept."""
+    return headers if any(name.lower() == "cache-control" for name, _ in headers) else (*headers, NO_STORE)
 
 
 def body_of(pieces: list[bytes]) -> Body:
@@ -115,7 +116,7 @@ _USUAL: dict[tuple[Header, ...], list[tuple[bytes, bytes]]] = {
 
 
 def _raw_headers(response: Response) -> list[tuple[bytes, bytes]]:
-    return _USUAL.get(response.headers) or [_raw(header) for header in _with_cache_control(response.headers)]
+    return _USUAL.get(response.headers) or [_raw(header) for header in with_cache_control(response.headers)]
 
 
 def _content_length(size: int) -> tuple[bytes, bytes]:
@@ -262,11 +263,11 @@ class ResponseSender:
         await send({"type": "http.response.start", "status": response.status, "headers": _raw_headers(response)})
         connection = Connection(asyncio.get_running_loop(), partial(self._change, tenant))
         self.open[connection] = None
-        client.left = connection.drop
+        client.leaving = connection.drop
         client.listen()
         try:
             response.owner(connection)
-            if client.has_left:
+            if client.is_leaving:
                 connection.drop()
             await connection.carry(send, self._stall)
         finally:

@@ -99,6 +99,7 @@ def _serve(settings: Settings) -> int:
     from queuey.errors import SettingsError
     from queuey.storage import opening
     from queuey.web.gateway import serve as server
+    from queuey.web.http.processes import address_of
 
     try:
         server.check_users(settings)
@@ -109,11 +110,12 @@ def _serve(settings: Settings) -> int:
     except OSError as error:
         return _refuse(BAD_TLS, f"the TLS files cannot be used: {_reason(error)}")
     try:
-        address = server.find_address(settings)
+        listener = server.listen(settings)
     except OSError as error:
         text = f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}"
         taken = ". Another service may be running; choose another port: --port"
         return _refuse(BAD_ADDRESS, text + (taken if error.errno == EADDRINUSE else ""))
+    address = address_of(listener)
     url = server.url_of(settings, address[1])
     try:
         start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
@@ -133,7 +135,7 @@ def _serve(settings: Settings) -> int:
             registration.start()
 
     try:
-        return server.run(settings, address, announce, server.open_service)
+        return server.run(settings, listener, announce, server.open_service)
     finally:
         if registration is not None:
             registration.close()
@@ -148,7 +150,7 @@ def _open_health_port(settings: Settings, address: tuple[str, int]) -> None:
     from queuey.web.gateway.health_port import HealthPort
 
     if "emodb" in settings.facades.prefixes():
-        HealthPort(address[0], address[1] + 1, address).start()
+        HealthPort(address[0], address[1] + 1, address, tls=settings.tls_cert is not None).start()
 
 
 def _registration(settings: Settings, port: int) -> Registration | None:

@@ -32,6 +32,8 @@ from queuey.web.facades.facade import Facade
 from queuey.web.gateway.long_polls import Client, Clients, LongPolls
 from queuey.web.gateway.rates import RateLimits
 from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
+from queuey.web.http.connection import Connection
+from queuey.web.http.heads import Head
 from queuey.web.requests import (
     ARRIVAL,
     SHORT_BODY,
@@ -42,10 +44,12 @@ from queuey.web.requests import (
     Scope,
     announced_length,
     client_left,
+    new_request,
+    read_headers,
     read_scope,
     refuse_unreadable,
 )
-from queuey.web.responses import PIECE, STALL, Response, ResponseSender, Send, short_messages
+from queuey.web.responses import PIECE, STALL, Response, ResponseSender, Send, json_response, short_messages
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +165,20 @@ class Gateway:
                 await send(message)
         else:
             await self._sender.send(response, send, request.tenant, request.reserved)
+
+    async def answer(self, head: Head, exchange: Connection) -> None:
+        """Answers a request that has come over one of our own connections."""
+        if head.known is None:
+            head.known = head.query.decode("latin-1"), read_headers(head.fields)
+        query, fields = head.known
+        request, foreign = new_request(self, head.method, query, exchange.all.scheme, fields)
+        response = await self.serve(request, head.path, exchange.receive, foreign)
+        if response.owner is not None and head.method != "HEAD":
+            await self._sender.own(response, exchange.send, request.tenant, Client(exchange.receive))
+        elif head.method == "HEAD" or response.size <= PIECE:
+            exchange.respond(response, head=head.method == "HEAD")
+        else:
+            await self._sender.send(response, exchange.send, request.tenant, request.reserved)
 
     async def serve(self, request: Request, path: bytes, receive: Receive, foreign: list[str]) -> Response:
         """Answers a request.
@@ -451,3 +469,11 @@ def _nothing() -> None:
 def _needs_caller(request: Request) -> bool:
     """Returns whether a request is one for which its caller has to be known."""
     return request.facade is not None or request.path.startswith("/v1/")
+
+
+def refusal(status: int, why: str) -> Response:
+    """Returns the answer to what is no request."""
+    response = json_response({"status": "error", "error_msg": {"request": why}}, status)
+    if status == 503:  # noqa: PLR2004 - there are too many connections
+        response.headers += (("Retry-After", "1"),)
+    return response

@@ -1,4 +1,4 @@
-"""A port of its own that says whether the service takes connections, for clients that ask for that there.
+"""A port of its own that says whether the service answers, for clients that ask for that there.
 
 The Java client of EmoDB asks for ``/healthcheck`` one port above the service, and sends nothing more until that is 200.
 It runs in a thread of the parent process, so it answers while workers are being replaced.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 
 HEAD_SECONDS = 10
@@ -25,15 +26,18 @@ class HealthPort:
         host: Address to listen on.
         port: Port to listen on.
         service: Address and port that are tried.
+        tls: They speak TLS.
 
     Raises:
         OSError: The address cannot be used.
     """
 
-    def __init__(self, host: str, port: int, service: tuple[str, int]) -> None:
+    def __init__(self, host: str, port: int, service: tuple[str, int], *, tls: bool = False) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family)
         self._service = service
+        # The process asks itself: whose certificate it is does not matter.
+        self._context = ssl._create_unverified_context() if tls else None  # noqa: S323, SLF001 - the documented way
         self._open = 0
 
     def start(self) -> None:
@@ -63,19 +67,21 @@ class HealthPort:
         method, path, _ = head.split(b"\r\n", 1)[0].split(b" ", 2)
         if method not in {b"GET", b"HEAD"} or path.partition(b"?")[0] != b"/healthcheck":
             status, body = b"404 Not Found", b"{}"
-        elif await self._accepts():
+        elif await self._answers():
             status, body = b"200 OK", b'{"queuey":{"healthy":true}}'
         else:
             status, body = b"503 Service Unavailable", b'{"queuey":{"healthy":false}}'
         lines = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
         return lines % (status, len(body)) + (b"" if method == b"HEAD" else body)
 
-    async def _accepts(self) -> bool:
-        """Returns whether the service takes connections."""
+    async def _answers(self) -> bool:
+        """Returns whether a worker of the service answers: the port takes connections in any case."""
         try:
             async with asyncio.timeout(CHECK_SECONDS):
-                _, writer = await asyncio.open_connection(*self._service)
-        except OSError:
+                reader, writer = await asyncio.open_connection(*self._service, ssl=self._context)
+                writer.write(b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                line = await reader.readline()
+        except (OSError, ValueError):
             return False
         writer.close()
-        return True
+        return line.startswith(b"HTTP/1.1 200 ")

@@ -8,16 +8,6 @@ from typing import Any
 
 from queuey.terminal.logs import LineFormatter
 
-_NOISE = ("Configuration allows spawning up to", "Configured number of workers appears")
-
-
-class QuietGranian(logging.Filter):
-    """Drops the server's advice on thread and worker counts, which are settings here."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether to keep a record."""
-        return not str(record.msg).startswith(_NOISE)
-
 
 class QuietDriver(logging.Filter):
     """Drops what cassandra-driver says at every attempt to connect, with tracebacks; the store says why, once.
@@ -46,17 +36,16 @@ def configuration(level: str, form: str) -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": LineFormatter, "form": form}},
-        "filters": {"granian": {"()": QuietGranian}, "driver": {"()": QuietDriver, "level": level}},
+        "filters": {"driver": {"()": QuietDriver, "level": level}},
         "handlers": {
             "stderr": {
                 "class": "logging.StreamHandler",
                 "stream": "ext://sys.stderr",
                 "formatter": "line",
-                "filters": ["granian", "driver"],
+                "filters": ["driver"],
             }
         },
         "root": {"level": level.upper(), "handlers": ["stderr"]},
-        "loggers": {"_granian": {"propagate": True}, "granian.access": {"propagate": False}},
     }
 
 

@@ -26,6 +26,7 @@ from queuey.errors import QueueyError, TooManyWaiters
 from queuey.service.watching import Waiter, Watchers
 from queuey.web.authorization import Authenticator
 from queuey.web.gateway.scheduling import FairQueue, SharedQuota
+from queuey.web.http.connection import LEFT
 from queuey.web.requests import Receive, client_left
 
 TICK = 0.25
@@ -46,19 +47,21 @@ class Client:
     Attributes:
         began: Time of the request, by the monotonic clock.
         has_left: It is known that nobody waits for the answer any more.
-        left: Called when it leaves.
+        is_leaving: It sends no more. It may still read, but nobody waits for long for one that may be gone.
+        left, leaving: Called when it has left, and when it begins to.
     """
 
-    __slots__ = ("_heard", "_receive", "began", "has_left", "left")
+    __slots__ = ("_heard", "_receive", "began", "has_left", "is_leaving", "leaving", "left")
 
     def __init__(self, receive: Receive | None) -> None:
         self._receive = receive
         self._heard: asyncio.Future[Any] | None = None
         self.began = monotonic()
-        self.has_left = False
+        self.has_left = self.is_leaving = False
         self.left: Callable[[], None] | None = None
+        self.leaving: Callable[[], None] | None = None
 
-    def listen(self, events: int = 2) -> None:
+    def listen(self, events: int = 3) -> None:
         """Takes notice of its leaving, after a body that was taken in but perhaps for its end. Again: does nothing."""
         if self._heard is None and self._receive is not None:
             # The server's own future, without a task around it; an ordinary coroutine gets one.
@@ -68,19 +71,22 @@ class Client:
     def _hear(self, events: int, heard: asyncio.Future[Any]) -> None:
         if self._heard is None or heard.cancelled():
             return
-        if heard.exception() is not None or heard.result()["type"] == "http.disconnect":
-            self.has_left = True
-            if self.left is not None:
-                self.left()
-        elif events > 1:
-            self._heard = None
+        self._heard = None
+        message = LEFT if heard.exception() is not None else heard.result()
+        if message["type"] == LEFT["type"]:
+            self.is_leaving = True
+            self.has_left = not message.get("half_closed")
+            for call in (self.left if self.has_left else None, self.leaving):
+                if call is not None:
+                    call()
+        if not self.has_left and events > 1:
             self.listen(events - 1)
 
     def forget(self) -> None:
         """Ends the listening."""
         if self._heard is not None:
             self._heard.cancel()
-        self._heard = self._receive = self.left = None
+        self._heard = self._receive = self.left = self.leaving = None
 
     def check(self) -> None:
         """Makes sure that somebody may still wait for the answer.
@@ -169,8 +175,8 @@ class LongPoll(Waiter):
     def begin_to_wait(self) -> asyncio.Future[bool]:
         """Returns what :meth:`settle` ends; so does its client, when it leaves."""
         self.future = self._polls.loop.create_future()
-        self.client.left = partial(self.settle, again=False)
-        if self.client.has_left:
+        self.client.leaving = partial(self.settle, again=False)
+        if self.client.is_leaving:
             self.settle(again=False)
         return self.future
 

@@ -1,4 +1,4 @@
-"""Serving: a parent process that starts granian's workers, and what each worker does from start to end.
+"""Serving: what a worker of a service does from start to end (:mod:`queuey.web.http.processes` has their parent).
 
 The parent holds no store. Each worker is a fresh process (spawned, not forked) that opens its own store, serves, and
 stops in this order:
@@ -9,18 +9,18 @@ stops in this order:
 4. the store is closed, which finishes the writes it has accepted;
 5. the process ends. If 2 and 3 are not done in time, 4 and 5 happen all the same.
 
-The parent passes SIGTERM and SIGINT on once, waits, and exits with 0; on a second one it kills the workers. SIGHUP is
-ignored, so that closing the terminal stops nothing. A worker that dies is replaced; one that dies again at once ends
-the service with exit code 1, which its supervisor sees.
+The parent passes SIGTERM and SIGINT on once, waits, and exits with 0; on a second one it kills the workers. SIGHUP has
+the certificate loaded again and stops nothing, as when a terminal is closed. A worker that dies is replaced; one that
+dies again at once ends the service with exit code 1, which its supervisor sees.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
+import faulthandler
 import functools
 import gc
-import ipaddress
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -32,15 +32,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import Any, NamedTuple
-
-import granian._signals
-from granian._granian import WorkerSignal
-from granian.constants import HTTPModes, Interfaces, RuntimeModes, SSLProtocols
-from granian.http import HTTP1Settings
-from granian.log import LogLevels
-from granian.server import MPServer
 
 from queuey.errors import QueueyError
 from queuey.service import Limits, Service
@@ -50,29 +42,18 @@ from queuey.storage import Store
 from queuey.storage.opening import no_password, open_store
 from queuey.web.credentials.users import readers_of
 from queuey.web.gateway import logs
+from queuey.web.http import processes
 
 logger = logging.getLogger(__name__)
 
-HEAD_SECONDS = 10
-"""Seconds within which a connection has to send the head of a request, its first one or the next."""
-HEAD_BYTES = 128 * 1024
-"""Bytes that the head of a request may have, and that the server gathers before it writes."""
-UNREAD_SECONDS = 30
-"""Seconds after which a connection is closed whose other end does not take what was sent."""
-TCP_NOTSENT_LOWAT = 25
-"""Linux's number of the option; Python knows it from 3.12 on."""
-UNSENT_BYTES = 128 * 1024
-"""Bytes that the system buffers for a connection beyond those that the other end can take."""
 OTHER_FILES = 1024
 """Files that a worker may have open beside its connections: those of the store, and connections to Cassandra."""
 CLOSE_SHARE = 0.25
 """Part of the shutdown timeout that is kept back for closing the store."""
 LEAVE_SECONDS = 1.0
 """Seconds for answering what the other workers have asked. They count for the time of requests under way."""
-HARD_STOP_AFTER = 5.0
-"""Seconds beyond the shutdown timeout after which the parent ends whatever is left."""
-REBIND_FOR = 2.0
-"""Seconds to wait for the port: the workers of a service that was just killed notice it a moment later."""
+BEAT = 1.0
+"""Seconds between signs of life."""
 _KEPT_VARIABLES = frozenset(
     {"HOME", "LANG", "LC_ALL", "PATH", "SQLITE_TMPDIR", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
 )
@@ -149,122 +130,128 @@ def check_users(settings: Settings) -> None:
         readers_of(settings.users, ask=False)
 
 
-def find_address(settings: Settings) -> tuple[str, int]:
-    """Finds the IP address and port to listen on, and checks that no other process listens there.
-
-    granian's sockets share a port with others of this user (SO_REUSEPORT), so two services would silently share its
-    connections; this bind does not.
+def listen(settings: Settings) -> socket.socket:
+    """Returns the socket at which the service listens; no other process can have it.
 
     Raises:
         OSError: The host is unknown or not of this machine, or the port is taken or not allowed.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    give_up = time.monotonic() + REBIND_FOR
-    while True:
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(address)
-                probe.listen(1)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
-                    raise
-            else:
-                host, port = probe.getsockname()[:2]
-                return str(ipaddress.ip_address(host)), int(port)
-        time.sleep(0.1)
+    return processes.listen(settings.host, settings.port, max(1024, settings.connections))
 
 
-def run(settings: Settings, address: tuple[str, int], announce: Callable[[], None], opener: Opener) -> int:
+def run(settings: Settings, listener: socket.socket, announce: Callable[[], None], opener: Opener) -> int:
     """Serves until a signal or a crash loop ends it.
 
     Args:
         settings: The settings in force.
-        address: IP address and port, from :func:`find_address`.
-        announce: Called once, when connections are accepted.
+        listener: From :func:`listen`.
+        announce: Called once, when requests are answered.
         opener: Opens the store and builds the application in each worker; importable by name.
 
     Returns:
         The exit code: 0 after a signal, 1 when workers keep dying.
     """
     logs.configure(settings.log_level, settings.log_format)
-    multiprocessing.set_start_method("spawn", force=True)
-    server = _server(settings, address)
-    server.on_startup(functools.partial(_take_signals, server, settings.shutdown_timeout))
-    threading.Thread(target=_announce_when_up, args=(address, announce), daemon=True).start()
-    try:
-        server.serve(
-            spawn_target=functools.partial(run_worker, WorkerIdentity.of_service(settings.workers)),
-            target_loader=functools.partial(opener, settings),  # type: ignore[arg-type] # run_worker calls it
-            wrap_loader=False,
-        )
-    except SystemExit as stopped:
-        return int(stopped.code or 0)
-    return 0
+    identity = WorkerIdentity.of_service(settings.workers)
+    work = functools.partial(run_worker, settings, opener, identity)
+    return processes.Parent(listener, settings.workers, work, settings.shutdown_timeout).run(announce)
 
 
 def run_worker(
+    settings: Settings,
+    opener: Opener,
     identity: WorkerIdentity,
     number: int,
-    name: str | None,
-    loader: functools.partial[Opened],
-    *rest: Any,  # noqa: ANN401
+    listener: socket.socket,
+    beats: multiprocessing.connection.Connection,
 ) -> None:
-    """Is one worker process from start to end; granian starts it with these arguments.
+    """Is one worker process from start to end.
 
     Args:
+        settings: The settings in force.
+        opener: Opens the store and builds the application.
         identity: What all workers of this service have in common.
         number: Of the worker, from 1.
-        name: granian's process name.
-        loader: The opener with the settings.
-        rest: What granian hands to its own worker function.
+        listener: Where the service listens.
+        beats: Takes a byte each second, for the parent.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _allow_open_files(loader.args[0].connections)
+    faulthandler.enable()  # The parent ends a worker that stands still by SIGABRT.
+    _allow_open_files(settings.connections)
     # Blocked in all threads, so that one thread can take them one by one: see _stop_on_signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    settings: Settings = loader.args[0]
     logs.configure(settings.log_level, settings.log_format)
     try:
-        opened = loader()
+        opened = opener(settings)
     except QueueyError as error:
         logger.error("The worker cannot start: %s", error)  # noqa: TRY400 - the reason is in the message
         raise SystemExit(1) from error
     # Only now: the store's password may have been in a variable.
     _clear_environment()
-    done = threading.Event()
-    stop = WorkerSignal()
-    # The thread below takes the signals; granian's loop only needs something to listen to.
-    granian._signals.set_loop_signals = lambda _loop: stop  # noqa: SLF001 - it offers no other way
-    stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, stop, done), daemon=True)
-    stopper.start()
+    loop, stop, done = _new_loop(), asyncio.Event(), threading.Event()
+    tell = functools.partial(loop.call_soon_threadsafe, stop.set)
+    threading.Thread(target=_stop_on_signal, args=(opened, settings, tell, done), daemon=True).start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     service: Service = opened.app.registry.service
-    from queuey.web.gateway.asgi import make_gateway  # noqa: PLC0415 - not in the parent process
-
-    gateway = make_gateway(opened.app, settings)
-    # Each request makes and drops many objects; those that exist by now live as long as the process.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-
-    def load() -> Callable[..., Any]:
-        gateway.start(asyncio.get_event_loop())  # the one that granian has made for this thread
-        # From here on use cases run in this loop, so nothing may begin any before.
-        service.workers.join(identity._replace(number=number))
-        service.moves.watch()
-        return gateway.__call__
-
     try:
-        MPServer._spawn_asgi_worker(number, name, load, _listen(rest[0], settings), *rest[1:])  # noqa: SLF001 - its public
-        # counterpart, a custom spawn target, still has to call it
-        gateway.stop()
+        loop.run_until_complete(_serve(opened, settings, listener, beats, identity._replace(number=number), stop))
     finally:
         service.workers.leave(LEAVE_SECONDS)
         done.set()
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415 - not everywhere
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _serve(
+    opened: Opened,
+    settings: Settings,
+    listener: socket.socket,
+    beats: multiprocessing.connection.Connection,
+    identity: WorkerIdentity,
+    stop: asyncio.Event,
+) -> None:
+    """Serves until it is told to stop, and until the requests under way are answered."""
+    from queuey.web.gateway.asgi import make_gateway, refusal  # noqa: PLC0415 - not in the parent process
+    from queuey.web.http.listening import Certificate, Connections  # noqa: PLC0415 - as above
+
+    loop = asyncio.get_running_loop()
+    gateway = make_gateway(opened.app, settings)
+    certificate = None
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        certificate = Certificate(settings.tls_cert, settings.tls_key)
+    # Each request makes and drops many objects; those that exist by now live as long as the process.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gateway.start(loop)
+    # From here on use cases run in this loop, so nothing may begin any before.
+    service: Service = opened.app.registry.service
+    service.workers.join(identity)
+    service.moves.watch()
+    connections = Connections(loop, listener, settings.connections, gateway.answer, refusal, certificate)
+    loop.add_signal_handler(signal.SIGHUP, connections.reload)
+    connections.start()
+    os.set_blocking(beats.fileno(), False)
+    beating = loop.create_task(_beat(beats))
+    await stop.wait()
+    await connections.stop()
+    beating.cancel()
+    gateway.stop()
+
+
+async def _beat(beats: multiprocessing.connection.Connection) -> None:
+    """Tells the parent each second that the loop goes on."""
+    while True:
+        with contextlib.suppress(OSError):
+            beats.send_bytes(b".")
+        await asyncio.sleep(BEAT)
 
 
 def _allow_open_files(connections: int) -> None:
@@ -276,33 +263,12 @@ def _allow_open_files(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-def _listen(sockets: Any, settings: Settings) -> Any:  # noqa: ANN401 - granian's, compiled
-    """Takes the identity of granian's listening socket, which offers no options. Connections inherit those of this one.
-
-    Args:
-        sockets: As granian hands them to a worker: what to make a socket of, and one that is made already.
-        settings: The settings in force.
-    """
-    (spec, _), shared = sockets
-    tenant = spec.build()
-    listener = socket.socket(fileno=os.dup(tenant.get_fd()))
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
-    listener.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    listener.listen(_backlog(settings))
-    listener.close()
-    return (spec, tenant), shared
-
-
-def _backlog(settings: Settings) -> int:
-    return max(1024, settings.connections)
-
-
-def _stop_on_signal(opened: Opened, settings: Settings, stop: WorkerSignal, done: threading.Event) -> None:
+def _stop_on_signal(opened: Opened, settings: Settings, stop: Callable[[], object], done: threading.Event) -> None:
     """Waits for SIGTERM, then makes sure that this process ends in time."""
     signal.sigwait({signal.SIGTERM})
     until = time.monotonic() + settings.shutdown_timeout
     opened.wake()
-    stop.set()
+    stop()
     if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
         # The main thread closes the store. Usually the process, and this thread with it, ends long before.
         time.sleep(max(0.0, until - time.monotonic()))
@@ -326,69 +292,3 @@ def _clear_environment() -> None:
     for name in list(os.environ):
         if name not in _KEPT_VARIABLES and not name.startswith("PYTHON"):
             del os.environ[name]
-
-
-def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
-    # Without granian's own time limit for a stop: _take_signals has one, and granian believes of a worker that ended,
-    # and that another thread has reaped, that it refused to stop.
-    levels = {"debug": LogLevels.debug, "error": LogLevels.error}
-    return MPServer(
-        target="queuey.web.gateway.serve",
-        address=address[0],
-        port=address[1],
-        interface=Interfaces.ASGINL,
-        # One thread beside the loop's takes all connections in. granian's other mode moves tasks between threads, for
-        # 5 µs of CPU a request more.
-        runtime_mode=RuntimeModes.st,
-        workers=settings.workers,
-        backpressure=settings.connections,
-        backlog=_backlog(settings),
-        http1_settings=HTTP1Settings(header_read_timeout=HEAD_SECONDS * 1000, max_buffer_size=HEAD_BYTES),
-        http=HTTPModes.http1,
-        websockets=False,
-        log_level=levels.get(settings.log_level, LogLevels.warning),
-        log_dictconfig=logs.configuration(settings.log_level, settings.log_format),
-        ssl_cert=settings.tls_cert,
-        ssl_key=settings.tls_key,
-        ssl_protocol_min=SSLProtocols.tls12,
-        respawn_failed_workers=True,
-    )
-
-
-def _take_signals(server: MPServer, timeout: float) -> None:
-    """Replaces granian's signal handlers in the parent: the first signal stops, the second kills."""
-    stopping = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stopping.is_set():
-            logger.warning("Second signal: stopping at once.")
-            _kill(server, 128 + number)
-        stopping.set()
-        logger.info("Stopping; a second signal stops at once.")
-        timer = threading.Timer(timeout + HARD_STOP_AFTER, _kill, (server, 1))
-        timer.daemon = True
-        timer.start()
-        server.signal_handler_interrupt()  # type: ignore[no-untyped-call]
-
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-
-def _kill(server: MPServer, code: int) -> None:
-    for worker in list(server.wrks):
-        worker.kill()  # type: ignore[no-untyped-call]
-    logging.shutdown()
-    os._exit(code)
-
-
-def _announce_when_up(address: tuple[str, int], announce: Callable[[], None]) -> None:
-    """Calls ``announce`` as soon as a worker accepts connections."""
-    while True:
-        try:
-            socket.create_connection(address, timeout=1).close()
-        except OSError:
-            time.sleep(0.02)
-        else:
-            announce()
-            return

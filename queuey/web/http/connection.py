@@ -1,0 +1,452 @@
+"""One connection, from its first byte to its last: requests in their order, each answered before the next is looked at.
+
+A task reads a head, has the application answer, writes, and waits for the next. Bytes that come meanwhile stay raw, up
+to :data:`MOST_RAW`, then reading pauses. So nothing that a client sends makes more work than one request at a time, and
+its end is noticed while its request is served. Nobody cancels the task: deadlines end what it waits for.
+
+States::
+
+    idle ──(first byte)──► head ──(empty line)──► answering ──(answered)──► idle
+      │ 75 s                │ 10 s, malformed         └──(last request, body left unread)──► lingering ──► closed
+      └──► closed           └──► lingering
+
+Lingering reads on and drops what comes, for two seconds at most: to close with bytes unread would take the answer away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Iterable
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
+
+from queuey.web.http.heads import END, HEAD_BYTES, Head, Refused, read_head
+from queuey.web.responses import STATUS_LINES, Header, Response, with_cache_control
+
+if TYPE_CHECKING:
+    from queuey.web.http.listening import Connections
+
+log = logging.getLogger(__name__)
+
+MOST_RAW = 64 * 1024
+"""Bytes that wait to be looked at, from which on no more are read."""
+MOST_UNSENT = 64 * 1024
+"""Bytes that wait to be sent, from which on the connection is full."""
+MOST_KEPT = 16 * 1024
+"""Bytes that are kept until the end of a turn."""
+MOST_DROPPED = 256 * 1024
+"""Bytes that a lingering connection drops."""
+TURN = 0.0004
+"""Seconds that a connection may have of one turn of the loop."""
+LONGEST_LINE = 256
+"""Bytes of a line before a chunk."""
+LEFT: dict[str, Any] = {"type": "http.disconnect"}
+HALF_CLOSED: dict[str, Any] = {"type": "http.disconnect", "half_closed": True}
+"""The client sends no more, and may still read."""
+NO_CONTENT, NOT_MODIFIED = 204, 304
+
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_BAD = re.compile(r"[\r\n\0]")
+_heads: dict[tuple[int, tuple[Header, ...]], bytes] = {}
+_MOST_HEADS = 1000
+
+
+class Broken(Exception):
+    """A body that breaks off, or is malformed."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection; the exchange that the application answers.
+
+    Args:
+        connections: All of this process.
+    """
+
+    __slots__ = (
+        "_dropped",
+        "_full",
+        "_has_body",
+        "_head",
+        "_is_chunked",
+        "_is_paused",
+        "_leaving",
+        "_left",
+        "_lost",
+        "_open_ended",
+        "_out",
+        "_raw",
+        "_searched",
+        "_started",
+        "_task",
+        "_turn",
+        "_unfinished",
+        "_waiter",
+        "all",
+        "ended",
+        "is_lingering",
+        "keeps",
+        "late",
+        "transport",
+    )
+
+    def __init__(self, connections: Connections) -> None:
+        self.all = connections
+        self.transport: asyncio.Transport
+        self.keeps = True
+        """Another request may come."""
+        self.late = False
+        """What is waited for has not come in time."""
+        self.ended = False
+        """The client sends no more."""
+        self.is_lingering = False
+        self._raw = b""
+        self._out = b""
+        self._searched = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._full: asyncio.Future[None] | None = None
+        self._leaving: asyncio.Future[dict[str, Any]] | None = None
+        self._lost = self._is_paused = False
+        self._has_body = self._is_chunked = self._started = self._open_ended = self._unfinished = False
+        self._left = 0
+        self._turn = 0.0
+        self._dropped = 0
+        self._head: Head | None = None
+        self._task: asyncio.Task[None]
+
+    # Called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See the base class."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(MOST_UNSENT, MOST_UNSENT // 4)
+        self.all.enter(self)
+        self._task = self.all.loop.create_task(self._live())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See the base class. All connections share one: it is emptied at once."""
+        return self.all.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See the base class."""
+        if self.is_lingering:
+            self._dropped += nbytes
+            if self._dropped > MOST_DROPPED:
+                self.transport.abort()
+            return
+        data = bytes(self.all.buffer[:nbytes])
+        self._raw = self._raw + data if self._raw else data
+        if len(self._raw) > (HEAD_BYTES if self._head is None else MOST_RAW):
+            self._is_paused = True
+            self.transport.pause_reading()
+        self._turn = monotonic()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        """See the base class. What was received whole is still answered."""
+        self.ended = True
+        self._wake()
+        self._tell(HALF_CLOSED)
+        return not self.is_lingering
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See the base class."""
+        self._lost = self.ended = True
+        self._wake()
+        self._tell(LEFT)
+        if self._full is not None and not self._full.done():
+            self._full.set_result(None)
+        self.all.leave(self)
+
+    def pause_writing(self) -> None:
+        """See the base class."""
+        if self._full is None:
+            self._full = self.all.loop.create_future()
+
+    def resume_writing(self) -> None:
+        """See the base class."""
+        full, self._full = self._full, None
+        if full is not None and not full.done():
+            full.set_result(None)
+
+    def expire(self) -> None:
+        """Ends what it waits for: its deadline is over."""
+        if self._full is not None or self.is_lingering or self.transport.is_closing():
+            self.transport.abort()
+        else:
+            self.late = True
+            self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        leaving, self._leaving = self._leaving, None
+        if leaving is not None and not leaving.done():
+            leaving.set_result(message)
+
+    async def _more(self) -> None:
+        """Waits for bytes, the end, or a deadline."""
+        if self._is_paused:
+            self._is_paused = False
+            self.transport.resume_reading()
+        self._waiter = self.all.loop.create_future()
+        await self._waiter
+
+    # From the first request to the last
+
+    async def _live(self) -> None:
+        try:
+            self.all.check_room()
+            while self.keeps and (data := await self._next_head()) is not None:
+                await self._answer(data)
+                if self._raw and monotonic() - self._turn > TURN:
+                    await asyncio.sleep(0)
+                    self._turn = monotonic()
+            self._linger()
+        except Refused as refused:
+            self._refuse(refused)
+        except ConnectionError:
+            pass
+        except Exception:
+            log.exception("A connection has failed.")
+        finally:
+            if not self.is_lingering:
+                self.transport.abort()
+
+    async def _next_head(self) -> bytes | None:
+        """Returns the next head, None if there is none.
+
+        Raises:
+            Refused: It is too long, or has not come in time.
+        """
+        self._head = None
+        while True:
+            if self._lost:
+                return None
+            raw = self._raw
+            if raw[:2] == b"\r\n" and not self._searched:
+                raw = self._raw = raw[2:]  # One empty line before a request is in order.
+            end = raw.find(END, self._searched)
+            if 0 <= end <= HEAD_BYTES - len(END):
+                self.all.wait(self, None)
+                data, self._raw, self._searched = raw[: end + len(END)], raw[end + len(END) :], 0
+                return data
+            if len(raw) >= HEAD_BYTES:
+                raise Refused(f"The head is longer than {HEAD_BYTES} bytes", 431)
+            if raw.count(b"\n", self._searched) != raw.count(b"\r\n", max(0, self._searched - 1)):
+                raise Refused("A line ends without a carriage return")
+            self._searched = max(0, len(raw) - len(END) + 1)
+            if self.ended or (self.late and not raw) or self.all.is_closing:
+                return None
+            if self.late:
+                raise Refused("The head has not arrived in time", 408)
+            self.all.wait(self, self.all.heads if raw else self.all.idle)
+            await self._more()
+
+    async def _answer(self, data: bytes) -> None:
+        head = self._head = read_head(data)
+        self.keeps = head.keeps
+        self._is_chunked = head.length is None
+        self._left = head.length or 0
+        self._has_body = head.length != 0
+        self._started = self._open_ended = False
+        if head.path == b"*" and head.method == "OPTIONS":
+            self.respond(Response(NO_CONTENT, b"", ("Allow", "GET, HEAD, OPTIONS, POST, PUT, DELETE")), head=False)
+        else:
+            await self.all.answer(head, self)
+        if self._unfinished:
+            self.transport.abort()  # Whoever reads it sees that it broke off.
+            self.keeps = False
+        else:
+            await self._drain()
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answers what is no request, and ends the connection."""
+        self.keeps = self._has_body = False
+        self.respond(self.all.refusal(refused.status, str(refused)), head=False)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Ends the connection once the other end has had the time to read."""
+        if self._lost:
+            return
+        self.flush()
+        self.is_lingering = True
+        if self._is_paused:
+            self.transport.resume_reading()
+        is_taken = not self.transport.get_write_buffer_size()
+        if self.ended or not self.transport.can_write_eof():
+            self.all.wait(self, self.all.full)
+            self.transport.close()
+        else:
+            self.all.wait(self, self.all.lingering if is_taken else self.all.full)
+            try:
+                self.transport.write_eof()
+            except OSError:  # It is gone, and that was not told yet.
+                self.transport.abort()
+
+    # The body
+
+    def receive(self) -> Awaitable[dict[str, Any]]:
+        """Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
+        if self._has_body:
+            return self._receive()
+        leaving = self._leaving = self.all.loop.create_future()
+        if self.ended:
+            self._tell(LEFT if self._lost else HALF_CLOSED)
+        return leaving
+
+    async def _receive(self) -> dict[str, Any]:
+        """Gives the next piece of the body."""
+        head = self._head
+        if head is not None and head.expects and not self._started and not self._raw:
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._started = True
+        try:
+            piece = await (self._chunked_piece() if self._is_chunked else self._piece())
+        except Broken:
+            self.keeps = self._has_body = False
+            return LEFT
+        return {"type": "http.request", "body": piece, "more_body": self._has_body}
+
+    async def _piece(self) -> bytes:
+        """Returns what has come of the body, or of the chunk, and notes whether that was all."""
+        while not self._raw:
+            if self.ended:
+                raise Broken
+            await self._more()
+        piece = self._raw[: self._left]
+        self._raw = self._raw[len(piece) :]
+        self._left -= len(piece)
+        self._has_body = self._left > 0 or self._is_chunked
+        return piece
+
+    async def _chunked_piece(self) -> bytes:
+        if not self._left:
+            size = _CHUNK.fullmatch(await self._line())
+            if size is None:
+                raise Broken
+            self._left = int(size[1], 16)
+            if not self._left:
+                if await self._line():
+                    raise Broken  # Trailers would be lost.
+                self._has_body = False
+                return b""
+        piece = await self._piece()
+        if not self._left and await self._line():
+            raise Broken
+        return piece
+
+    async def _line(self) -> bytes:
+        """Returns the next line of a body in chunks."""
+        while (end := self._raw.find(b"\r\n")) < 0:
+            if self.ended or len(self._raw) > LONGEST_LINE or b"\n" in self._raw:
+                raise Broken
+            await self._more()
+        line = self._raw[:end]
+        if end > LONGEST_LINE or b"\n" in line:
+            raise Broken
+        self._raw = self._raw[end + 2 :]
+        return line
+
+    # The answer
+
+    def respond(self, response: Response, *, head: bool) -> None:
+        """Sends an answer whose body is at hand.
+
+        Args:
+            response: It.
+            head: Only its head is asked for.
+        """
+        if self._lost:
+            return
+        body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
+        size = response.size if response.status not in {NO_CONTENT, NOT_MODIFIED} and (body or not head) else None
+        self._write(self._head_of(response.status, response.headers, size) + (b"" if head else body))
+
+    def _write(self, data: bytes) -> None:
+        """Sends something when all that is ready in this turn of the loop has been answered.
+
+        What is sent together wakes the other end once; that costs as much as many a request.
+        """
+        if not self._out:
+            self.all.flush_soon(self)
+        self._out += data
+        if len(self._out) > MOST_KEPT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hands over what was written."""
+        data, self._out = self._out, b""
+        if data and not self._lost:
+            self.transport.write(data)
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Sends a part of an answer, as ASGI has it, and waits until there is room for the next."""
+        if message["type"] == "http.response.start":
+            headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"])
+            self._open_ended = all(name != "content-length" for name, _ in headers)
+            self._unfinished = True
+            self._write(self._head_of(message["status"], headers, None))
+            return
+        piece, more = message["body"], message["more_body"]
+        self._unfinished = more
+        if self._open_ended and self._head is not None and not self._head.is_old:
+            piece = b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
+            piece += b"" if more else b"0\r\n\r\n"
+        if piece:
+            self._write(piece)
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Waits until the other end has taken what was sent, but for a little."""
+        if self._full is not None:
+            self.all.wait(self, self.all.full)
+            await self._full
+            if not self._lost:
+                self.all.wait(self, None)
+
+    def _head_of(self, status: int, headers: tuple[Header, ...], size: int | None) -> bytes:
+        head = self._head
+        if self._has_body and not self._take_rest():
+            self.keeps = False
+        if self._open_ended and (head is None or head.is_old):
+            self.keeps = False
+        lines = _heads.get((status, headers)) or _note_head(status, headers)
+        length = b"" if size is None else b"content-length: %d\r\n" % size
+        if self._open_ended and head is not None and not head.is_old:
+            length = b"transfer-encoding: chunked\r\n"
+        if not self.keeps or self.all.is_closing:
+            self.keeps = False
+            length += b"connection: close\r\n"
+        elif head is not None and head.is_old:
+            length += b"connection: keep-alive\r\n"
+        return b"%b%b%b\r\n" % (lines, length, self.all.date)
+
+    def _take_rest(self) -> bool:
+        """Drops the rest of a body that was not wanted, if it is here; returns whether it was."""
+        head = self._head
+        if self._is_chunked or len(self._raw) < self._left or (head is not None and head.expects and not self._raw):
+            return False
+        self._raw, self._left, self._has_body = self._raw[self._left :], 0, False
+        return True
+
+
+def _note_head(status: int, headers: Iterable[Header]) -> bytes:
+    """Returns the first lines of an answer, and remembers them.
+
+    Raises:
+        ValueError: A header would end its line.
+    """
+    key = status, tuple(headers)
+    if any(_BAD.search(name) or _BAD.search(value) for name, value in key[1]):
+        raise ValueError(f"a header of {key[1]!r} holds the end of a line")
+    if len(_heads) >= _MOST_HEADS:
+        _heads.clear()
+    lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in with_cache_control(key[1]))
+    found = _heads[key] = f"HTTP/1.1 {STATUS_LINES[status]}\r\n{lines}".encode("latin-1")
+    return found

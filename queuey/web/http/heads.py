@@ -1,0 +1,205 @@
+"""The heads of requests (RFC 9112): parsed by llhttp, the parser of Node, with every leniency refused.
+
+A head is given whole, from its first line to its empty one, so the parser never sees what comes behind. What makes two
+readings of one stream possible is refused here: two lengths, a length beside chunks, folded lines, bare line feeds,
+other versions. The method is ours to judge: any token may be one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httptools
+
+HEAD_BYTES = 128 * 1024
+"""Bytes of a head."""
+TARGET_BYTES = 64 * 1024
+"""Bytes of what is asked for."""
+MOST_FIELDS = 100
+END = b"\r\n\r\n"
+
+_METHOD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64} ")
+_ABSOLUTE = re.compile(rb"(?i:https?)://[^/?#@]+(?=[/?]|$)")
+_DIGITS = 18
+Field = tuple[bytes, bytes]
+
+
+class Refused(Exception):
+    """A head that is not understood, or that may be understood in two ways; the connection ends with its answer.
+
+    Attributes:
+        status: Of the answer.
+    """
+
+    def __init__(self, why: str, status: int = 400) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class Head:
+    """The head of a request. Nobody changes it: requests with the same head share it.
+
+    Attributes:
+        method: As it was sent.
+        path: As it was sent, ``*`` for the server itself.
+        query: Behind the question mark.
+        fields: Names in small letters, and values.
+        length: Bytes of the body; None: it comes in chunks.
+        is_old: It is of HTTP/1.0.
+        keeps: The connection goes on after the answer.
+        expects: The client waits to be told that its body is wanted.
+        known: What the application has made of it.
+    """
+
+    __slots__ = ("expects", "fields", "is_old", "keeps", "known", "length", "method", "path", "query")
+
+    def __init__(self, method: str, target: tuple[bytes, bytes], fields: list[Field]) -> None:
+        self.method = method
+        self.path, self.query = target
+        self.fields = fields
+        self.length: int | None = 0
+        self.is_old = self.expects = False
+        self.keeps = True
+        self.known: Any = None
+
+
+class _Fields:
+    """What the parser calls."""
+
+    __slots__ = ("found", "target")
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.found: list[Field] = []
+
+    def on_url(self, url: bytes) -> None:
+        """Takes a part of the target."""
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a field."""
+        self.found.append((_NAMES.get(name) or name.lower(), value))
+
+
+_NAMES: dict[bytes, bytes] = {
+    name: name.lower()
+    for name in (
+        *(b"Accept", b"Accept-Encoding", b"Authorization", b"Connection", b"Content-Length", b"Content-Type", b"Host"),
+        *(b"User-Agent", b"X-Message-Key", b"X-Partition", b"X-TTL"),
+    )
+}
+_ONCE = (b"host", b"content-length", b"transfer-encoding")
+
+
+_seen: dict[bytes, Head] = {}
+"""Those that were read lately: a client mostly sends the same head again and again."""
+_MOST_SEEN = 1000
+_LONGEST_SEEN = 2048
+
+
+def read_head(data: bytes) -> Head:
+    """Reads a head.
+
+    Args:
+        data: From the request line to the empty line.
+
+    Raises:
+        Refused: It is none.
+    """
+    found = _seen.get(data)
+    if found is None:
+        found = _parse(data)
+        if len(data) <= _LONGEST_SEEN:
+            if len(_seen) >= _MOST_SEEN:
+                _seen.clear()
+            _seen[data] = found
+    return found
+
+
+def _parse(data: bytes) -> Head:
+    match = _METHOD.match(data)
+    if match is None:
+        raise Refused("The request line does not begin with a method")
+    if data.count(b"\n") != data.count(b"\r\n"):
+        raise Refused("A line ends without a carriage return")
+    method = data[: match.end() - 1]
+    fields = _Fields()
+    parser = httptools.HttpRequestParser(fields)
+    try:
+        # Of a method that it does not know the parser would refuse the rest.
+        parser.feed_data(b"GET" + data[len(method) :])
+    except httptools.HttpParserUpgrade:
+        pass  # It is not taken up; the body, if there is one, belongs to this request.
+    except httptools.HttpParserError as error:
+        raise Refused(str(error).removesuffix(" []") or "It is not HTTP") from None
+    line = data[: data.index(b"\r\n")]
+    if not line.endswith((b" HTTP/1.1", b" HTTP/1.0")):
+        raise Refused("Only HTTP/1.1 and HTTP/1.0 are spoken here")
+    return _checked(method.decode(), fields, is_old=line.endswith(b"0"))
+
+
+def _checked(method: str, read: _Fields, *, is_old: bool) -> Head:
+    """Makes sure of what the parser leaves open."""
+    if len(read.found) > MOST_FIELDS:
+        raise Refused(f"More than {MOST_FIELDS} header fields", 431)
+    if len(read.target) > TARGET_BYTES:
+        raise Refused(f"Longer than {TARGET_BYTES} bytes", 414)
+    if method == "CONNECT":
+        raise Refused("No tunnels are made here")
+    head = Head(method, _target(read.target), read.found)
+    by_name = dict(read.found)
+    if len(by_name) < len(read.found):
+        _refuse_twice([name for name, _ in read.found])
+    if b"host" not in by_name and not is_old:
+        raise Refused("No Host is named")
+    head.is_old = is_old
+    tokens = _tokens(read.found) if b"connection" in by_name else set()
+    head.keeps = b"close" not in tokens and (not is_old or b"keep-alive" in tokens)
+    head.length = _length(by_name, is_old=is_old)
+    expected = by_name.get(b"expect", b"").strip().lower()
+    head.expects = expected == b"100-continue" and not is_old and head.length != 0
+    return head
+
+
+def _tokens(fields: list[Field]) -> set[bytes]:
+    """Returns what is said of the connection."""
+    return {one.strip().lower() for name, value in fields if name == b"connection" for one in value.split(b",")}
+
+
+def _refuse_twice(names: list[bytes]) -> None:
+    for name in _ONCE:
+        if names.count(name) > 1:
+            raise Refused(f"{name.decode().title()} is given twice")
+
+
+def _target(target: bytes) -> tuple[bytes, bytes]:
+    if target == b"*":
+        return target, b""
+    if not target.startswith(b"/"):
+        match = _ABSOLUTE.match(target)
+        if match is None:
+            raise Refused("It does not ask for a path")
+        target = target[match.end() :]
+        if not target.startswith(b"/"):
+            target = b"/" + target
+    if b"#" in target:
+        raise Refused("A path has no fragment")
+    path, _, query = target.partition(b"?")
+    return path, query
+
+
+def _length(fields: dict[bytes, bytes], *, is_old: bool) -> int | None:
+    coding, length = fields.get(b"transfer-encoding"), fields.get(b"content-length")
+    if coding is not None:
+        if length is not None or is_old:
+            raise Refused("A body has a length or, in HTTP/1.1, chunks")
+        if coding.strip().lower() != b"chunked":
+            raise Refused("Only chunked is understood")
+        return None
+    if length is None:
+        return 0
+    length = length.strip()
+    if not length.isdigit() or len(length) > _DIGITS:
+        raise Refused("Content-Length is not a number")
+    return int(length)

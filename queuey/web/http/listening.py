@@ -1,0 +1,274 @@
+"""All connections of one process: taken in, swept once a second by their deadlines, and ended in order.
+
+Connections wait in lists by what they wait for. All of one list have the same time, so the first one's deadline comes
+first, and no connection needs a timer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from pathlib import Path
+from time import monotonic
+
+from queuey.web.http.connection import Connection
+from queuey.web.http.heads import Head, Refused
+from queuey.web.responses import Response
+
+log = logging.getLogger(__name__)
+
+REFUSED = 64
+"""Connections that are told at a time that there are too many."""
+READ_BYTES = 64 * 1024
+"""Bytes that are read from a connection at a time."""
+IDLE, HEAD, FULL, LINGER = 75.0, 10.0, 30.0, 2.0
+"""Seconds: between requests, for a head once it has begun, for the other end to take what is sent, for lingering."""
+HANDSHAKE, SHUTDOWN = 10.0, 2.0
+"""Seconds of TLS, at the beginning and at the end."""
+AGAIN = 1.0
+"""Seconds after which connections are taken in again when there were too few file handles."""
+CERTIFICATES = 60.0
+"""Seconds between looks whether the certificate has changed, and between reports of failed handshakes."""
+TCP_NOTSENT_LOWAT = 25
+"""Linux's number of the option; Python knows it from 3.12 on."""
+UNSENT_BYTES = 128 * 1024
+"""Bytes that the system buffers for a connection beyond those that the other end can take."""
+
+Answer = Callable[[Head, Connection], Awaitable[None]]
+Waiting = dict[Connection, float]
+"""Connections with their deadlines, in order."""
+
+
+class Certificate:
+    """A certificate and its key, loaded again when the files change.
+
+    Args:
+        chain: File of the certificate, with those that it was signed by.
+        key: File of its key, without a password.
+
+    Raises:
+        OSError: They cannot be used (``ssl.SSLError``: they do not belong together).
+    """
+
+    def __init__(self, chain: Path, key: Path) -> None:
+        self._files = chain, key
+        self._seen = self._stamps()
+        self.context = self._load()
+
+    def look(self, *, anyway: bool = False) -> None:
+        """Loads the files if they have changed; if they are bad, the one in force stays."""
+        try:
+            seen = self._stamps()
+            if seen != self._seen or anyway:
+                self._seen = seen
+                self.context = self._load()
+                log.info("The certificate was loaded again.")
+        except OSError as error:
+            log.error("The new certificate cannot be used, the old one stays: %s", error)  # noqa: TRY400 - says why
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.load_cert_chain(*self._files, password=lambda: "")
+        return context
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        found = [path.stat() for path in self._files]
+        return [(one.st_mtime_ns, one.st_size, one.st_ino) for one in found]
+
+
+class Connections:
+    """The connections of a process, and where new ones come from.
+
+    Args:
+        loop: The event loop.
+        listener: A listening socket, shared with other processes.
+        most: Connections at a time. Beyond that the one that has been idle longest is closed; if none is, the new one
+            is told to come again.
+        answer: Answers a request.
+        refusal: Makes the answer to what is no request, of a status and a reason.
+        certificate: For TLS.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        most: int,
+        answer: Answer,
+        refusal: Callable[[int, str], Response],
+        certificate: Certificate | None = None,
+    ) -> None:
+        self.loop = loop
+        self.answer = answer
+        self.refusal = refusal
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.scheme = "http" if certificate is None else "https"
+        self.is_closing = False
+        self.date = b""
+        self.idle: Waiting = {}
+        self.heads: Waiting = {}
+        self.full: Waiting = {}
+        self.lingering: Waiting = {}
+        self._seconds = {id(self.idle): IDLE, id(self.heads): HEAD, id(self.full): FULL, id(self.lingering): LINGER}
+        self._where: dict[Connection, Waiting | None] = {}
+        self._listener = listener
+        self._most = most
+        self._certificate = certificate
+        self._greeting: set[asyncio.Task[None]] = set()
+        """Connections that are being set up."""
+        self._failed = 0
+        self._looked = 0.0
+        self._gone = asyncio.Event()
+        self._written: list[Connection] = []
+        listener.setblocking(False)  # noqa: FBT003 - takes it so
+
+    def start(self) -> None:
+        """Takes connections in from now on."""
+        self.loop.add_reader(self._listener, self._accept)
+        self._sweep()
+
+    async def stop(self) -> None:
+        """Takes none in any more, and waits for the ends of those that are there: idle ones are closed."""
+        self.is_closing = True
+        self.loop.remove_reader(self._listener)
+        self._listener.close()
+        for connection in [*self.idle, *self.heads]:
+            connection.expire()
+        while self._where or self._greeting:
+            self._gone.clear()
+            await self._gone.wait()
+
+    def reload(self) -> None:
+        """Loads the certificate again."""
+        if self._certificate is not None:
+            self._certificate.look(anyway=True)
+
+    def _accept(self) -> None:
+        """Takes one connection in; the processes that wait for connections share them."""
+        try:
+            taken, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+            return
+        except OSError as error:
+            log.error("Connections cannot be taken in for a moment: %s", error)  # noqa: TRY400 - says why
+            self.loop.remove_reader(self._listener)
+            self.loop.call_later(AGAIN, self._listen_again)
+            return
+        task = self.loop.create_task(self._greet(taken))
+        self._greeting.add(task)
+        task.add_done_callback(self._greeted)
+
+    def _listen_again(self) -> None:
+        if not self.is_closing:
+            self.loop.add_reader(self._listener, self._accept)
+
+    async def _greet(self, taken: socket.socket) -> None:
+        """Makes a connection of a socket that was taken in."""
+        taken.setblocking(False)  # noqa: FBT003 - takes it so
+        with contextlib.suppress(OSError):
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(FULL * 1000))
+            taken.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        count = len(self._where) + len(self._greeting)
+        if count > self._most and not self._make_room() and (self._certificate or count > self._most + REFUSED):
+            taken.close()
+            return
+        certificate = self._certificate
+        try:
+            if certificate is None:
+                await self.loop.connect_accepted_socket(self._connect, taken)
+            else:
+                await self.loop.connect_accepted_socket(
+                    self._connect,
+                    taken,
+                    ssl=certificate.context,
+                    ssl_handshake_timeout=HANDSHAKE,
+                    ssl_shutdown_timeout=SHUTDOWN,
+                )
+        except OSError:  # Also of TLS, and of time.
+            self._failed += 1
+
+    def _greeted(self, task: asyncio.Task[None]) -> None:
+        self._greeting.discard(task)
+        self._gone.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("A connection could not be set up.", exc_info=error)
+
+    def _connect(self) -> Connection:
+        return Connection(self)
+
+    def _make_room(self) -> bool:
+        """Closes the connection that has been idle longest; returns whether there is one."""
+        connection = next(iter(self.idle), None)
+        if connection is not None:
+            connection.transport.abort()
+        return connection is not None
+
+    # Called by connections
+
+    def check_room(self) -> None:
+        """Makes sure that there are not too many connections.
+
+        Raises:
+            Refused: There are.
+        """
+        if len(self._where) > self._most:
+            raise Refused("There are too many connections; try again later", 503)
+
+    def enter(self, connection: Connection) -> None:
+        """Knows a connection from now on."""
+        self._where[connection] = None
+
+    def leave(self, connection: Connection) -> None:
+        """Forgets a connection."""
+        self.wait(connection, None)
+        del self._where[connection]
+        self._gone.set()
+
+    def wait(self, connection: Connection, where: Waiting | None) -> None:
+        """Has a connection wait in one of the lists, where it stays if it is there; None: in none."""
+        before = self._where[connection]
+        if before is not where:
+            if before is not None:
+                del before[connection]
+            if where is not None:
+                where[connection] = monotonic() + self._seconds[id(where)]
+                connection.late = False
+            self._where[connection] = where
+
+    def flush_soon(self, connection: Connection) -> None:
+        """Has a connection send what it has written, with all others that do by then."""
+        if not self._written:
+            self.loop.call_soon(self._flush)
+        self._written.append(connection)
+
+    def _flush(self) -> None:
+        written, self._written = self._written, []
+        for connection in written:
+            connection.flush()
+
+    def _sweep(self) -> None:
+        """Called every second: ends what has waited for too long."""
+        self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
+        now = monotonic()
+        for waiting in (self.idle, self.heads, self.full, self.lingering):
+            for connection, deadline in list(waiting.items()):
+                if deadline > now:
+                    break
+                self.wait(connection, None)
+                connection.expire()
+        if now - self._looked > CERTIFICATES:
+            self._looked = now
+            if self._failed:
+                log.warning("%d connections ended before they were set up.", self._failed)
+                self._failed = 0
+            if self._certificate is not None:
+                self._certificate.look()
+        self._timer = self.loop.call_later(1.0, self._sweep)

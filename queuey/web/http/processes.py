@@ -1,0 +1,220 @@
+"""The processes of a service: a parent that listens and watches, and workers that serve.
+
+The parent binds the port once and keeps the listening socket, which all workers inherit (they are spawned, not forked):
+so the port never refuses a connection while a worker is replaced. Each worker says when it is up, and beats every
+second. One that ends is replaced; if one never was up, or a successor ends within :data:`STEADY` seconds, the service
+ends. One that has not beaten for :data:`STALL` seconds is ended with a traceback, one a minute at most, because a disk
+that hangs stalls all of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+STEADY = 3.5
+"""Seconds after which the end of a worker is no failed start."""
+STALL = 30.0
+"""Seconds without a beat."""
+UNWILLING = 5.0
+"""Seconds after which one that is to end with a traceback is killed."""
+STALLS_APART = 60.0
+"""Seconds between two workers that are ended because they stall."""
+HARD_STOP_AFTER = 5.0
+"""Seconds beyond the shutdown timeout after which the parent ends whatever is left."""
+REBIND_FOR = 2.0
+"""Seconds to wait for the port: the workers of a service that was just killed notice it a moment later."""
+
+Work = Callable[[int, socket.socket, Connection], None]
+"""Is a worker from start to end, given its number, where it listens, and where it sends a byte each second."""
+
+
+def listen(host: str, port: int, backlog: int) -> socket.socket:
+    """Returns a listening socket.
+
+    Raises:
+        OSError: The host is unknown or not of this machine, or the port is taken or not allowed.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    give_up = time.monotonic() + REBIND_FOR
+    while True:
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(backlog)
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
+                raise
+        else:
+            return listener
+        time.sleep(0.1)
+
+
+def address_of(listener: socket.socket) -> tuple[str, int]:
+    """Returns where a socket listens."""
+    host, port = listener.getsockname()[:2]
+    return str(ipaddress.ip_address(host)), int(port)
+
+
+class _Worker:
+    """A worker process, as the parent sees it."""
+
+    def __init__(self, number: int, listener: socket.socket, work: Work, *, replaces: bool) -> None:
+        self.number = number
+        self.replaces = replaces
+        self.began = time.monotonic()
+        self.beat = self.began
+        self.is_up = self.stalls = False
+        self.beats, sender = multiprocessing.Pipe(duplex=False)
+        self.process: BaseProcess = multiprocessing.get_context("spawn").Process(
+            target=work, args=(number, listener, sender), name=f"queuey-worker-{number}"
+        )
+        self.process.start()
+        sender.close()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended as if no worker could go on."""
+        soon = self.replaces and time.monotonic() - self.began < STEADY
+        return not self.stalls and (soon or not self.is_up)
+
+    def read(self) -> None:
+        """Takes in its beats."""
+        try:
+            while self.beats.poll():
+                self.beats.recv_bytes()
+                self.beat, self.is_up = time.monotonic(), True
+        except (EOFError, OSError):
+            pass  # Its end is seen by itself.
+
+
+class Parent:
+    """Starts workers and keeps as many until a signal, or until they fail at their start.
+
+    Args:
+        listener: Where all of them listen.
+        count: How many.
+        work: What each of them does; importable by name.
+        timeout: Seconds that they have for a stop.
+    """
+
+    def __init__(self, listener: socket.socket, count: int, work: Work, timeout: float) -> None:
+        self._listener = listener
+        self._count = count
+        self._work = work
+        self._timeout = timeout
+        self._workers: dict[int, _Worker] = {}
+        self._stopping = False
+        self._stalled = -STALLS_APART
+        self._signalled = False
+
+    def run(self, announce: Callable[[], None]) -> int:
+        """Runs until the end; returns the exit code.
+
+        Args:
+            announce: Called once, when the first worker is up.
+        """
+        signal.signal(signal.SIGTERM, self._stop_or_kill)
+        signal.signal(signal.SIGINT, self._stop_or_kill)
+        signal.signal(signal.SIGHUP, self._pass_on)
+        for number in range(1, self._count + 1):
+            self._start(number, replaces=False)
+        code, announced = 0, False
+        while self._workers:
+            self._watch()
+            if not announced and any(worker.is_up for worker in self._workers.values()):
+                announced = True
+                announce()
+            for worker in [one for one in self._workers.values() if one.process.exitcode is not None]:
+                worker.read()
+                worker.beats.close()
+                del self._workers[worker.number]
+                if not self._stopping:
+                    code = self._replace(worker)
+        # What comes while the interpreter ends must not change how it does.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return code
+
+    def _replace(self, worker: _Worker) -> int:
+        """Starts another worker in the place of one that has ended, or ends the service; returns its exit code."""
+        logger.error("Unexpected exit of worker %d, with code %s.", worker.number, worker.process.exitcode)
+        if not worker.has_failed:
+            self._start(worker.number, replaces=not worker.stalls)
+            return 0
+        logger.error("No worker can go on: the service ends.")
+        self._stop()
+        return 1
+
+    def _start(self, number: int, *, replaces: bool) -> None:
+        self._workers[number] = _Worker(number, self._listener, self._work, replaces=replaces)
+
+    def _watch(self) -> None:
+        """Waits for a beat, an end, a signal, or a second."""
+        workers = list(self._workers.values())
+        # A worker that has ended has closed its end, which would be news for ever.
+        beats = [worker.beats for worker in workers if worker.process.exitcode is None]
+        wait([*beats, *(worker.process.sentinel for worker in workers)], timeout=1.0)
+        now = time.monotonic()
+        for worker in workers:
+            worker.read()
+            if worker.stalls and now - self._stalled > UNWILLING:
+                _send(worker, signal.SIGKILL)
+            elif worker.is_up and now - worker.beat > STALL and now - self._stalled > STALLS_APART:
+                self._stalled, worker.stalls = now, True
+                logger.error("Worker %d has stood still for %d s and is replaced.", worker.number, STALL)
+                _send(worker, signal.SIGABRT)
+
+    def _stop(self) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        self._listener.close()
+        for worker in self._workers.values():
+            _send(worker, signal.SIGTERM)
+        timer = threading.Timer(self._timeout + HARD_STOP_AFTER, self._kill, (1,))
+        timer.daemon = True
+        timer.start()
+
+    def _stop_or_kill(self, number: int, frame: FrameType | None) -> None:
+        """Stops on the first signal and kills on the second."""
+        if self._signalled:
+            logger.warning("Second signal: stopping at once.")
+            self._kill(128 + number)
+        self._signalled = True
+        logger.info("Stopping; a second signal stops at once.")
+        self._stop()
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Has all workers load their certificate again."""
+        for worker in self._workers.values():
+            _send(worker, signal.SIGHUP)
+
+    def _kill(self, code: int) -> Any:  # noqa: ANN401 - does not return
+        for worker in list(self._workers.values()):
+            _send(worker, signal.SIGKILL)
+        logging.shutdown()
+        os._exit(code)
+
+
+def _send(worker: _Worker, number: int) -> None:
+    if worker.process.pid is not None and worker.process.exitcode is None:
+        os.kill(worker.process.pid, number)
