@@ -16,7 +16,7 @@ import pytest
 from queuey import settings
 from queuey.cli import load
 from queuey.cli.operations import serving, store_options
-from queuey.web.gateway.serve import HARD_STOP_AFTER
+from queuey.web.http.processes import HARD_STOP_AFTER
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "systemd" / "queuey.service"

@@ -18,10 +18,8 @@ QUIET = 0.25
 """Seconds without an answer after which a client that waits for one stops sending."""
 PATIENCE = 25.0
 """Seconds after its client's last byte within which a connection has to end: the head of a request has 10."""
-DOCUMENTED = {200, 201, 400, 401, 403, 404, 405, 409, 413, 415, 429, 503}
-"""Statuses of the API."""
-REFUSED = {400, 408, 414, 417, 431}
-"""Statuses of the HTTP server itself, without a body."""
+DOCUMENTED = {200, 201, 204, 400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 429, 431, 503}
+"""Statuses of the API, and of what is no request."""
 LEAVING = {"reset", "close"}
 LONG = 32 << 10
 """Bytes of an answer that the server library may not finish for a client that sends no more: it takes it for gone."""
@@ -64,9 +62,9 @@ def parse(data: bytes, *, heads: bool = False, whole: bool = True, longest: floa
         if len(headers) < len(pairs):
             raise Defect(f"A header stands twice: {head[0]!r}")
         status, rest = int(head[1]), data[head.end() :]
-        if status != 100 and b"content-length" not in headers:
+        if status not in {100, 204} and b"content-length" not in headers:
             raise Defect(f"Nobody knows how long this is: {data[:300]!r}")
-        length = 0 if status == 100 else int(headers[b"content-length"])
+        length = 0 if status in {100, 204} else int(headers[b"content-length"])
         if heads and (not rest or rest.startswith(b"HTTP/1.")):
             length = 0
         if len(rest) < length and whole and length <= longest:
@@ -83,14 +81,14 @@ def check(answer: Answer) -> None:
         Defect: It is not.
     """
     status, headers, body = answer
-    if status == 100 or (status in REFUSED and not body):
+    if status == 100:
         return
     if status not in DOCUMENTED:
         raise Defect(f"Nobody promises {answer}")
     if status in {429, 503} and b"retry-after" not in headers:
         raise Defect(f"No Retry-After: {answer}")
     # Of a message that is shown alone, the type is what its poster said.
-    if b"json" in headers[b"content-type"] and body and b"x-message-id" not in headers:
+    if b"json" in headers.get(b"content-type", b"") and body and b"x-message-id" not in headers:
         try:
             json.loads(body)
         except ValueError as error:

@@ -33,7 +33,6 @@ SMALL = 64 * 1024
         (bytes(range(256)), ["Content-Length: 256"], 201),
         (b"x" * MAX_BODY, [f"Content-Length: {MAX_BODY}"], 201),
         (b"x" * (MAX_BODY + 1), [f"Content-Length: {MAX_BODY + 1}"], 413),
-        (b"abc", ["Content-Length: 3", "Content-Length: 3"], 201),
         (b"abc", ["Content-Length: 3", "Expect: something"], 201),
     ],
     ids=lambda value: str(value)[:30],
@@ -52,16 +51,27 @@ def test_bodies(served: Served, wire: Wire, queue: str, body: bytes, headers: li
 
 @pytest.mark.parametrize("headers", [[CHUNKED, "Content-Length: 3"], [CHUNKED, "Content-Length: 30"]])
 def test_two_lengths(served: Served, wire: Wire, queue: str, headers: list[str]) -> None:
-    """With a length beside chunks the chunks count and nothing after them is taken for a request."""
+    """A length beside chunks is refused, and nothing after it is taken for a request."""
     rest = b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: x\r\n\r\n"
-    assert wire.ask(post(queue), chunks(b"abc") + rest, *headers).status == 201
+    assert wire.ask(post(queue), chunks(b"abc") + rest, *headers).status == 400
     assert wire.is_closed()
-    assert bodies(served, queue) == ["abc"]
+    assert bodies(served, queue) == []
 
 
 @pytest.mark.parametrize(
     "length",
-    ["x", "-1", "+1", "1, 1", "", "1.0", "99999999999999999999999", "18446744073709551616", "1\r\nContent-Length: 2"],
+    [
+        "x",
+        "-1",
+        "+1",
+        "1, 1",
+        "",
+        "1.0",
+        "9" * 23,
+        "18446744073709551616",
+        "1\r\nContent-Length: 2",
+        "2\r\nContent-Length: 2",
+    ],
 )
 def test_wrong_lengths(served: Served, wire: Wire, queue: str, length: str) -> None:
     """A length that is none is 400 and ends the connection, since nobody knows where the next request begins."""
@@ -192,9 +202,7 @@ def test_methods_that_a_queue_does_not_have(wire: Wire, queue: str, method: str)
     assert wire.is_usable()
 
 
-@pytest.mark.parametrize(
-    "target", ["/v1/queuey/{queue}", "/v1/queuey/{queue}/", "http://elsewhere/v1/queuey/{queue}#x"]
-)
+@pytest.mark.parametrize("target", ["/v1/queuey/{queue}", "/v1/queuey/{queue}/", "http://elsewhere/v1/queuey/{queue}"])
 def test_forms_of_the_target(wire: Wire, queue: str, target: str) -> None:
     """A slash at the end and a whole URL lead to the queue as well."""
     assert wire.ask("GET " + target.format(queue=queue)).status == 200

@@ -23,7 +23,7 @@ from queuey.errors import SettingsError
 from queuey.storage import opening
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from queuey.web.gateway.serve import HARD_STOP_AFTER
+from queuey.web.http.processes import HARD_STOP_AFTER
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
 from tests.deploy.helm import settings_schema

@@ -1,0 +1,64 @@
+"""Several worker processes: they share connections, and whatever becomes of one the port is there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections import Counter
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from tests.acceptance.test_serve_stop import gone, hindered, until, workers
+from tests.servers.served import Served
+
+CONNECTIONS = 400
+HASTE = "from queuey.web.http import processes\nprocesses.STALL = 3.0\n"
+"""Has a worker that stands still for three seconds be replaced."""
+
+
+def _sockets(process: int) -> int:
+    found = 0
+    for path in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(OSError):  # It was closed meanwhile.
+            found += path.readlink().name.startswith("socket:")
+    return found
+
+
+def test_connections_are_shared(tmp_path: Path) -> None:
+    """Four workers that have nothing else to do each have some of four hundred connections."""
+    with Served(tmp_path, ["--workers", "4"]) as served, ExitStack() as stack:
+        until(lambda: len(workers(served)) == 4)
+        before = Counter({process: _sockets(process) for process in workers(served)})
+        for _ in range(CONNECTIONS):
+            stack.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+        until(lambda: sum((_counts(served) - before).values()) >= CONNECTIONS)
+        assert min((_counts(served) - before).values()) >= CONNECTIONS / 40, _counts(served) - before
+
+
+def _counts(served: Served) -> Counter[int]:
+    return Counter({process: _sockets(process) for process in workers(served)})
+
+
+def test_the_port_takes_connections_while_a_worker_is_replaced(tmp_path: Path) -> None:
+    """Whoever comes when no worker is there waits for the next one, and is not refused."""
+    with Served(tmp_path) as served:
+        [first] = workers(served)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: gone(first))
+        with served.client() as client:
+            client.heartbeat()
+        assert served.end(signal.SIGTERM) == 0
+
+
+def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
+    """The others serve meanwhile; that it stood still is no crash, so the service goes on."""
+    with Served(tmp_path, variables=hindered(tmp_path, HASTE)) as served:
+        [first] = workers(served)
+        os.kill(first, signal.SIGSTOP)
+        served.wait_for("has stood still")
+        until(lambda: gone(first))
+        with served.client() as client:
+            client.heartbeat()
+        assert first not in workers(served)
+        assert served.end(signal.SIGTERM) == 0

@@ -1,0 +1,154 @@
+"""Behind nginx and HAProxy: no stream of bytes is two requests to one of them and another number to the service."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from queuey.web.http.connection import Connection
+from queuey.web.http.heads import Head
+from queuey.web.http.listening import Connections
+from tests.servers.served import free_port
+from tests.web.http.given import echo, refusal
+from tests.web.http.test_raw_requests import BAD, GET, GOOD, LAST
+
+NGINX = """
+daemon off;
+worker_processes 1;
+pid {directory}/pid;
+error_log {directory}/error;
+events {{}}
+http {{
+    access_log {directory}/access;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    upstream service {{ server 127.0.0.1:{service}; keepalive 4; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://service;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_request_buffering off;
+            proxy_next_upstream off;
+        }}
+    }}
+}}
+"""
+HAPROXY = """
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+    http-reuse always
+    retries 0
+frontend front
+    bind 127.0.0.1:{port}
+    default_backend service
+backend service
+    server one 127.0.0.1:{service}
+"""
+QUIET = 0.5
+"""Seconds after which nothing more is expected of a proxy that waits for more itself."""
+PROGRAMS = {"nginx": (NGINX, ["nginx", "-c"]), "haproxy": (HAPROXY, ["haproxy", "-db", "-f"])}
+
+
+class Service:
+    """The server, which counts its requests, in a thread."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._all = Connections(self._loop, self.listener, 1000, self._answer, refusal)
+        self._all.start()
+        self._loop.run_forever()
+
+    async def _answer(self, head: Head, exchange: Connection) -> None:
+        self.seen.append(f"{head.method} {head.path.decode('latin-1')}")
+        await echo(head, exchange)
+
+    def close(self) -> None:
+        """Ends it."""
+        asyncio.run_coroutine_threadsafe(self._all.stop(), self._loop).result(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+
+@pytest.fixture(params=PROGRAMS)
+def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Service, int]]:
+    """The service, and the port of a proxy in front of it."""
+    text, command = PROGRAMS[request.param]
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"needs {command[0]}")
+    service, port = Service(), free_port()
+    path = tmp_path / "proxy.conf"
+    path.write_text(text.format(directory=tmp_path, service=service.port, port=port).lstrip())
+    process = subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _await(port)
+        yield service, port
+    finally:
+        process.terminate()
+        process.wait()
+        service.close()
+
+
+def _await(port: int) -> None:
+    give_up = time.monotonic() + 30
+    while time.monotonic() < give_up:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise AssertionError("the proxy does not start")
+
+
+def _send(port: int, data: bytes) -> bytes:
+    """Sends a stream and a last request; returns everything that comes back, until nothing does for a while."""
+    found = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=QUIET) as connection, suppress(OSError):
+        connection.sendall(data + LAST["close"][0])
+        while piece := connection.recv(65536):
+            found += piece
+    return found
+
+
+def test_no_request_is_hidden_in_another(front: tuple[Service, int]) -> None:
+    """What the service has seen was answered by the proxy as a request of its own, and no more."""
+    service, port = front
+    streams = {name: data for name, (data, _) in (GOOD | LAST).items()} | BAD
+    # nginx answers these in HTTP/0.9, without any head that could be counted.
+    streams = {name: data for name, data in streams.items() if name not in {"version 0.9", "no version"}}
+    wrong = {}
+    for name, data in streams.items():
+        before = len(service.seen)
+        answers = _send(port, data).count(b"HTTP/1.")
+        seen = service.seen[before:]
+        # A proxy answers some by itself; the service answers none that the proxy has not passed on.
+        if len(seen) > answers:
+            wrong[name] = seen, answers
+    assert not wrong, str(wrong)
+    assert _send(port, GET).startswith(b"HTTP/1.1 200")
+    assert len(service.seen) > len(GOOD)

@@ -1,0 +1,391 @@
+"""Connections beyond their requests: deadlines, limits, slow readers, bodies that are left unread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import httptools
+import pytest
+
+from queuey.web.http import heads, listening
+from queuey.web.http.connection import HALF_CLOSED, LEFT, MOST_DROPPED, MOST_RAW, Connection
+from queuey.web.http.heads import Head, read_head
+from queuey.web.http.listening import Certificate, Connections
+from queuey.web.responses import Response, text_response
+from tests.web.http.given import Given, connections, echo, refusal, settle
+
+TLS = Path(__file__).parents[2] / "acceptance" / "tls"
+GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def play(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs a test in a loop of its own."""
+    asyncio.run(work())
+
+
+def test_the_parser_is_the_one_that_was_tried() -> None:
+    """Another version of llhttp may read other things than the table says; play it again before this is changed."""
+    assert httptools.__version__.startswith("0.9.")
+
+
+def test_idle_connections_are_closed() -> None:
+    """Between requests the other end has a while; then the connection ends without a word."""
+
+    async def work() -> None:
+        given = Given(connections(asyncio.get_running_loop()))
+        await given.give(GET)
+        assert list(given.all.idle) == [given.connection]
+        sent = given.transport.sent
+        given.connection.expire()
+        await settle()
+        assert (given.transport.sent, given.transport.is_ended) == (sent, True)
+
+    play(work)
+
+
+def test_slow_heads_are_refused() -> None:
+    """A head that has begun must end in time, or it is told so."""
+
+    async def work() -> None:
+        given = Given(connections(asyncio.get_running_loop()))
+        await given.give(GET[:10])
+        assert list(given.all.heads) == [given.connection]
+        given.connection.expire()
+        await settle()
+        assert given.transport.sent.startswith(b"HTTP/1.1 408 ")
+        assert given.transport.is_ended
+
+    play(work)
+
+
+def test_lists_are_in_the_order_of_their_deadlines() -> None:
+    """Who has waited longest comes first, and who goes on waiting stays where it is."""
+
+    async def work() -> None:
+        every = connections(asyncio.get_running_loop())
+        first, second = Given(every), Given(every)
+        await settle()
+        await first.give(GET)
+        assert list(every.idle) == [second.connection, first.connection]
+        await second.give(GET[:5])
+        await second.give(GET[5:9])
+        await first.give(GET[:5])
+        assert list(every.heads) == [second.connection, first.connection]
+        assert [*every.heads.values()] == sorted(every.heads.values())
+        second.lose()
+        first.lose()
+        await settle()
+        assert not every.heads
+
+    play(work)
+
+
+def test_a_sweep_ends_what_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks at no connection behind the first that has time left."""
+
+    async def work() -> None:
+        every = connections(asyncio.get_running_loop())
+        given = Given(every)
+        await settle()
+        every.idle[given.connection] = 0.0
+        every._sweep()
+        await settle()
+        assert given.transport.is_ended
+        assert every.date.startswith(b"date: ")
+        every._timer.cancel()
+
+    play(work)
+
+
+def test_what_is_not_read_ends_the_connection() -> None:
+    """A body that nobody wanted, and that is not here yet, is not waited for; one that is here is dropped."""
+
+    async def refuse(head: Head, exchange: Connection) -> None:
+        exchange.respond(text_response("no", 401), head=False)
+
+    async def work() -> None:
+        every = connections(asyncio.get_running_loop(), refuse)
+        given = Given(every)
+        post = b"POST /p HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n"
+        await given.give(post + b"abc" + post)
+        assert given.transport.sent.count(b"HTTP/1.1 401 ") == 2
+        assert given.transport.sent.count(b"connection: close") == 1
+        await given.give(b"abc" + GET)
+        assert given.transport.sent.count(b"HTTP/1.1 ") == 2
+        assert given.connection.is_lingering
+        await given.give(bytes(MOST_DROPPED))
+        assert given.transport.is_aborted
+
+    play(work)
+
+
+def test_no_more_is_read_than_is_served() -> None:
+    """While a request is served, a little of what follows waits, and the rest stays in the client."""
+
+    async def work() -> None:
+        go_on = asyncio.Event()
+
+        async def wait(head: Head, exchange: Connection) -> None:
+            await go_on.wait()
+            await echo(head, exchange)
+
+        given = Given(connections(asyncio.get_running_loop(), wait))
+        many = GET * (2 * MOST_RAW // len(GET))
+        await given.give(GET + many)
+        assert given.transport.is_paused
+        assert given.transport.sent == b""
+        go_on.set()
+        async with asyncio.timeout(60):
+            while given.transport.sent.count(b"HTTP/1.1 200") <= len(many) // len(GET):  # noqa: ASYNC110 - everything runs here
+                await asyncio.sleep(0)
+        assert not given.transport.is_paused
+
+    play(work)
+
+
+def test_other_connections_have_their_turn() -> None:
+    """A connection that has sent very many requests at once does not keep the loop."""
+
+    async def work() -> None:
+        every = connections(asyncio.get_running_loop())
+        busy, other = Given(every), Given(every)
+        await settle()
+        data = GET * 2000
+        every.buffer[: len(data)] = data
+        busy.connection.buffer_updated(len(data))
+        await other.give(GET)
+        answered = busy.transport.sent.count(b"HTTP/1.1 200")
+        assert other.transport.sent.count(b"HTTP/1.1 200") == 1
+        assert 0 < answered < 2000
+
+    play(work)
+
+
+def test_slow_readers_hold_up_themselves() -> None:
+    """While the other end takes nothing, no further request is served; in the end it is given up."""
+
+    async def work() -> None:
+        every = connections(asyncio.get_running_loop())
+        given = Given(every)
+        await settle()
+        given.connection.pause_writing()
+        await given.give(GET * 3)
+        assert given.transport.sent.count(b"HTTP/1.1 200") == 1
+        assert list(every.full) == [given.connection]
+        given.connection.resume_writing()
+        await settle()
+        assert given.transport.sent.count(b"HTTP/1.1 200") == 3
+        given.connection.pause_writing()
+        given.connection.expire()
+        assert given.transport.is_aborted
+
+    play(work)
+
+
+def test_answers_without_an_end() -> None:
+    """What goes on without a length comes in chunks, or to the end of the connection; what breaks off is seen to."""
+
+    async def stream(head: Head, exchange: Connection) -> None:
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": []})
+        await exchange.send({"type": "http.response.body", "body": b"abc", "more_body": True})
+        if head.path == b"/a":
+            await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def work() -> None:
+        every = connections(asyncio.get_running_loop(), stream)
+        given, old, broken = Given(every), Given(every), Given(every)
+        await given.give(GET)
+        assert given.transport.sent.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+        assert not given.transport.is_ended
+        await old.give(GET.replace(b"1.1", b"1.0"))
+        assert old.transport.sent.endswith(b"\r\n\r\nabc")
+        assert old.transport.is_ended
+        await broken.give(GET.replace(b"/a", b"/b"))
+        assert broken.transport.is_aborted
+
+    play(work)
+
+
+def test_headers_cannot_end_their_line() -> None:
+    """An answer whose header would be two is not sent."""
+
+    async def inject(head: Head, exchange: Connection) -> None:
+        exchange.respond(Response(200, b"", ("X-A", "a\r\nX-B: b")), head=False)
+
+    async def work() -> None:
+        given = Given(connections(asyncio.get_running_loop(), inject))
+        await given.give(GET)
+        assert given.transport.sent == b""
+        assert given.transport.is_aborted
+
+    play(work)
+
+
+def test_leaving_is_told() -> None:
+    """Whoever serves a request learns that the client sends no more, and that it is gone."""
+    heard: list[object] = []
+
+    async def work() -> None:
+        gone = asyncio.Event()
+
+        async def listen(head: Head, exchange: Connection) -> None:
+            heard.append(await exchange.receive())
+            heard.append(await exchange.receive() if exchange.ended else None)
+            gone.set()
+
+        given = Given(connections(asyncio.get_running_loop(), listen))
+        await given.give(GET)
+        await given.end()
+        given.lose()
+        await gone.wait()
+
+    play(work)
+    assert heard in ([HALF_CLOSED, HALF_CLOSED], [HALF_CLOSED, LEFT])
+
+
+def test_the_same_head_is_read_once() -> None:
+    """And what is refused is refused each time; the memory is bounded."""
+    assert read_head(GET) is read_head(bytes(bytearray(GET)))
+    for _ in range(2):
+        with pytest.raises(heads.Refused):
+            read_head(GET + b"x")
+    for number in range(3000):
+        read_head(GET.replace(b"/a", b"/%d" % number))
+    assert len(heads._seen) <= 1000
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A port of this machine."""
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as found:
+        yield found.dup()
+
+
+async def _ask(port: int, context: ssl.SSLContext | None = None) -> bytes:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname="localhost" if context else None
+    )
+    writer.write(GET)
+    found = await reader.read(15)
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return found
+
+
+def test_too_many_connections(listener: socket.socket) -> None:
+    """The one that has been idle longest makes room; if none is idle, the new one is told to come again."""
+    port = listener.getsockname()[1]
+
+    async def work() -> None:
+        go_on = asyncio.Event()
+
+        async def wait(head: Head, exchange: Connection) -> None:
+            await go_on.wait()
+            await echo(head, exchange)
+
+        every = Connections(asyncio.get_running_loop(), listener, 2, wait, refusal)
+        every.start()
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        assert await opened[0][0].read() == b""
+        for _, writer in opened[1:]:
+            writer.write(GET)
+        while every.idle:  # noqa: ASYNC110 - everything runs here
+            await asyncio.sleep(0.001)
+        assert await _ask(port) == b"HTTP/1.1 503 Se"
+        go_on.set()
+        assert (await opened[2][0].read(15)).startswith(b"HTTP/1.1 200 ")
+        for _, writer in opened:
+            writer.close()
+            await writer.wait_closed()
+        await every.stop()
+
+    play(work)
+
+
+def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
+    """Connections that cannot be taken in are taken in later; it is logged."""
+    port = listener.getsockname()[1]
+
+    class Poor:
+        """A listener that has no file handle left for a while."""
+
+        left = 1
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as of a socket
+            return getattr(listener, name)
+
+        def accept(self) -> Any:  # noqa: ANN401 - as of a socket
+            """Takes a connection in, the second time."""
+            Poor.left -= 1
+            if Poor.left >= 0:
+                raise OSError(24, "Too many open files")
+            return listener.accept()
+
+    async def work() -> None:
+        every = Connections(asyncio.get_running_loop(), Poor(), 10, echo, refusal)  # type: ignore[arg-type]
+        every.start()
+        assert await _ask(port) == b"HTTP/1.1 200 OK"
+        await every.stop()
+
+    play(work)
+    assert "Too many open files" in caplog.text
+
+
+def test_a_new_certificate_is_taken_up(
+    tmp_path: Path, listener: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections that come then get it; a bad one changes nothing, and strangers hinder nobody."""
+    port, chain, key = listener.getsockname()[1], tmp_path / "cert.pem", tmp_path / "key.pem"
+    good = {path: (TLS / path.name).read_text() for path in (chain, key)}
+    for path, text in good.items():
+        path.write_text(text)
+    caplog.set_level(logging.INFO)
+
+    async def work() -> None:
+        certificate = Certificate(chain, key)
+        every = Connections(asyncio.get_running_loop(), listener, 10, echo, refusal, certificate)
+        every.start()
+        context = ssl._create_unverified_context()
+        assert await _ask(port, context) == b"HTTP/1.1 200 OK"
+        before = certificate.context
+        chain.write_text("no certificate")
+        certificate.look()
+        assert certificate.context is before
+        assert await _ask(port, context) == b"HTTP/1.1 200 OK"
+        assert await _ask(port) != b"HTTP/1.1 200 OK"
+        chain.write_text(good[chain])
+        every.reload()
+        assert certificate.context is not before
+        assert await _ask(port, context) == b"HTTP/1.1 200 OK"
+        await every.stop()
+
+    play(work)
+    assert "the old one stays" in caplog.text
+
+
+def test_nothing_is_left_of_connections(listener: socket.socket) -> None:
+    """Thousands of connections that come and go leave no task and no connection behind."""
+    port = listener.getsockname()[1]
+
+    async def work() -> None:
+        every = Connections(asyncio.get_running_loop(), listener, 100, echo, refusal)
+        every.start()
+        for _ in range(300):
+            assert await _ask(port) == b"HTTP/1.1 200 OK"
+        await every.stop()
+        await settle()
+        assert len(asyncio.all_tasks()) == 1
+
+    play(work)
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Connection)]
+    assert listening.IDLE > 60

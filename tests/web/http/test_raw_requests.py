@@ -1,0 +1,363 @@
+"""What an HTTP/1.1 server owes (RFC 9110, 9112), byte by byte: one reading of each stream, or none."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from tests.web.http.given import outcome
+
+HOST = b"Host: x\r\n"
+GET = b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\n" + HOST + b"\r\n"
+LONGEST_CUT = 2048
+"""Bytes of a stream that is also given in two pieces, cut at every place."""
+MUTATED, MUTATED_SLOWLY = 2_000, 100_000
+"""Streams that are spoiled at random."""
+
+
+def get(lines: bytes = b"", target: bytes = b"/a", version: bytes = b"HTTP/1.1") -> bytes:
+    """A request without a body."""
+    return b"GET %b %b\r\n%b%b\r\n" % (target, version, HOST, lines)
+
+
+def post(lines: bytes, body: bytes = b"") -> bytes:
+    """A request with a body."""
+    return b"POST /p HTTP/1.1\r\n%b%b\r\n%b" % (HOST, lines, body)
+
+
+def chunked(body: bytes) -> bytes:
+    """A request whose body comes in chunks."""
+    return post(b"Transfer-Encoding: chunked\r\n", body)
+
+
+OK = (200, "GET /a")
+GOOD: dict[str, tuple[bytes, list[tuple[int, str]]]] = {
+    "a GET": (GET, [OK]),
+    "an empty line before": (b"\r\n" + GET, [OK]),
+    "two in one packet": (GET + get(target=b"/b"), [OK, (200, "GET /b")]),
+    "twenty in one packet": (GET * 20, [OK] * 20),
+    "a query": (get(target=b"/a?b=c&d"), [(200, "GET /a?b=c&d")]),
+    "an empty query": (get(target=b"/a?"), [OK]),
+    "two question marks": (get(target=b"/a?b?c"), [(200, "GET /a?b?c")]),
+    "an encoded slash": (get(target=b"/a%2Fb"), [(200, "GET /a%2Fb")]),
+    "a whole URL": (get(target=b"http://x/a?b"), [(200, "GET /a?b")]),
+    "a whole URL with a port": (get(target=b"http://x:80/a"), [OK]),
+    "a whole URL in capitals": (get(target=b"HTTP://X/a"), [OK]),
+    "a whole URL of TLS": (get(target=b"https://x/a"), [OK]),
+    "a whole URL without a path": (get(target=b"http://x"), [(200, "GET /")]),
+    "a whole URL with a query only": (get(target=b"http://x?b"), [(200, "GET /?b")]),
+    "the server itself": (b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n" + GET, [(204, ""), OK]),
+    "a star that is no path": (get(target=b"*"), [(200, "GET *")]),
+    "a method nobody knows": (b"BREW /a HTTP/1.1\r\n" + HOST + b"\r\n", [(200, "BREW /a")]),
+    "a method in small letters": (b"get /a HTTP/1.1\r\n" + HOST + b"\r\n", [(200, "get /a")]),
+    "a method with a sign": (b"M-SEARCH! /a HTTP/1.1\r\n" + HOST + b"\r\n", [(200, "M-SEARCH! /a")]),
+    "a body": (post(b"Content-Length: 3\r\n", b"abc") + GET, [(200, "POST /p abc"), OK]),
+    "a body of nothing": (post(b"Content-Length: 0\r\n") + GET, [(200, "POST /p"), OK]),
+    "a POST without a body": (post(b"") + GET, [(200, "POST /p"), OK]),
+    "a GET with a body": (get(b"Content-Length: 2\r\n") + b"ab" + GET, [(200, "GET /a ab"), OK]),
+    "a length with zeros": (post(b"Content-Length: 003\r\n", b"abc") + GET, [(200, "POST /p abc"), OK]),
+    "a length with spaces": (post(b"Content-Length:  3 \r\n", b"abc") + GET, [(200, "POST /p abc"), OK]),
+    "a body that is a request": (
+        post(b"Content-Length: %d\r\n" % len(SMUGGLED), SMUGGLED) + GET,
+        [
+            (200, "POST /p " + SMUGGLED.decode().rstrip()),
+            OK,
+        ],
+    ),
+    "chunks": (chunked(b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n") + GET, [(200, "POST /p abcde"), OK]),
+    "chunks of nothing": (chunked(b"0\r\n\r\n") + GET, [(200, "POST /p"), OK]),
+    "a size in hex": (chunked(b"A\r\n0123456789\r\n0\r\n\r\n") + GET, [(200, "POST /p 0123456789"), OK]),
+    "a size with zeros": (chunked(b"0003\r\nabc\r\n000\r\n\r\n") + GET, [(200, "POST /p abc"), OK]),
+    "an extension": (chunked(b"3;a=b\r\nabc\r\n0;c\r\n\r\n") + GET, [(200, "POST /p abc"), OK]),
+    "a quoted extension": (chunked(b'3; a="b c"\r\nabc\r\n0\r\n\r\n') + GET, [(200, "POST /p abc"), OK]),
+    "chunks that are a request": (
+        chunked(b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMUGGLED), SMUGGLED)) + GET,
+        [
+            (200, "POST /p " + SMUGGLED.decode().rstrip()),
+            OK,
+        ],
+    ),
+    "chunked in capitals": (
+        post(b"transfer-encoding: CHUNKED\r\n", b"1\r\na\r\n0\r\n\r\n") + GET,
+        [
+            (200, "POST /p a"),
+            OK,
+        ],
+    ),
+    "h2c with a length": (
+        post(
+            b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\nContent-Length: 3\r\n", b"abc"
+        )
+        + GET,
+        [(200, "POST /p abc"), OK],
+    ),
+    "h2c with chunks": (
+        post(b"Connection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n", b"1\r\na\r\n0\r\n\r\n") + GET,
+        [(200, "POST /p a"), OK],
+    ),
+    "h2c with a request as the body": (
+        post(b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: %d\r\n" % len(SMUGGLED), SMUGGLED) + GET,
+        [(200, "POST /p " + SMUGGLED.decode().rstrip()), OK],
+    ),
+    "a websocket": (get(b"Connection: Upgrade\r\nUpgrade: websocket\r\n") + GET, [OK, OK]),
+    "keep-alive of 1.1": (get(b"Connection: keep-alive\r\n") + GET, [OK, OK]),
+    "keep-alive of 1.0": (get(b"Connection: Keep-Alive\r\n", version=b"HTTP/1.0") + GET, [OK, OK]),
+    "an empty Host": (b"GET /a HTTP/1.1\r\nHost:\r\n\r\n", [OK]),
+    "a field without a value": (get(b"X-A:\r\n"), [OK]),
+    "a field twice": (get(b"X-A: 1\r\nX-A: 2\r\n"), [OK]),
+    "a field in Latin-1": (get(b"X-A: \xe4\r\n"), [OK]),
+    "a tab in a field": (get(b"X-A: a\tb\r\n"), [OK]),
+    "a hundred fields": (get(b"".join(b"X-%d: 1\r\n" % n for n in range(99))), [OK]),
+    "an unknown expectation": (post(b"Expect: x\r\nContent-Length: 1\r\n", b"a"), [(200, "POST /p a")]),
+    "an expectation with its body": (
+        post(b"Expect: 100-continue\r\nContent-Length: 1\r\n", b"a"),
+        [(200, "POST /p a")],
+    ),
+    "an expectation without a body": (get(b"Expect: 100-continue\r\n"), [OK]),
+    "a header of 100 kB": (get(b"X-A: " + b"x" * 100_000 + b"\r\n"), [OK]),
+    "a target of 60 kB": (get(target=b"/" + b"a" * 60_000), [(200, "GET /" + "a" * 60_000)]),
+}
+LAST: dict[str, tuple[bytes, list[tuple[int, str]]]] = {
+    "close": (get(b"Connection: close\r\n") + SMUGGLED, [OK]),
+    "close in capitals": (get(b"Connection: CLOSE\r\n") + SMUGGLED, [OK]),
+    "close among others": (get(b"Connection: x, close\r\n") + SMUGGLED, [OK]),
+    "close in a second field": (get(b"Connection: x\r\nConnection: close\r\n") + SMUGGLED, [OK]),
+    "keep-alive and close": (get(b"Connection: keep-alive, close\r\n") + SMUGGLED, [OK]),
+    "1.0": (get(version=b"HTTP/1.0") + SMUGGLED, [OK]),
+    "1.0 without Host": (b"GET /a HTTP/1.0\r\n\r\n" + SMUGGLED, [OK]),
+}
+"""What ends the connection; what follows is discarded."""
+BAD: dict[str, bytes] = {
+    "no Host": b"GET /a HTTP/1.1\r\n\r\n",
+    "two Hosts": get(b"Host: y\r\n"),
+    "two Hosts alike": get(b"host: x\r\n"),
+    "two Hosts of 1.0": get(b"Host: y\r\n", version=b"HTTP/1.0"),
+    "version 0.9": b"GET /a\r\n\r\n",
+    "version 1.2": get(version=b"HTTP/1.2"),
+    "version 2.0": get(version=b"HTTP/2.0"),
+    "version 3": get(version=b"HTTP/3"),
+    "version 11.1": get(version=b"HTTP/11.1"),
+    "version in small letters": get(version=b"http/1.1"),
+    "another protocol": get(version=b"RTSP/1.0"),
+    "yet another protocol": get(version=b"ICE/1.0"),
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a space after the version": get(version=b"HTTP/1.1 "),
+    "no version": b"GET /a \r\n" + HOST + b"\r\n",
+    "a space in the target": get(target=b"/a b"),
+    "a tab in the target": get(target=b"/a\tb"),
+    "no target": b"GET HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a target without a slash": get(target=b"a"),
+    "a fragment": get(target=b"/a#b"),
+    "a fragment in a URL": get(target=b"http://x/a#b"),
+    "another scheme": get(target=b"ftp://x/a"),
+    "a user in a URL": get(target=b"http://u@x/a"),
+    "a byte above ASCII in the target": get(target=b"/\xe4"),
+    "a zero in the target": get(target=b"/\0"),
+    "no method": b" /a HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a method with a bracket": b"G(T /a HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a method of 100 letters": b"G" * 100 + b" /a HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a tunnel": b"CONNECT x:80 HTTP/1.1\r\n" + HOST + b"\r\n",
+    "two empty lines before": b"\r\n\r\n\r\n" + GET,
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+    "bare line feeds": GET.replace(b"\r\n", b"\n"),
+    "one bare line feed": b"GET /a HTTP/1.1\nHost: x\r\n\r\n",
+    "a bare line feed at the end": b"GET /a HTTP/1.1\r\nHost: x\r\n\n",
+    "a bare carriage return": get(b"X-A: a\rb\r\n"),
+    "a folded line": get(b"X-A: a\r\n b\r\n"),
+    "a folded first line": b"GET /a HTTP/1.1\r\n x: y\r\n" + HOST + b"\r\n",
+    "a space before the colon": get(b"X-A : a\r\n"),
+    "a space in a name": get(b"X A: a\r\n"),
+    "no colon": get(b"X-A\r\n"),
+    "no name": get(b": a\r\n"),
+    "a bracket in a name": get(b"X(A: a\r\n"),
+    "a byte above ASCII in a name": get(b"X\xe4: a\r\n"),
+    "a zero in a value": get(b"X-A: a\0b\r\n"),
+    "a control in a value": get(b"X-A: a\x01b\r\n"),
+    "a delete in a value": get(b"X-A: a\x7fb\r\n"),
+    "a length twice": post(b"Content-Length: 1\r\nContent-Length: 1\r\n", b"a"),
+    "two lengths": post(b"Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"),
+    "a list of lengths": post(b"Content-Length: 1, 1\r\n", b"a"),
+    "a length with a sign": post(b"Content-Length: +1\r\n", b"a"),
+    "a negative length": post(b"Content-Length: -1\r\n", b"a"),
+    "a length in hex": post(b"Content-Length: 0x1\r\n", b"a"),
+    "a length with a point": post(b"Content-Length: 1.0\r\n", b"a"),
+    "a length that is a word": post(b"Content-Length: x\r\n", b"a"),
+    "an empty length": post(b"Content-Length:\r\n", b"a"),
+    "a length beyond all numbers": post(b"Content-Length: %b\r\n" % (b"9" * 30), b"a"),
+    "a length beside chunks": post(b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n" + SMUGGLED),
+    "chunks beside a length": post(b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n", b"0\r\n\r\n" + SMUGGLED),
+    "chunks of 1.0": get(b"Transfer-Encoding: chunked\r\n", version=b"HTTP/1.0") + b"0\r\n\r\n",
+    "chunked twice": post(b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"),
+    "chunked in a list": post(b"Transfer-Encoding: chunked, chunked\r\n", b"0\r\n\r\n"),
+    "compressed chunks": post(b"Transfer-Encoding: gzip, chunked\r\n", b"0\r\n\r\n"),
+    "a coding behind the chunks": post(b"Transfer-Encoding: chunked, gzip\r\n", b"0\r\n\r\n"),
+    "the coding of nothing": post(b"Transfer-Encoding: identity\r\n", b"0\r\n\r\n"),
+    "an empty coding": post(b"Transfer-Encoding:\r\n", b"0\r\n\r\n"),
+    "a coding that looks like chunked": post(b"Transfer-Encoding: xchunked\r\n", b"0\r\n\r\n"),
+    "chunked with a byte above ASCII": post(b"Transfer-Encoding: chunked\xff\r\n", b"0\r\n\r\n" + SMUGGLED),
+    "chunked behind a control": post(b"Transfer-Encoding: \x0bchunked\r\n", b"0\r\n\r\n" + SMUGGLED),
+    "a size that is none": chunked(b"x\r\na\r\n0\r\n\r\n"),
+    "a size in 0x": chunked(b"0x1\r\na\r\n0\r\n\r\n"),
+    "a negative size": chunked(b"-1\r\na\r\n0\r\n\r\n"),
+    "a size with a plus": chunked(b"+1\r\na\r\n0\r\n\r\n"),
+    "an empty size": chunked(b"\r\na\r\n0\r\n\r\n"),
+    "a space before a size": chunked(b" 1\r\na\r\n0\r\n\r\n"),
+    "a size beyond all numbers": chunked(b"f" * 20 + b"\r\na"),
+    "a chunk that is longer": chunked(b"1\r\nab\r\n0\r\n\r\n"),
+    "a chunk that is shorter": chunked(b"3\r\na\r\n0\r\n\r\n" + SMUGGLED),
+    "a size with a bare line feed": chunked(b"1\na\r\n0\r\n\r\n"),
+    "a chunk with a bare line feed": chunked(b"1\r\na\n0\r\n\r\n"),
+    "an end with a bare line feed": chunked(b"1\r\na\r\n0\r\n\n"),
+    "a line feed in an extension": chunked(b"1;a\nb\r\na\r\n0\r\n\r\n"),
+    "a long extension": chunked(b"1;" + b"x" * 300 + b"\r\na\r\n0\r\n\r\n"),
+    "trailers": chunked(b"1\r\na\r\n0\r\nX-A: b\r\n\r\n" + SMUGGLED),
+}
+TOO_LONG: dict[str, tuple[bytes, int]] = {
+    "a hundred and one fields": (get(b"".join(b"X-%d: 1\r\n" % n for n in range(100))), 431),
+    "a head of 200 kB": (get(b"X-A: " + b"x" * 200_000 + b"\r\n"), 431),
+    "a head without an end": (b"GET /a HTTP/1.1\r\nX-A: " + b"x" * 200_000, 431),
+    "a target of 70 kB": (get(target=b"/" + b"a" * 70_000), 414),
+}
+
+
+def test_there_are_a_hundred() -> None:
+    """The table is long enough to mean something."""
+    assert len(GOOD) + len(LAST) + len(BAD) + len(TOO_LONG) >= 140
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_requests(name: str) -> None:
+    """They are answered in their order, and the connection goes on; cut anywhere, too."""
+    data, answers = GOOD[name]
+
+    async def play() -> None:
+        for pieces in ([data], *_cuts(data)):
+            found = await outcome(pieces)
+            assert (_final(found.answers), found.closed) == (answers, False), pieces
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_last_requests(name: str) -> None:
+    """They are answered, and what comes behind is not."""
+    data, answers = LAST[name]
+
+    async def play() -> None:
+        for pieces in ([data], *_cuts(data)):
+            found = await outcome(pieces)
+            assert (found.answers, found.closed) == (answers, True), pieces
+            assert b"connection: close" in found.sent
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_refused(name: str) -> None:
+    """There is one answer, 400, and the connection ends: whatever follows is in no request."""
+    data = BAD[name]
+
+    async def play() -> None:
+        for pieces in ([data], *_cuts(data)):
+            found = await outcome([*pieces, SMUGGLED], end=True)
+            assert ([status for status, _ in found.answers], found.closed) == ([400], True), pieces
+            behind = await outcome([GET, *pieces])
+            assert behind.answers[0] == OK
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("name", TOO_LONG)
+def test_too_long(name: str) -> None:
+    """What is too long is refused before its end has come."""
+    data, status = TOO_LONG[name]
+    found = asyncio.run(outcome([data]))
+    assert ([one for one, _ in found.answers], found.closed) == ([status], True)
+
+
+def test_heads_only() -> None:
+    """The answer to a HEAD says how long it would be, and is that long."""
+    found = asyncio.run(outcome([GET.replace(b"GET", b"HEAD") + GET]))
+    first, _, rest = found.sent.partition(b"\r\n\r\n")
+    assert b"content-length: 7" in first
+    assert rest.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_the_body_is_asked_for_once_it_is_wanted() -> None:
+    """Who waits for leave gets it; who is of HTTP/1.0 does not wait."""
+
+    async def play() -> None:
+        lines = b"Expect: 100-continue\r\nContent-Length: 3\r\n"
+        found = await outcome([post(lines), b"abc"])
+        assert found.sent.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK")
+        old = await outcome([post(lines).replace(b"HTTP/1.1", b"HTTP/1.0"), b"abc"])
+        assert old.answers == [(200, "POST /p abc")]
+
+    asyncio.run(play())
+
+
+def test_half_closed() -> None:
+    """Whoever sends no more is answered what was received whole."""
+
+    async def play() -> None:
+        assert (await outcome([GET + GET], end=True)).answers == [OK, OK]
+        assert (await outcome([post(b"Content-Length: 3\r\n", b"ab")], end=True)).answers == [(400, "broken")]
+        assert (await outcome([GET[:-2]], end=True)).answers == []
+
+    asyncio.run(play())
+
+
+def _spoil(rng: random.Random, data: bytes) -> bytes:
+    """Changes some bytes of a stream."""
+    found = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(len(found) + 1)
+        match rng.randrange(4):
+            case 0:
+                found[at : at + 1] = bytes((rng.randrange(256),))
+            case 1:
+                del found[at : at + rng.randrange(1, 8)]
+            case 2:
+                found[at:at] = rng.choice((b"\r", b"\n", b"\r\n", b"\0", b":", b" ", b"0", b"\xff", b"chunked"))
+            case _:
+                found[at:at] = found[rng.randrange(len(found) + 1) :][:40]
+    return bytes(found)
+
+
+def _spoiled(seed: int, count: int) -> None:
+    rng = random.Random(seed)
+    streams = [data for data, _ in GOOD.values()] + [data for data, _ in LAST.values()] + [*BAD.values()]
+    streams = [data for data in streams if len(data) <= LONGEST_CUT]
+
+    async def play() -> None:
+        for number in range(count):
+            data = _spoil(rng, b"".join(rng.choices(streams, k=rng.choice((1, 2)))))
+            at = rng.randrange(len(data) + 1)
+            found = await outcome([data[:at], data[at:]], end=True)
+            assert {status for status, _ in found.answers} <= {100, 200, 204, 400, 408, 414, 431}, (number, data)
+
+    asyncio.run(play())
+
+
+def test_spoiled_streams() -> None:
+    """Whatever comes, there is no crash, no hang, and no task left."""
+    _spoiled(1, MUTATED)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_spoiled_streams() -> None:
+    """The same for a hundred thousand that nobody has seen before."""
+    _spoiled(random.SystemRandom().randrange(1 << 32), MUTATED_SLOWLY)
+
+
+def _cuts(data: bytes) -> list[list[bytes]]:
+    """Returns a stream in two pieces, in every way."""
+    return [[data[:at], data[at:]] for at in range(1, len(data))] if len(data) <= LONGEST_CUT else []
+
+
+def _final(answers: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    return [one for one in answers if one[0] != 100]
