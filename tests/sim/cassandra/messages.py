@@ -6,6 +6,7 @@ is calm until everything has come to its end, and what readers were shown is com
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -140,6 +141,7 @@ class MessageStorm:
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
         rng = self.world.rng
+        random.seed(seed)  # The store draws its pauses from there.
         self.weather = Weather(
             slow=rng.choice((0.001, 0.01, 0.1)),
             lost=rng.choice((0.0, 0.02, 0.1)),
