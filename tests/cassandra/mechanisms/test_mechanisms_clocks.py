@@ -199,6 +199,12 @@ def jumps_unnoticed(removed: ExitStack) -> None:
 def all_timed_rightly(removed: ExitStack) -> None:
     """Takes the time since an id was made for right although the clock was wrong."""
     removed.enter_context(replace(ClockWatch.vouches, lambda self, minted: True))
+    removed.enter_context(replace(Clock.accept, wall_clock_only))
+
+
+def wall_clock_only(clock: Clock, error: float = 0.0) -> None:
+    """Takes over the wall clock, and counts nothing as missed."""
+    clock._offset = clock._wall() - clock._boottime()
 
 
 CLOCKS = (
