@@ -110,12 +110,12 @@ def _serve(settings: Settings) -> int:
     except OSError as error:
         return _refuse(BAD_TLS, f"the TLS files cannot be used: {_reason(error)}")
     try:
-        listener = server.listen(settings)
+        listeners = server.listen(settings)
     except OSError as error:
         text = f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}"
         taken = ". Another service may be running; choose another port: --port"
         return _refuse(BAD_ADDRESS, text + (taken if error.errno == EADDRINUSE else ""))
-    address = address_of(listener)
+    address = address_of(listeners[0])
     url = server.url_of(settings, address[1])
     try:
         start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
@@ -135,7 +135,7 @@ def _serve(settings: Settings) -> int:
             registration.start()
 
     try:
-        return server.run(settings, listener, announce, server.open_service)
+        return server.run(settings, listeners, announce, server.open_service)
     finally:
         if registration is not None:
             registration.close()

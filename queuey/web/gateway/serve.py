@@ -130,21 +130,21 @@ def check_users(settings: Settings) -> None:
         readers_of(settings.users, ask=False)
 
 
-def listen(settings: Settings) -> socket.socket:
-    """Returns the socket at which the service listens; no other process can have it.
+def listen(settings: Settings) -> list[socket.socket]:
+    """Returns the sockets at which the workers listen.
 
     Raises:
         OSError: The host is unknown or not of this machine, or the port is taken or not allowed.
     """
-    return processes.listen(settings.host, settings.port, max(1024, settings.connections))
+    return processes.listen(settings.host, settings.port, max(1024, settings.connections), settings.workers)
 
 
-def run(settings: Settings, listener: socket.socket, announce: Callable[[], None], opener: Opener) -> int:
+def run(settings: Settings, listeners: list[socket.socket], announce: Callable[[], None], opener: Opener) -> int:
     """Serves until a signal or a crash loop ends it.
 
     Args:
         settings: The settings in force.
-        listener: From :func:`listen`.
+        listeners: From :func:`listen`.
         announce: Called once, when requests are answered.
         opener: Opens the store and builds the application in each worker; importable by name.
 
@@ -154,7 +154,7 @@ def run(settings: Settings, listener: socket.socket, announce: Callable[[], None
     logs.configure(settings.log_level, settings.log_format)
     identity = WorkerIdentity.of_service(settings.workers)
     work = functools.partial(run_worker, settings, opener, identity)
-    return processes.Parent(listener, settings.workers, work, settings.shutdown_timeout).run(announce)
+    return processes.Parent(listeners, work, settings.shutdown_timeout).run(announce)
 
 
 def run_worker(

@@ -404,11 +404,10 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _drain(self) -> None:
         """Waits until the other end has taken what was sent, but for a little."""
-        if self._full is not None:
+        if self._full is not None and not self._lost:
             self.all.wait(self, self.all.full)
             await self._full
-            if not self._lost:
-                self.all.wait(self, None)
+            self.all.wait(self, None)
 
     def _head_of(self, status: int, headers: tuple[Header, ...], size: int | None) -> bytes:
         head = self._head

@@ -88,7 +88,7 @@ class Connections:
 
     Args:
         loop: The event loop.
-        listener: A listening socket, shared with other processes.
+        listener: A listening socket; its parent has it, too.
         most: Connections at a time. Beyond that the one that has been idle longest is closed; if none is, the new one
             is told to come again.
         answer: Answers a request.
@@ -151,7 +151,7 @@ class Connections:
             self._certificate.look(anyway=True)
 
     def _accept(self) -> None:
-        """Takes one connection in; the processes that wait for connections share them."""
+        """Takes one connection in."""
         try:
             taken, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError, InterruptedError):
@@ -234,8 +234,8 @@ class Connections:
 
     def wait(self, connection: Connection, where: Waiting | None) -> None:
         """Has a connection wait in one of the lists, where it stays if it is there; None: in none."""
-        before = self._where[connection]
-        if before is not where:
+        before = self._where.get(connection)
+        if before is not where and connection in self._where:
             if before is not None:
                 del before[connection]
             if where is not None:

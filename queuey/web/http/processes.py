@@ -1,10 +1,10 @@
 """The processes of a service: a parent that listens and watches, and workers that serve.
 
-The parent binds the port once and keeps the listening socket, which all workers inherit (they are spawned, not forked):
-so the port never refuses a connection while a worker is replaced. Each worker says when it is up, and beats every
-second. One that ends is replaced; if one never was up, or a successor ends within :data:`STEADY` seconds, the service
-ends. One that has not beaten for :data:`STALL` seconds is ended with a traceback, one a minute at most, because a disk
-that hangs stalls all of them.
+The parent binds the port once, with a socket for each worker, which that inherits (it is spawned, not forked): so the
+port never refuses a connection while a worker is replaced, and its successor takes in what has come meanwhile. Each
+worker says when it is up, and beats every second. One that ends is replaced; if one never was up, or a successor ends
+within :data:`STEADY` seconds, the service ends. One that has not beaten for :data:`STALL` seconds is ended with a
+traceback, one a minute at most, because a disk that hangs stalls all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -43,8 +43,8 @@ Work = Callable[[int, socket.socket, Connection], None]
 """Is a worker from start to end, given its number, where it listens, and where it sends a byte each second."""
 
 
-def listen(host: str, port: int, backlog: int) -> socket.socket:
-    """Returns a listening socket.
+def listen(host: str, port: int, backlog: int, count: int) -> list[socket.socket]:
+    """Returns listening sockets of one port, one for each worker: the system shares connections out between them.
 
     Raises:
         OSError: The host is unknown or not of this machine, or the port is taken or not allowed.
@@ -54,18 +54,35 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     )[0]
     give_up = time.monotonic() + REBIND_FOR
     while True:
-        listener = socket.socket(family, kind, protocol)
+        found: list[socket.socket] = []
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(backlog)
+            # One that shares its port would share it with any service of this user.
+            with _bound(socket.socket(family, kind, protocol), address, shared=False) as alone:
+                alone.listen(1)
+                address = alone.getsockname()
+            for _ in range(count):
+                found.append(_bound(socket.socket(family, kind, protocol), address, shared=True))
+                found[-1].listen(backlog)
         except OSError as error:
-            listener.close()
+            for listener in found:
+                listener.close()
             if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
                 raise
         else:
-            return listener
+            return found
         time.sleep(0.1)
+
+
+def _bound(listener: socket.socket, address: Any, *, shared: bool) -> socket.socket:  # noqa: ANN401 - of any family
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def address_of(listener: socket.socket) -> tuple[str, int]:
@@ -110,15 +127,13 @@ class Parent:
     """Starts workers and keeps as many until a signal, or until they fail at their start.
 
     Args:
-        listener: Where all of them listen.
-        count: How many.
+        listeners: Where each of them listens.
         work: What each of them does; importable by name.
         timeout: Seconds that they have for a stop.
     """
 
-    def __init__(self, listener: socket.socket, count: int, work: Work, timeout: float) -> None:
-        self._listener = listener
-        self._count = count
+    def __init__(self, listeners: Sequence[socket.socket], work: Work, timeout: float) -> None:
+        self._listeners = listeners
         self._work = work
         self._timeout = timeout
         self._workers: dict[int, _Worker] = {}
@@ -135,7 +150,7 @@ class Parent:
         signal.signal(signal.SIGTERM, self._stop_or_kill)
         signal.signal(signal.SIGINT, self._stop_or_kill)
         signal.signal(signal.SIGHUP, self._pass_on)
-        for number in range(1, self._count + 1):
+        for number in range(1, len(self._listeners) + 1):
             self._start(number, replaces=False)
         code, announced = 0, False
         while self._workers:
@@ -165,7 +180,7 @@ class Parent:
         return 1
 
     def _start(self, number: int, *, replaces: bool) -> None:
-        self._workers[number] = _Worker(number, self._listener, self._work, replaces=replaces)
+        self._workers[number] = _Worker(number, self._listeners[number - 1], self._work, replaces=replaces)
 
     def _watch(self) -> None:
         """Waits for a beat, an end, a signal, or a second."""
@@ -187,7 +202,8 @@ class Parent:
         if self._stopping:
             return
         self._stopping = True
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for worker in self._workers.values():
             _send(worker, signal.SIGTERM)
         timer = threading.Timer(self._timeout + HARD_STOP_AFTER, self._kill, (1,))
