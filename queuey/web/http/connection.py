@@ -206,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
                 if self._raw and monotonic() - self._turn > TURN:
                     await asyncio.sleep(0)
                     self._turn = monotonic()
-            self._linger()
+            self._linger(idle=self.keeps)
         except Refused as refused:
             self._refuse(refused)
         except ConnectionError:
@@ -270,8 +270,8 @@ class Connection(asyncio.BufferedProtocol):
         self.respond(self.all.refusal(refused.status, str(refused)), head=False)
         self._linger()
 
-    def _linger(self) -> None:
-        """Ends the connection once the other end has had the time to read."""
+    def _linger(self, *, idle: bool = False) -> None:
+        """Ends the connection once the other end has had the time to read; at once if it was idle."""
         if self._lost:
             return
         self.flush()
@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_paused:
             self.transport.resume_reading()
         is_taken = not self.transport.get_write_buffer_size()
-        if self.ended or not self.transport.can_write_eof():
+        if idle or self.ended or not self.transport.can_write_eof():
             self.all.wait(self, self.all.full)
             self.transport.close()
         else:
