@@ -141,7 +141,7 @@ class CassandraStore(
             pool=self._pool,
             deadline=self._deadline,
         )
-        self._parts = StoreParts(self._driver, options, clock, self._watch, self._levels, self._writer)
+        self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer)
         self._named_values = NamedValues(self._parts, self._deadline)
         self._appends = AppendsInFlight()
         self._arrivals = PolledArrivals(self)

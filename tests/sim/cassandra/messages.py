@@ -85,7 +85,6 @@ class Reader:
 
     def __init__(self, site: Site, queue: Queue, partition: int) -> None:
         self._site = site
-        self._life = site.process.life
         self._queue = queue
         self.partition = partition
         self.cursor: Position = ids.FIRST

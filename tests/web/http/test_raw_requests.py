@@ -234,7 +234,7 @@ def test_requests(name: str) -> None:
     data, answers = GOOD[name]
 
     async def play() -> None:
-        for pieces in ([data], *_cuts(data)):
+        for pieces in _ways(data):
             found = await outcome(pieces)
             assert (_final(found.answers), found.closed) == (answers, False), pieces
 
@@ -247,7 +247,7 @@ def test_last_requests(name: str) -> None:
     data, answers = LAST[name]
 
     async def play() -> None:
-        for pieces in ([data], *_cuts(data)):
+        for pieces in _ways(data):
             found = await outcome(pieces)
             assert (found.answers, found.closed) == (answers, True), pieces
             assert b"connection: close" in found.sent
@@ -261,7 +261,7 @@ def test_refused(name: str) -> None:
     data = BAD[name]
 
     async def play() -> None:
-        for pieces in ([data], *_cuts(data)):
+        for pieces in _ways(data):
             found = await outcome([*pieces, SMUGGLED], end=True)
             assert ([status for status, _ in found.answers], found.closed) == ([400], True), pieces
             behind = await outcome([GET, *pieces])
@@ -354,9 +354,10 @@ def test_many_spoiled_streams() -> None:
     _spoiled(random.SystemRandom().randrange(1 << 32), MUTATED_SLOWLY)
 
 
-def _cuts(data: bytes) -> list[list[bytes]]:
-    """Returns a stream in two pieces, in every way."""
-    return [[data[:at], data[at:]] for at in range(1, len(data))] if len(data) <= LONGEST_CUT else []
+def _ways(data: bytes) -> list[list[bytes]]:
+    """Returns a stream whole, and in two pieces, cut at every place unless it is long."""
+    cuts = range(1, len(data)) if len(data) <= LONGEST_CUT else ()
+    return [[data], *([data[:at], data[at:]] for at in cuts)]
 
 
 def _final(answers: list[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -19,7 +19,7 @@ from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.callbacks import begin, called
-from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
+from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import judge, read_outcome
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.write.post_keys import (
@@ -119,7 +119,6 @@ class StoreParts(NamedTuple):
     driver: Driver
     options: CassandraOptions
     clock: Clock
-    watch: ClockWatch
     levels: ConsistencyLevels
     writer: ReservingWriter
 
