@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.harness import Void
 from bench.load.cycles import Dialect
-from bench.load.traffic import Job, Sample
+from bench.load.traffic import Job, Metered, Sample
 from bench.started.processes import Process
 
 PATH = shutil.which("wrk")
@@ -85,13 +85,17 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\r\n", "\\r\\n") + '"'
 
 
-def run(server: Process, job: Job, *, seconds: float, connections: int = 64) -> Sample:
+def run(server: Process, job: Job, *, seconds: float, connections: int = 64, backend: Metered | None = None) -> Sample:
     """Lets wrk do a job with one thread, after a run of the generator that has warmed the server up.
 
     Raises:
         Void: An answer was no success, or a connection failed.
     """
-    return read(*_run(server, script(job), seconds, connections), job)
+    before = 0.0 if backend is None else backend.cpu_seconds()
+    sample = read(*_run(server, script(job), seconds, connections), job)
+    if backend is None:
+        return sample
+    return replace(sample, backend=(backend.cpu_seconds() - before) * 1e6 / (sample.answers * job.messages))
 
 
 def run_cycles(server: Process, dialect: Dialect, *, seconds: float, connections: int) -> Sample:
@@ -112,7 +116,7 @@ def _run(server: Process, program: str, seconds: float, connections: int) -> tup
         done = subprocess.run(
             [
                 *(str(PATH), "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"),
-                *("-s", str(path), f"http://127.0.0.1:{server.port}/"),
+                *("-s", str(path), f"{server.scheme}://127.0.0.1:{server.port}/"),
             ],
             capture_output=True,
             text=True,

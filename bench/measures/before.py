@@ -12,20 +12,22 @@ from functools import partial
 from pathlib import Path
 
 from bench.harness import Bench, Skip, Void, measure
-from bench.load import traffic
+from bench.load import traffic, wrk
 from bench.load.traffic import Job, Metered, Sample
 from bench.measures import claims
 from bench.measures.claims import CLIENTS, Supply
 from bench.results import Report, Row, Verdict, paired
 from bench.started import nodes, on_cassandra, service
-from bench.started.processes import ROOT, Process, commit, inherited, package
+from bench.started.processes import ROOT, Process, Scheme, commit, inherited, package
 from queuey.client import Client
 
 BEFORE = "BENCH_BEFORE"
 """The environment variable that names the other tree: ``git worktree add ../before COMMIT`` makes one."""
 NAMES = ("now", "before")
-GOAL = 0.97
-"""The rate that must remain, as a part of the rate of before."""
+GOAL, TAIL = 0.97, 1.25
+"""The rate that must remain, as a part of the rate of before, and the times of its p99 that a p99 may reach."""
+CONNECTIONS = (1, 64)
+ASK = traffic.run if wrk.PATH is None else wrk.run
 READ, JOBS, BACKLOG = "read", "jobs", "backlog"
 BATCH = 100
 PARTITIONS = 8
@@ -67,15 +69,26 @@ def trees() -> dict[str, Path]:
 
 @measure("before", "The service of this tree over that of another one, whose path is in BENCH_BEFORE")
 def before(bench: Bench) -> Report:
-    """Both serve at the same time, each its own data, and are asked in turns."""
+    """Both serve at the same time, each its own data, and are asked in turns; by wrk where it is installed."""
+    return _on_sqlite(bench, "http")
+
+
+@measure("tls-before", "The same behind TLS, without claims")
+def before_with_tls(bench: Bench) -> Report:
+    """Connections stay open: no handshake is measured."""
+    if wrk.PATH is None:
+        raise Skip("wrk is not installed: the bench's own generators do not speak TLS")
+    return _on_sqlite(bench, "https")
+
+
+def _on_sqlite(bench: Bench, scheme: Scheme) -> Report:
     with contextlib.ExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, tree in trees().items():
-            directory = bench.fresh(name)
-            _prepare(tree, directory)
-            server = service.serve(directory, environment={"PYTHONPATH": str(tree)})
+            environment = {"PYTHONPATH": str(tree)}
+            server = service.serve(_prepared(bench, tree, name), environment=environment, scheme=scheme)
             sides[name] = Side(bench, stack.enter_context(server))
-        return _compared(bench, sides, (8, 64))
+        return _compared(bench, sides)
 
 
 @measure("cassandra-before", "The same on Cassandra: one node, a keyspace for each tree")
@@ -86,22 +99,23 @@ def before_on_cassandra(bench: Bench) -> Report:
         cassandra = stack.enter_context(nodes.cassandra(bench))
         sides: dict[str, Side] = {}
         for name, tree in both.items():
-            directory = bench.fresh(name)
-            _prepare(tree, directory, name, cassandra)
+            directory = _prepared(bench, tree, name, cassandra)
             server = on_cassandra.serve(cassandra, directory, keyspace=name, environment={"PYTHONPATH": str(tree)})
             sides[name] = Side(bench, stack.enter_context(server), PARTITIONS, cassandra)
-        return _compared(bench, sides, (1, 64))
+        return _compared(bench, sides)
 
 
-def _prepare(tree: Path, directory: Path, keyspace: str = "", cassandra: nodes.Nodes | None = None) -> None:
-    """Has a tree make its own store: the tables of two trees may differ."""
+def _prepared(bench: Bench, tree: Path, name: str, cassandra: nodes.Nodes | None = None) -> Path:
+    """Has a tree make a store, as the tables of two may differ: in the directory returned, or a keyspace so named."""
+    directory = bench.fresh(name)
     where = [] if cassandra is None else [str(cassandra.address.port), *cassandra.address.hosts]
     subprocess.run(
-        [sys.executable, "-c", PREPARE, package(tree), str(directory), keyspace, *(where or ["0"])],
+        [sys.executable, "-c", PREPARE, package(tree), str(directory), name, *(where or ["0"])],
         cwd=tree,
         env=inherited() | {"PYTHONPATH": str(tree)},
         check=True,
     )
+    return directory
 
 
 class Side:
@@ -124,38 +138,42 @@ class Side:
         if backend is not None:
             self._fill(BACKLOG, self._hundreds * (self.rounds + 2))
 
-    def jobs(self, connections: tuple[int, ...]) -> dict[str, Callable[[], Sample]]:
+    def jobs(self) -> dict[str, Callable[[], Sample]]:
         """Returns what the two sides are compared by."""
-        of_one = [f"{service.BASE}/{READ}?limit=1&since={place}" for place in self._places]
-        of_many = [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in self._places]
         asked: dict[str, Job] = {
             "POST of 1": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
-            "GET of 1": traffic.gets(of_one),
-            f"GET of {BATCH}": traffic.gets(of_many, BATCH),
+            "GET of 1": traffic.gets([f"{service.BASE}/{READ}?limit=1&since={place}" for place in self._places]),
+            f"GET of {BATCH}": traffic.gets(
+                [f"{service.BASE}/{READ}?limit={BATCH}&since={place}" for place in self._places], BATCH
+            ),
         }
         found: dict[str, Callable[[], Sample]] = {
             f"{what}, {count} connection(s)": partial(
-                traffic.run, self._server, job, seconds=self._seconds, connections=count, backend=self._backend
+                ASK, self._server, job, seconds=self._seconds, connections=count, backend=self._backend
             )
             for what, job in asked.items()
-            for count in connections
+            for count in CONNECTIONS
         }
+        return found if self._server.scheme == "https" else found | self._claims()
+
+    def _claims(self) -> dict[str, Callable[[], Sample]]:
         cycles = partial(claims.run, self._server, backend=self._backend)
         single = partial(cycles, count=self._singles, limit=1, connections=CLIENTS, queue=JOBS)
         many = partial(cycles, count=self._hundreds, limit=BATCH, connections=CLAIMERS)
         claimed = self._supply.claimed_by
-        found["claims of 1 and their acknowledgement"] = partial(claimed, single, self._singles)
-        found["the same in one request"] = partial(claimed, partial(single, joined=True), self._singles)
-        found[f"claims of {BATCH} and their acknowledgement"] = partial(
-            claimed, partial(many, queue=JOBS), self._hundreds
-        )
+        found: dict[str, Callable[[], Sample]] = {
+            "claims of 1 and their acknowledgement": partial(claimed, single, self._singles),
+            "the same in one request": partial(claimed, partial(single, joined=True), self._singles),
+            f"claims of {BATCH} and their acknowledgement": partial(claimed, partial(many, queue=JOBS), self._hundreds),
+            "acknowledgements of 1": self._acknowledged,
+        }
         if self._backend is not None:
             found[f"claims of {BATCH} of a backlog"] = partial(many, queue=BACKLOG)
-        found["acknowledgements of 1"] = self._acknowledged
         return found
 
     def _client(self) -> Client:
-        return Client(f"http://127.0.0.1:{self._server.port}", key=traffic.KEY, application=service.APPLICATION)
+        url = f"{self._server.scheme}://127.0.0.1:{self._server.port}"
+        return Client(url, key=traffic.KEY, application=service.APPLICATION, verify=self._server.scheme == "http")
 
     def _fill(self, queue: str, count: int) -> list[str]:
         texts = traffic.bodies(1000)
@@ -187,9 +205,9 @@ class Side:
         )
 
 
-def _compared(bench: Bench, sides: dict[str, Side], connections: tuple[int, ...]) -> Report:
+def _compared(bench: Bench, sides: dict[str, Side]) -> Report:
     """Compares job by job. An earlier commit may fail where this one must not: such a round has the rate 0."""
-    jobs = {name: side.jobs(connections) for name, side in sides.items()}
+    jobs = {name: side.jobs() for name, side in sides.items()}
     time.sleep(HORIZON)
     rows: list[Row] = []
     notes = [f"{name}: commit {commit(tree)}" for name, tree in trees().items()]
@@ -205,6 +223,8 @@ def _compared(bench: Bench, sides: dict[str, Side], connections: tuple[int, ...]
         rows += [traffic.row(f"{what}, {name}", samples[name]) for name in NAMES]
         rates = paired(*(traffic.rates(samples[name]) for name in NAMES))
         verdicts.append(Verdict(f"{what}: rate now / before", rates, goal=GOAL))
+        tails = paired(*([sample.p99 for sample in samples[name]] for name in NAMES))
+        verdicts.append(Verdict(f"{what}: p99 now / before", tails, goal=TAIL, better="lower"))
     return Report("", "", rows, verdicts, notes)
 
 

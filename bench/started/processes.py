@@ -6,24 +6,30 @@ import contextlib
 import http.client
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from bench.harness import Void
 from tests.servers.served import free_port
 
 TICKS = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).parents[2]
+Scheme = Literal["http", "https"]
 
 
 class Process:
     """A server under measurement: the child that was started and all its descendants."""
 
-    def __init__(self, name: str, child: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    def __init__(
+        self, name: str, child: subprocess.Popen[bytes], port: int, log: Path, scheme: Scheme = "http"
+    ) -> None:
         self.name = name
+        self.scheme = scheme
         self.child = child
         self.port = port
         self.log = log
@@ -69,13 +75,19 @@ class Process:
         while time.monotonic() < deadline:
             if self.child.poll() is not None:
                 raise Void(f"{self.name} ended with {self.child.returncode}:\n{self.log_tail()}")
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+            connection = self._connection(timeout)
             with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
                 connection.request("GET", "/")
                 connection.getresponse()
                 return
             time.sleep(0.02)
         raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self.scheme == "http":
+            return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        unchecked = ssl._create_unverified_context()  # The certificate is one of the tests.
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=unchecked)
 
     def stop(self, timeout: float = 15.0) -> None:
         """Ends it: by SIGTERM, and if it does not end, by SIGKILL to each of its pids."""
@@ -128,6 +140,7 @@ def start(
     directory: Path,
     environment: Mapping[str, str] | None = None,
     tree: Path = ROOT,
+    scheme: Scheme = "http",
 ) -> Iterator[Process]:
     """Runs a command that serves ``port`` for as long as the block lasts, in this tree of the project or another one.
 
@@ -147,7 +160,7 @@ def start(
             cwd=tree,
             env={**inherited(), "PYTHONPATH": str(tree), **own, **(environment or {})},
         )
-    process = Process(name, child, port, log)
+    process = Process(name, child, port, log, scheme)
     try:
         process.wait_until_serving()
         yield process

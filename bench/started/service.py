@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 
 from bench.load.traffic import KEY
-from bench.started.processes import Process, start
+from bench.started.processes import ROOT, Process, Scheme, start
 from queuey import ids
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.settings import Settings
@@ -19,6 +19,7 @@ from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from tests.servers.served import free_port
 
+TLS = ROOT / "tests" / "acceptance" / "tls"
 APPLICATION = "queuey"
 BASE = f"/v1/{APPLICATION}"
 THREADS = Settings().threads
@@ -94,10 +95,11 @@ def serve(
     workers: int = 1,
     sync: str = "full",
     environment: Mapping[str, str] | None = None,
+    scheme: Scheme = "http",
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs ``queuey serve`` on prepared data."""
     store = {"--data": str(directory), "--sync": sync}
-    return run(directory, store, threads=threads, workers=workers, environment=environment)
+    return run(directory, store, threads=threads, workers=workers, environment=environment, scheme=scheme)
 
 
 def run(
@@ -107,6 +109,7 @@ def run(
     threads: int,
     workers: int,
     environment: Mapping[str, str] | None = None,
+    scheme: Scheme = "http",
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs ``queuey serve``.
 
@@ -116,6 +119,7 @@ def run(
         threads: Per worker.
         workers: How many.
         environment: Variables to set.
+        scheme: https has a certificate of the tests.
     """
     port = free_port()
     options = {
@@ -126,6 +130,8 @@ def run(
         "--workers": str(workers),
         "--log-level": "warning",
     }
+    if scheme == "https":
+        options |= {"--tls-cert": str(TLS / "cert.pem"), "--tls-key": str(TLS / "key.pem")}
     command = [str(Path(sys.executable).parent / "queuey"), "serve"]
     command += [text for pair in options.items() for text in pair]
-    return start("queuey", command, port, directory, environment)
+    return start("queuey", command, port, directory, environment, scheme=scheme)
