@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 import json
 import os
+import ssl
 import sys
 from dataclasses import dataclass
 
 from bench.load.traffic import KEY, bodies, request
+from queuey.settings import Settings
 
 CONNECTIONS = 64
 LONG = 8 * 1024 * 1024 - 1
@@ -29,12 +31,18 @@ class Kind:
         body: Bytes to send after it that the request has not.
         reads: Whether answers are read; otherwise the connection is kept until the other end closes it.
         pause: Seconds before it is done again; the connections begin evenly over as long.
+        connections: How many there are at a time.
+        each: Seconds between two bytes of the request; 0: it is sent whole.
+        scheme: https: with a handshake. Otherwise bytes are sent as they are, whatever the service expects.
     """
 
     ask: str
     body: int = 0
     reads: bool = True
     pause: float = 0.0
+    connections: int = CONNECTIONS
+    each: float = 0.0
+    scheme: str = "http"
 
 
 def without_key(text: str) -> str:
@@ -80,14 +88,29 @@ KINDS: dict[str, Kind] = {
     "long polls": Kind(request("GET", "/v1/queuey/empty?wait=20")),
     "heartbeats": Kind(without_key(request("GET", "/__heartbeat__"))),
 }
+MANY = 1000
+HANDSHAKES = 500
+"""A second."""
+SILENT, HANDSHAKING = "silent connections", f"{HANDSHAKES} handshakes a second"
+STRANGERS: dict[str, Kind] = {
+    SILENT: Kind("", connections=Settings().connections + 1),
+    f"{MANY} slow heads": Kind(without_key(request("GET", PATH)), connections=MANY, each=0.5),
+    f"{MANY} slow readers": Kind(request("GET", "/v1/queuey/pages?limit=1000"), connections=MANY, reads=False),
+    HANDSHAKING: Kind("", connections=HANDSHAKES, pause=1, scheme="https"),
+}
+"""Of these the number of connections is what is greedy."""
+SPREAD = 1.0
+"""Seconds in which the connections begin."""
+UNCHECKED = ssl._create_unverified_context()
 
 
 async def use(port: int, kind: Kind, number: int) -> None:
     """Opens a connection again whenever it ends."""
-    await asyncio.sleep(kind.pause * number / CONNECTIONS)
+    await asyncio.sleep((kind.pause or SPREAD) * number / kind.connections)
+    secure = UNCHECKED if kind.scheme == "https" else None
     while True:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=PIECE, ssl=secure)
             try:
                 await exhaust(reader, writer, kind)
             finally:
@@ -98,8 +121,11 @@ async def use(port: int, kind: Kind, number: int) -> None:
 async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Kind) -> None:
     """Uses one connection until it ends."""
     ask = kind.ask.encode("latin-1")
+    if not ask:
+        await (asyncio.sleep(kind.pause) if kind.pause else reader.read())
+        return
     while True:
-        writer.write(ask)
+        await say(writer, ask, kind.each)
         if kind.body:
             sending = asyncio.create_task(send(writer, kind.body))
         if not kind.reads:
@@ -116,6 +142,14 @@ async def exhaust(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ki
             await asyncio.sleep(0.1)  # even the greedy wait a little when they are told to
 
 
+async def say(writer: asyncio.StreamWriter, ask: bytes, each: float) -> None:
+    """Sends a request, perhaps a byte at a time."""
+    for piece in (ask[at : at + 1] for at in range(len(ask))) if each else (ask,):
+        writer.write(piece)
+        await asyncio.sleep(each)
+        await writer.drain()
+
+
 async def send(writer: asyncio.StreamWriter, size: int) -> None:
     """Sends that many bytes."""
     with contextlib.suppress(OSError):
@@ -128,7 +162,8 @@ async def send(writer: asyncio.StreamWriter, size: int) -> None:
 
 async def main(port: int, name: str) -> None:
     """Goes on until it is ended."""
-    await asyncio.gather(*(use(port, KINDS[name], number) for number in range(CONNECTIONS)))
+    kind = (KINDS | STRANGERS)[name]
+    await asyncio.gather(*(use(port, kind, number) for number in range(kind.connections)))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import gc
 import json
 import re
 import socket
+import ssl
 import sys
 import time
 from typing import TypedDict
@@ -27,6 +28,7 @@ class ModestPlan(TypedDict):
     """
 
     port: int
+    scheme: str
     seconds: float
     jobs: dict[str, tuple[str, int]]
 
@@ -47,6 +49,8 @@ class Modest:
         self.plan = plan
         self.sock = socket.create_connection(("127.0.0.1", plan["port"]), timeout=60)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if plan["scheme"] == "https":
+            self.sock = ssl._create_unverified_context().wrap_socket(self.sock)
         self.receipts: list[str] = []
         self.times: dict[str, list[int]] = {name: [] for name in plan["jobs"]}
 

@@ -9,16 +9,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
-from bench.load.greedy import CONNECTIONS, KINDS, LISTED, PARTITIONS
+from bench.load.greedy import CONNECTIONS, HANDSHAKING, KINDS, LISTED, PARTITIONS, SILENT, STRANGERS
 from bench.load.modest import ModestPlan, Times
 from bench.results import FOR_THE_PAGE, Report, Row, Verdict, number, table
 from bench.started import service
-from bench.started.processes import Process
+from bench.started.processes import Process, Scheme
 from queuey.messages import NewMessage, QueueSpec
 
 KEY = "f" * 64
@@ -61,7 +61,7 @@ def modest(server: Process, seconds: float) -> Sample:
         Void: An answer was no success.
     """
     jobs = {name: (text.replace(traffic.KEY, KEY), status) for name, (text, status) in JOBS.items()}
-    plan: ModestPlan = {"port": server.port, "seconds": seconds, "jobs": jobs}
+    plan: ModestPlan = {"port": server.port, "scheme": server.scheme, "seconds": seconds, "jobs": jobs}
     command = [sys.executable, "-m", "bench.load.modest"]
     done = subprocess.run(
         command, input=json.dumps(plan), capture_output=True, text=True, timeout=seconds + 120, check=False
@@ -99,21 +99,37 @@ def fairness(bench: Bench) -> Report:
 
     Five runs of 20 s beside each kind of greed take 35 minutes.
     """
+    return report(beside(bench, "http", KINDS))
+
+
+@measure("strangers", "Many connections that are slow or silent, and the latency of a caller with a single one")
+def strangers(bench: Bench) -> Report:
+    """There is one silent connection more than the service keeps: those that are idle longest give way."""
+    return report(beside(bench, "http", [kind for kind in STRANGERS if kind != HANDSHAKING]))
+
+
+@measure("tls-strangers", "The same behind TLS: connections that never shake hands, and many that do nothing else")
+def tls_strangers(bench: Bench) -> Report:
+    """The caller's own connection stays open."""
+    return report(beside(bench, "https", [SILENT, HANDSHAKING]))
+
+
+def beside(bench: Bench, scheme: Scheme, kinds: Iterable[str]) -> dict[str, list[Sample]]:
+    """Returns the times beside each kind of greed, beside busy processes, and alone."""
     directory = bench.fresh("queuey")
     prepare(directory)
-    kinds = [ALONE, BUSY, *KINDS]
-    samples: dict[str, list[Sample]] = {kind: [] for kind in kinds}
+    samples: dict[str, list[Sample]] = {kind: [] for kind in (ALONE, BUSY, *kinds)}
     rounds = bench.size(5, 1)
-    with service.serve(directory) as server:
+    with service.serve(directory, scheme=scheme) as server:
         modest(server, 1)
         for turn in range(rounds):
-            for kind in bench.rng.sample(kinds, len(kinds)):
+            for kind in bench.rng.sample(list(samples), len(samples)):
                 with greedy(server, kind):
                     times = modest(server, bench.pick(20, 1))
                 samples[kind].append(times)
                 shown = ", ".join(f"{job} {times[job]['p99']:.1f}" for job in JOBS)
                 bench.say(f"{turn + 1} of {rounds}: {kind}: p99 in ms: {shown}")
-    return report(samples)
+    return samples
 
 
 def report(samples: dict[str, list[Sample]]) -> Report:
@@ -136,7 +152,7 @@ def report(samples: dict[str, list[Sample]]) -> Report:
             lines[kind] += [f"{number(row.median)} ms", f"{number(ratio.value)} x"]
     head = ["the other one sends", *(text for job in JOBS for text in (f"{job}, p99", f"/ {BUSY}"))]
     notes = [
-        f"{CONNECTIONS} greedy connections, one of the other application; p99 in ms; each answer to it a success.",
+        f"{CONNECTIONS} greedy connections if no other number is said; p99 in ms of one that is answered with success.",
         "Generators and service share processors: p99 rises beside any busy process, so that is what it is divided by.",
         f"{FOR_THE_PAGE}\n\n{table(head, lines.values())}\n",
     ]

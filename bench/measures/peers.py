@@ -1,4 +1,4 @@
-"""The service beside another HTTP queue."""
+"""The service beside another HTTP queue, and beside a database."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench.baselines import elasticmq
+from bench.baselines import elasticmq, postgres
 from bench.harness import Bench, measure
-from bench.load import traffic
+from bench.load import traffic, wrk
 from bench.load.traffic import Sample
 from bench.measures.over_http import QUEUE, fastest
 from bench.results import Report, Verdict, paired
@@ -35,6 +35,26 @@ def peer(bench: Bench) -> Report:
     service.prepare(directory).close()
     with elasticmq.serve(bench.fresh("elasticmq")) as other, service.serve(directory) as ours:
         return beside(bench, other, ours, Asked((0.8, 1.5), (6, 10)))
+
+
+@measure("postgres", "POST of one message, synchronous=FULL, against inserts by pgbench, one a transaction")
+def inserts(bench: Bench) -> Report:
+    """Both over TCP and 64 connections; Postgres parses neither HTTP nor keys, and its statement is prepared."""
+    directory = bench.fresh("queuey")
+    service.prepare(directory).close()
+    post = traffic.posts_of_one(QUEUE, traffic.bodies(64))
+    seconds = bench.pick(5, 1)
+    with postgres.serve(bench.fresh("postgres")) as other, service.serve(directory) as ours:
+        ask = traffic.run if wrk.PATH is None else wrk.run
+        calls: dict[str, Callable[[], Sample]] = {
+            "queuey": partial(ask, ours, post, seconds=seconds, connections=postgres.CONNECTIONS),
+            "postgres": partial(other.inserts, seconds),
+        }
+        bench.interleave(calls, 1)
+        samples = bench.interleave(calls, bench.size(9, 1))
+    ratios = paired(*(traffic.rates(samples[name]) for name in calls))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    return Report("", "", rows, [Verdict("queuey / postgres", ratios, goal=1.1, aim=1.3)])
 
 
 def beside(bench: Bench, other: Process, ours: Process, asked: Asked) -> Report:

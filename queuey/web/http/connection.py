@@ -148,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         self.ended = True
         self._wake()
         self._tell(HALF_CLOSED)
-        return not self.is_lingering
+        return not self.is_lingering and self.all.scheme == "http"  # TLS knows no half-closed connections.
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See the base class."""

@@ -22,6 +22,11 @@ from queuey.web.responses import Response
 
 log = logging.getLogger(__name__)
 
+TAKEN, GREETED = 32, 4
+"""Connections that are taken in in one turn of the loop, plain ones and those that cost a handshake.
+
+A turn may take long: with one each, many new connections would wait for as many turns.
+"""
 REFUSED = 64
 """Connections that are told at a time that there are too many."""
 READ_BYTES = 64 * 1024
@@ -89,8 +94,8 @@ class Connections:
     Args:
         loop: The event loop.
         listener: A listening socket; its parent has it, too.
-        most: Connections at a time. Beyond that the one that has been idle longest is closed; if none is, the new one
-            is told to come again.
+        most: Connections at a time. Beyond that the one that has been idle, or shaking hands, for longest is closed; if
+            there is none, the new one is told to come again.
         answer: Answers a request.
         refusal: Makes the answer to what is no request, of a status and a reason.
         certificate: For TLS.
@@ -122,7 +127,8 @@ class Connections:
         self._most = most
         self._certificate = certificate
         self._greeting: set[asyncio.Task[None]] = set()
-        """Connections that are being set up."""
+        self._coming: dict[Connection, tuple[float, asyncio.Task[None]]] = {}
+        """Those that are being set up, since when, and by what."""
         self._failed = 0
         self._looked = 0.0
         self._gone = asyncio.Event()
@@ -151,42 +157,46 @@ class Connections:
             self._certificate.look(anyway=True)
 
     def _accept(self) -> None:
-        """Takes one connection in."""
-        try:
-            taken, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-            return
-        except OSError as error:
-            log.error("Connections cannot be taken in for a moment: %s", error)  # noqa: TRY400 - says why
-            self.loop.remove_reader(self._listener)
-            self.loop.call_later(AGAIN, self._listen_again)
-            return
-        task = self.loop.create_task(self._greet(taken))
-        self._greeting.add(task)
-        task.add_done_callback(self._greeted)
+        """Takes in connections that wait for it."""
+        for _ in range(TAKEN if self._certificate is None else GREETED):
+            try:
+                taken, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError as error:
+                log.error("Connections cannot be taken in for a moment: %s", error)  # noqa: TRY400 - says why
+                self.loop.remove_reader(self._listener)
+                self.loop.call_later(AGAIN, self._listen_again)
+                return
+            connection = Connection(self)
+            task = self.loop.create_task(self._greet(connection, taken))
+            self._coming[connection] = monotonic(), task
+            self._greeting.add(task)
+            task.add_done_callback(self._greeted)
 
     def _listen_again(self) -> None:
         if not self.is_closing:
             self.loop.add_reader(self._listener, self._accept)
 
-    async def _greet(self, taken: socket.socket) -> None:
-        """Makes a connection of a socket that was taken in."""
+    async def _greet(self, connection: Connection, taken: socket.socket) -> None:
+        """Lets a connection begin with a socket that was taken in."""
         taken.setblocking(False)  # noqa: FBT003 - takes it so
         with contextlib.suppress(OSError):
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(FULL * 1000))
             taken.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        count = len(self._where) + len(self._greeting)
+        count = len(self._where) + len(self._coming)
         if count > self._most and not self._make_room() and (self._certificate or count > self._most + REFUSED):
+            del self._coming[connection]
             taken.close()
             return
         certificate = self._certificate
         try:
             if certificate is None:
-                await self.loop.connect_accepted_socket(self._connect, taken)
+                await self.loop.connect_accepted_socket(lambda: connection, taken)
             else:
                 await self.loop.connect_accepted_socket(
-                    self._connect,
+                    lambda: connection,
                     taken,
                     ssl=certificate.context,
                     ssl_handshake_timeout=HANDSHAKE,
@@ -194,6 +204,8 @@ class Connections:
                 )
         except OSError:  # Also of TLS, and of time.
             self._failed += 1
+        finally:
+            self._coming.pop(connection, None)
 
     def _greeted(self, task: asyncio.Task[None]) -> None:
         self._greeting.discard(task)
@@ -201,15 +213,16 @@ class Connections:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("A connection could not be set up.", exc_info=error)
 
-    def _connect(self) -> Connection:
-        return Connection(self)
-
     def _make_room(self) -> bool:
-        """Closes the connection that has been idle longest; returns whether there is one."""
-        connection = next(iter(self.idle), None)
-        if connection is not None:
-            connection.transport.abort()
-        return connection is not None
+        """Closes the connection that has waited longest, idle or in its handshake; returns whether there is one."""
+        idle = next(iter(self.idle), None)
+        since, task = next(iter(self._coming.values()))
+        if idle is not None and self.idle[idle] - IDLE <= since:
+            idle.transport.abort()
+            return True
+        if self._certificate is None or task is asyncio.current_task():
+            return False
+        return task.cancel()
 
     # Called by connections
 
@@ -224,6 +237,7 @@ class Connections:
 
     def enter(self, connection: Connection) -> None:
         """Knows a connection from now on."""
+        self._coming.pop(connection, None)
         self._where[connection] = None
 
     def leave(self, connection: Connection) -> None:

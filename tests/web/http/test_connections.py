@@ -14,6 +14,7 @@ from typing import Any
 
 import httptools
 import pytest
+import uvloop
 
 from queuey.web.http import heads, listening
 from queuey.web.http.connection import HALF_CLOSED, LEFT, MOST_DROPPED, MOST_RAW, Connection
@@ -309,6 +310,50 @@ def test_too_many_connections(listener: socket.socket) -> None:
         await every.stop()
 
     play(work)
+
+
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_silent_handshakes_make_room(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], listener: socket.socket
+) -> None:
+    """Behind TLS the oldest of those that say nothing gives way, and its socket is closed."""
+    port = listener.getsockname()[1]
+    trusting = ssl.create_default_context(cafile=TLS / "cert.pem")
+    certificate = Certificate(TLS / "cert.pem", TLS / "key.pem")
+
+    async def work() -> None:
+        every = Connections(asyncio.get_running_loop(), listener, 3, echo, refusal, certificate)
+        every.start()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        assert await _ask(port, trusting) == b"HTTP/1.1 200 OK"
+        async with asyncio.timeout(2):
+            assert await silent[0][0].read() == b""
+        for _, writer in silent:
+            writer.close()
+        await every.stop()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(work())
+
+
+def test_connections_do_not_wait_for_a_turn_of_the_loop_each(listener: socket.socket) -> None:
+    """Where a turn takes long, many new connections are taken in by few of them."""
+    count, turns = 60, 0
+
+    async def work() -> None:
+        nonlocal turns
+        every = Connections(asyncio.get_running_loop(), listener, count, echo, refusal)
+        every.start()
+        with contextlib.ExitStack() as stack:
+            for _ in range(count):
+                stack.enter_context(socket.create_connection(listener.getsockname()))
+            while len(every.idle) < count:
+                turns += 1
+                await asyncio.sleep(0)
+            await every.stop()
+
+    play(work)
+    assert turns < count / 3
 
 
 def test_file_handles_run_out(listener: socket.socket, caplog: pytest.LogCaptureFixture) -> None:
