@@ -189,16 +189,28 @@ class Caller(msgspec.Struct, frozen=True):
             name from :func:`name_within` counts for the queues of that application alone.
         grants: What it may do beyond that.
         tenant: The name for which its requests count where applications share a process, such as ``app:reports``.
+        expires: Seconds since 1970 when the first of its credentials ends; None: none does.
     """
 
     names: frozenset[str] = frozenset()
     grants: tuple[Grant, ...] = ()
     tenant: str = ""
+    expires: float | None = None
 
     @property
     def anonymous(self) -> bool:
         """Whether it gave no credential."""
         return not self.names and not self.grants
+
+    def names_within(self, application: str) -> list[str]:
+        """Returns what principals of an application's queues may call it."""
+        inside = name_within(application, "")
+        return sorted(name.removeprefix(inside) for name in self.names if " " not in name or name.startswith(inside))
+
+    def grants_within(self, application: str) -> list[Grant]:
+        """Returns what it may do with an application's queues; as their owner, everything."""
+        found = [grant for grant in self.grants if grant.application in {None, application}]
+        return [Grant(application, frozenset(VERBS)), *found] if owner_name(application) in self.names else found
 
     def patterns(self, application: str, action: Action) -> Sequence[str]:
         """Returns patterns of the queues with which it may do something, before they are there.

@@ -34,6 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         default_limit: Messages per partition when a read names no limit.
         max_limit: Messages per partition that a read may ask for.
         max_queues_per_read: Queues in one read.
+        max_queues_per_stream: Queues in one stream.
         default_list: Queues in a listing that names no limit.
         max_list: Queues that a listing may ask for.
     """
@@ -59,6 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     default_limit: int = 100
     max_limit: int = 1000
     max_queues_per_read: int = 100
+    max_queues_per_stream: int = 1000
     default_list: int = 1000
     max_list: int = 10_000
 

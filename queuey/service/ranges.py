@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec import structs
 
 from queuey import ids
 from queuey.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
@@ -28,6 +29,8 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 Bound = Mark | Mapping[int, Mark] | None
 """One mark for every partition, or marks by partition, or none."""
+OTHERS = 0
+"""Stands for all partitions that have no mark of their own."""
 
 
 def mark_of(position: Position) -> Mark:
@@ -48,7 +51,7 @@ def parse_mark(text: str) -> Mark:
 
 
 def parse_bound(text: str) -> Bound:
-    """Reads an id, an instant, or a cursor: ``1:<id>,2:<id>``. Blank is None.
+    """Reads an id, an instant, or a cursor: ``1:<id>,2:<id>``; ``<id>,2:<id>``: all but partition 2. Blank is None.
 
     Raises:
         ValueError: It is none of these.
@@ -59,6 +62,10 @@ def parse_bound(text: str) -> Bound:
     if ":" not in text:
         return parse_mark(text)
     marks: dict[int, Mark] = {}
+    first, comma, others = text.partition(",")
+    if ":" not in first and comma:
+        marks[OTHERS] = parse_mark(first.strip())
+        text = others
     for item in text.split(","):
         number, _, name = item.strip().partition(":")
         if not (number.isascii() and number.isdigit()) or len(number) > 3 or int(number) in marks:  # noqa: PLR2004
@@ -78,6 +85,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
         after, before, until: Bounds in time whatever the direction: above, below, at or below.
         delayed: Stay behind the queue's read delay.
         merge: One list in time order instead of partition after partition.
+        looks_ahead: Partitions that there is no room for say with ``next`` where their first message is.
     """
 
     partitions: tuple[int, ...] | None = (1,)
@@ -89,6 +97,7 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     until: Bound = None
     delayed: bool = True
     merge: bool = False
+    looks_ahead: bool = False
 
 
 class Reading(msgspec.Struct, gc=False):
@@ -117,7 +126,7 @@ class Reading(msgspec.Struct, gc=False):
 def _at(bound: Bound, partition: int) -> Mark | None:
     if bound is None or isinstance(bound, Mark):
         return bound
-    return bound.get(partition)
+    return bound.get(partition, bound.get(OTHERS))
 
 
 def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
@@ -154,6 +163,23 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
 def nothing() -> Slice:
     """Returns a slice that holds no message: reading it only samples the horizon."""
     return Slice(1, FIRST, FIRST, limit=1)
+
+
+def first_id(piece: Slice) -> Slice:
+    """Returns the slice of a message that there is no room for: its id says where the next read begins."""
+    return structs.replace(piece, limit=1, bodies=False)
+
+
+def is_put_off(page: Page) -> bool:
+    """Returns whether there was no room to read a slice, whose page begins where the slice does."""
+    return page.more and not page.messages
+
+
+def put_off(page: Page) -> Page:
+    """Returns the page, of :func:`first_id`, without its message, which the next one begins with."""
+    if not page.messages:
+        return page
+    return structs.replace(page, messages=[], next=page.messages[0].position, more=True)
 
 
 def furthest_behind(asked: Sequence[Slice]) -> list[Slice]:

@@ -123,25 +123,35 @@ class Reader:
             Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
         """
         if wait > 0 and waiter is not None:
-            responses = self._read_expecting(sources, wait, waiter)
-        else:
-            responses = self._store.together(lambda: self._read_each(sources))
+            return self.read_woken(sources, sources, wait, waiter)
+        return self._counted(self._store.together(lambda: self._read_each(sources)))
+
+    def _counted(self, responses: list[Reading | QueueyError]) -> list[Reading | QueueyError]:
         for response in responses:
             if isinstance(response, Reading):
                 self._metrics.delivered(len(response.messages))
         return responses
 
-    def _read_expecting(self, sources: Sequence[Source], wait: float, waiter: Waiter) -> list[Reading | QueueyError]:
-        """Reads, after having the waiter woken by whatever comes then: so nothing is missed."""
+    def read_woken(
+        self, sources: Sequence[Source], asked: Sequence[Source], wait: float, waiter: Waiter
+    ) -> list[Reading | QueueyError]:
+        """Reads, after having the waiter woken by whatever comes then: so nothing is missed.
+
+        Args:
+            sources: What the waiter waits for.
+            asked: Those of them that are read.
+            wait: As for :meth:`read`.
+            waiter: As for :meth:`read`.
+        """
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.expect(
                 (queue, _numbers(queue, source.range), self._triggers[source.range.delayed])
                 for queue, source in zip(queues, sources, strict=True)
             )
-            responses = self._store.together(lambda: self._read_each(sources))
+            responses = self._store.together(lambda: self._read_each(asked))
             if not _fruitless(responses):
-                return responses
+                return self._counted(responses)
             if queues == [source.access.queue for source in sources]:
                 waiter.found_nothing(wait)
                 return responses
@@ -175,7 +185,7 @@ class Reader:
         numbers = _numbers(queue, wanted)
         asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=ranges.share(max_bytes, len(numbers)))
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
-        if not asked or max_bytes <= 0:
+        if not asked or (max_bytes <= 0 and not wanted.looks_ahead):
             horizon = self._store.read(queue, [ranges.nothing()])[0].horizon
             ranges.one_after_another(asked, [piece.put_off(horizon) for piece in asked], reading)
             reading.horizon = horizon
@@ -188,7 +198,11 @@ class Reader:
             merge.finish(reading)
         else:
             order = ranges.furthest_behind(asked)
-            pages = {piece.partition: page for piece, page in zip(order, self._store.read(queue, order), strict=True)}
+            found = self._store.read(queue, order) if max_bytes > 0 else [piece.put_off(0) for piece in order]
+            pages = {piece.partition: page for piece, page in zip(order, found, strict=True)}
+            if wanted.looks_ahead and (late := [piece for piece in order if ranges.is_put_off(pages[piece.partition])]):
+                ids = self._store.read(queue, [ranges.first_id(piece) for piece in late])
+                pages.update((piece.partition, ranges.put_off(page)) for piece, page in zip(late, ids, strict=True))
             ranges.one_after_another(asked, [pages[piece.partition] for piece in asked], reading)
         return reading
 

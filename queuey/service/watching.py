@@ -45,9 +45,10 @@ Wanted = tuple[Queue, Sequence[int], Trigger]
 class _Shared:
     """A trigger and the requests that wait for it, in the order in which they are woken."""
 
-    __slots__ = ("_told", "_watchers", "for_all", "stops", "waiters")
+    __slots__ = ("_told", "_watchers", "for_all", "qid", "stops", "waiters")
 
-    def __init__(self, watchers: Watchers, *, for_all: bool) -> None:
+    def __init__(self, watchers: Watchers, qid: int, *, for_all: bool) -> None:
+        self.qid = qid
         self.stops: tuple[Callable[[], None], ...] = ()
         self.waiters: dict[Waiter, None] = {}
         self.for_all = for_all
@@ -98,7 +99,7 @@ class Watchers:
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                shared = self._shared[key] = _Shared(self, for_all=trigger.for_all)
+                shared = self._shared[key] = _Shared(self, queue.qid, for_all=trigger.for_all)
                 shared.stops = tuple(trigger.watch(queue, number, shared.wake) for number in partitions)
             shared.waiters[waiter] = None
 
@@ -133,7 +134,7 @@ class Watchers:
                     self._called.add((shared, one))
                     shared.waiters[one] = shared.waiters.pop(one)
         for one in called:
-            one.wake()
+            one.wake(shared.qid)
 
     def tries(self, keys: Iterable[Key], waiter: Waiter) -> None:
         """Notes that a waiter begins to try, as it was woken to."""
@@ -158,16 +159,38 @@ class Waiter(ABC):
         wait: Seconds that the last try would have waited; 0: its answer is the one to give.
     """
 
-    __slots__ = ("_keys", "_watchers", "wait")
+    __slots__ = ("_keys", "_watchers", "_woken_by", "wait")
 
     def __init__(self, watchers: Watchers) -> None:
         self._watchers = watchers
         self._keys: tuple[Key, ...] = ()
+        self._woken_by: set[int] | None = None
         self.wait = 0.0
 
     @abstractmethod
-    def wake(self) -> None:
-        """Called when another try may succeed, in any thread, or where ``Watchers.tell`` makes its calls."""
+    def wake(self, qid: int | None = None) -> None:
+        """Called when another try may succeed, in any thread, or where ``Watchers.tell`` makes its calls.
+
+        Args:
+            qid: The queue that something may have come to; None: any.
+        """
+
+    def note_woken(self, qid: int | None) -> None:
+        """Notes what it was woken by."""
+        if qid is None:
+            self._woken_by = None
+        elif self._woken_by is not None:
+            self._woken_by.add(qid)
+
+    @property
+    def may_be_any(self) -> bool:
+        """Whether something may have come to any queue, or have changed otherwise."""
+        return self._woken_by is None
+
+    def take_woken(self) -> frozenset[int] | None:
+        """Returns the queues (qid) that something may have come to since this was called; None: any."""
+        woken, self._woken_by = self._woken_by, set()
+        return None if woken is None else frozenset(woken)
 
     def expect(self, wanted: Iterable[Wanted]) -> None:
         """Called before each try: from now on these triggers wake this waiter, and no others do."""

@@ -47,6 +47,10 @@ class Consistency(msgspec.Struct, frozen=True, kw_only=True):
     ] = 3.0
 
 
+Origin = Annotated[str, Meta(pattern=r"\Ahttps?://[a-z0-9.\-]+(:[0-9]{1,5})?\Z", max_length=255)]
+"""As a browser writes it: in small letters, without a path, and without the port that is usual."""
+
+
 class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
     """Cassandra's consistency levels for queues, applications, keys and offsets."""
 
@@ -223,6 +227,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default_factory=dict)
 
+    origins: Annotated[
+        dict[str, tuple[Origin, ...]],
+        Meta(
+            description="Only in a file: origins of pages that may speak with an application's queues from a browser, "
+            "such as `https://app.example.com`, by application.",
+            extra={"default": "none"},
+        ),
+    ] = msgspec.field(default_factory=dict)
+    user_streams: Annotated[
+        int, Meta(description="Streams that one user of an application may have in a worker.", ge=1, le=32_768)
+    ] = 20
+
     facades: Annotated[
         Facades,
         Meta(
@@ -317,7 +333,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("default_ttl", "idempotency_ttl", "max_body", "max_batch_bytes", "page_bytes", "max_wait"),
     ),
     "Capacity of a worker": ("threads", "connections", "memory", "claims_memory", "wait_slots", "rates"),
-    "Users of applications": ("users",),
+    "Users of applications": ("users", "origins", "user_streams"),
     "Clients of other systems": ("facades",),
     "Logs and metrics": ("metrics", "log_level", "log_format"),
     CASSANDRA: (

@@ -142,6 +142,7 @@ class Authenticator:
             names=frozenset().union(*(identity.names for identity in identities)),
             grants=tuple(dict.fromkeys(grant for identity in identities for grant in identity.grants)),
             tenant=min(identity.tenant for identity in identities),
+            expires=min((each.expires for each in identities if each.expires is not None), default=None),
         )
         with self._lock:
             self._forget(key)
@@ -329,6 +330,30 @@ class Authorization:
         if not (found := caller.patterns(application, action)):
             raise _refusal(request, caller, lacking(caller, application, action))
         return found
+
+    def readable(self, request: Request, application: str, most: int) -> list[str]:
+        """Returns names of queues that the caller's rights open to it for reading, whether they exist or not.
+
+        Those that only name it as a principal are not among them: nothing lists these.
+
+        Args:
+            request: The request.
+            application: Whose queues.
+            most: How many at most.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+        """
+        caller = self.caller(request)
+        names = dict.fromkeys(
+            grant.queues
+            for grant in caller.grants
+            if isinstance(grant.queues, str) and grant.permits(application, "read")
+        )
+        if patterns := caller.patterns(application, "read"):
+            found, _ = self._service.queues.list(application, start="", limit=most, patterns=patterns)
+            names |= dict.fromkeys(queue.name for queue in found)
+        return list(names)[:most]
 
     def rights(self, request: Request, application: str, name: str) -> list[Action]:
         """Returns what the caller may do with a queue of this name, whether it exists or not.

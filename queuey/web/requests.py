@@ -20,6 +20,7 @@ import msgspec
 
 from queuey.errors import InvalidRequest, QueueyError, TooLarge, UnknownCoding
 from queuey.service import JoinedAck
+from queuey.service.streams import Stream
 from queuey.web import validators
 from queuey.web.gateway.scheduling import ANONYMOUS, SharedQuota
 from queuey.web.responses import Header
@@ -90,6 +91,7 @@ class Request:
         blocked: A thread works for it, which does not end sooner if it is given up.
         client: Who waits for the answer; None: that is of no interest.
         poll: It may wait for messages; its ``wait`` says whether its last try found none.
+        stream: What it is given goes on, if its view began that.
         counted: Headers that say how many more requests the caller may make.
         facade: The protocol that it speaks; None: ours.
         refused: Why the caller's credential was not accepted. It is not checked again.
@@ -109,6 +111,7 @@ class Request:
     blocked = False
     client: Client | None = None
     poll: LongPoll | None = None
+    stream: Stream | None = None
     counted: tuple[Header, ...] = ()
     facade: Facade | None = None
     refused: QueueyError | None = None
@@ -224,6 +227,11 @@ def may_wait(request: Request) -> bool:
     """Returns whether a query may ask to wait for messages, however that is written."""
     query = request.query
     return "wait=" in (unquote(query) if "%" in query else query)
+
+
+def wants_events(request: Request) -> bool:
+    """Returns whether a request asks for server-sent events."""
+    return "text/event-stream" in request.headers.get("accept", "")
 
 
 def body_may_wait(request: Request) -> bool:

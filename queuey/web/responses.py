@@ -3,7 +3,7 @@
 A :class:`Response` has a status, headers and the whole body, nothing else. Pyramid takes any object that provides
 ``IResponse``; this one costs a fifth of a general response object.
 
-A response may go on after its head: its owner sends more whenever it likes (:class:`Connection`).
+A response may go on after its head: what it has more comes from an iterator, as soon as the client takes it.
 
 :class:`ResponseSender` sends a long body in pieces: the next one when the server has taken the one before. Until the
 last is taken, the body counts for its tenant. (Responses of one piece do not: the number of connections bounds them.) A
@@ -13,20 +13,15 @@ client that takes no piece for a while, or is far too slow, is given up.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
-from functools import partial
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from pyramid.interfaces import IResponse
 from zope.interface import implementer
-
-if TYPE_CHECKING:
-    from queuey.web.gateway.long_polls import Client
 
 Environ = dict[str, Any]
 Header = tuple[str, str]
@@ -54,15 +49,17 @@ class Response:
     """A response, ready to be sent. ``headers`` has no Content-Length.
 
     A long body is a list of pieces: to join them would keep all other threads of the process waiting. A response with
-    an ``owner`` goes on for as long as that likes: it is called once the head is sent, in the loop's thread.
+    ``pieces`` has no other body, and no length: it ends with them, or with its client, which closes them.
     """
 
-    __slots__ = ("body", "headers", "owner", "size", "status")
+    __slots__ = ("body", "headers", "pieces", "size", "status")
 
-    def __init__(self, status: int, body: Body, *headers: Header, owner: Owner | None = None) -> None:
+    def __init__(
+        self, status: int, body: Body, *headers: Header, pieces: AsyncGenerator[Body, None] | None = None
+    ) -> None:
         self.status = status
         self.body = body
-        self.owner = owner
+        self.pieces = pieces
         self.size = sum(map(len, body)) if isinstance(body, list) else len(body)
         self.headers = headers
 
@@ -90,6 +87,29 @@ def json_response(content: object, status: int = 200) -> Response:
     return Response(status, encode(content), JSON)
 
 
+def event(name: str = "", data: object = None, identity: str = "") -> bytes:
+    r"""Returns a server-sent event (WHATWG HTML, 9.2).
+
+    Args:
+        name: Its type; nothing: ``message``.
+        data: As JSON, or bytes that are JSON; None: it only says how far the client has come.
+        identity: What the client sends when it comes again.
+
+    Example:
+        >>> event("gone", {"a": 1}, "7")
+        b'event: gone\nid: 7\ndata: {"a":1}\n\n'
+    """
+    lines = [f"event: {name}\n".encode()] if name else []
+    if identity:
+        lines.append(f"id: {identity}\n".encode())
+    if data is not None:
+        text = data if isinstance(data, bytes) else encode(data)
+        if b"\n" in text or b"\r" in text:  # JSON may have them between its parts, where any white space will do.
+            text = text.replace(b"\r", b" ").replace(b"\n", b" ")
+        lines.append(b"data: %b\n" % text)
+    return b"".join((*lines, b"\n"))
+
+
 def text_response(text: str, status: int = 200) -> Response:
     """Answers with plain text."""
     return Response(status, text.encode(), TEXT)
@@ -98,8 +118,6 @@ def text_response(text: str, status: int = 200) -> Response:
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes the next part of a response, as ASGI has it."""
 
-MOST_PENDING = 256 * 1024
-"""Bytes that may wait for a client whose response goes on, beside the last piece."""
 STALL = 20.0
 """Seconds within which a client has to take a piece."""
 SLOWEST = 32 * 1024
@@ -136,80 +154,6 @@ def short_messages(response: Response, *, head: bool) -> tuple[dict[str, Any], d
     return start, {"type": "http.response.body", "body": b"" if head else response.body, "more_body": False}
 
 
-class Connection:
-    """The rest of a response that its owner goes on with. Used in the loop's thread alone.
-
-    Args:
-        loop: The loop.
-        change: Notes that more or fewer bytes wait for the client than before.
-
-    Attributes:
-        ended: Done when nobody listens any more: the client has left or takes nothing, the owner or the service ends.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, change: Callable[[int], None]) -> None:
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self._change = change
-        self._pieces: deque[bytes] = deque()
-        self._pending = 0
-        self._is_dropped = False
-        self._news = asyncio.Event()
-
-    def send(self, data: bytes) -> bool:
-        """Sends more, as soon as the client takes it; never waits. Returns whether anybody listens.
-
-        A client for whom more than ``MOST_PENDING`` bytes wait is given up.
-        """
-        if self._pending > MOST_PENDING:
-            self.drop()
-        if self.ended.done():
-            return False
-        self._pieces.append(data)
-        self._count(len(data))
-        self._news.set()
-        return True
-
-    def end(self) -> None:
-        """Ends the response, after what was sent before."""
-        if not self.ended.done():
-            self.ended.set_result(None)
-            self._news.set()
-
-    def drop(self) -> None:
-        """Ends it at once: nobody takes what was sent. Whoever does after all sees that it broke off."""
-        self._is_dropped = True
-        self._count(-self._pending)
-        self._pieces.clear()
-        self.end()
-
-    def _count(self, difference: int) -> None:
-        self._pending += difference
-        self._change(difference)
-
-    async def carry(self, send: Send, stall: float) -> None:
-        """Sends what comes, until the end. Without the last message, the server drops the connection."""
-        try:
-            while self._pieces or not self.ended.done():
-                await self._news.wait()
-                self._news.clear()
-                while self._pieces:
-                    piece = self._pieces.popleft()
-                    self._count(-len(piece))
-                    async with asyncio.timeout(stall):
-                        await send({"type": "http.response.body", "body": piece, "more_body": True})
-            if not self._is_dropped:
-                async with asyncio.timeout(stall):
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
-            pass
-        finally:
-            self.drop()
-
-
-Owner = Callable[[Connection], None]
-"""Goes on with a response. It keeps the connection, and sends to it whenever there is something to send."""
-
-
 class ResponseSender:
     """Sends answers. Used in the loop's thread alone."""
 
@@ -230,8 +174,6 @@ class ResponseSender:
         self._change = change
         self._pause = pause
         self._stall = stall
-        self.open: dict[Connection, None] = {}
-        """Those whose owners go on."""
 
     async def send(self, response: Response, send: Send, tenant: str, reserved: int = 0) -> None:
         """Sends a long response.
@@ -250,29 +192,25 @@ class ResponseSender:
         finally:
             self._change(tenant, -response.size)
 
-    async def own(self, response: Response, send: Send, tenant: str, client: Client) -> None:
-        """Sends the head of a response, and what its owner goes on with.
+    async def go_on(self, response: Response, send: Send) -> None:
+        """Sends the head of a response, and its pieces as they come. Without its end, the server drops the connection.
+
+        A client that takes none for a while is given up.
 
         Args:
-            response: Has an owner.
+            response: Has ``pieces``.
             send: The server's.
-            tenant: The tenant that it counts for.
-            client: Its other end.
         """
-        assert response.owner is not None  # noqa: S101 - see above
-        await send({"type": "http.response.start", "status": response.status, "headers": _raw_headers(response)})
-        connection = Connection(asyncio.get_running_loop(), partial(self._change, tenant))
-        self.open[connection] = None
-        client.leaving = connection.drop
-        client.listen()
-        try:
-            response.owner(connection)
-            if client.is_leaving:
-                connection.drop()
-            await connection.carry(send, self._stall)
-        finally:
-            del self.open[connection]
-            client.forget()
+        assert response.pieces is not None  # noqa: S101 - see above
+        async with aclosing(response.pieces) as pieces:
+            await send({"type": "http.response.start", "status": response.status, "headers": _raw_headers(response)})
+            with suppress(TimeoutError):
+                async for body in pieces:
+                    for piece in _pieces(body):
+                        async with asyncio.timeout(self._stall):
+                            await send({"type": "http.response.body", "body": piece, "more_body": True})
+                async with asyncio.timeout(self._stall):
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_pieces(self, response: Response, send: Send, tenant: str) -> None:
         """Sends a body piece by piece; without its end, the server drops the response and the connection."""

@@ -212,7 +212,7 @@ class Poll(Waiter):
         elif self._woken:
             self.attempt()
 
-    def wake(self) -> None:
+    def wake(self, qid: int | None = None) -> None:
         """See the base class."""
         self._woken = True
         self._process.soon(0.0, self._retry)

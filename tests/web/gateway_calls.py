@@ -100,7 +100,7 @@ class Reply:
 
 
 class Request:
-    """A request and the answer to it, as ASGI has them.
+    """A request and the answer to it, as ASGI has them. Of a stream it takes what there is, and leaves.
 
     Args:
         method: As given.
@@ -135,6 +135,12 @@ class Request:
         self.status, self.answered, self.response = 0, False, b""
         self.answer_headers: list[tuple[str, str]] = []
         self.hold: asyncio.Event | None = None
+        self._is_read = False
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer does not end by itself."""
+        return self.path.endswith("/_stream") or ("accept", "text/event-stream") in self.headers
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -159,6 +165,10 @@ class Request:
             return {"type": "http.request", "body": b"", "more_body": True}
         if self.broken:
             return {"type": "http.disconnect"}
+        if self._is_read and self.is_stream:
+            await until(lambda: b"\n\n" in self.response)
+            return {"type": "http.disconnect"}
+        self._is_read = True
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(self, message: dict[str, Any]) -> None:

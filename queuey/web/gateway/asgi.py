@@ -16,12 +16,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
+from random import randrange
 from threading import Event, Lock
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+from queuey.access import USERS_OF
+from queuey.errors import QueueyError, TooManyWaiters
 from queuey.metrics import Metrics
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
 from queuey.settings import Settings
@@ -30,6 +35,7 @@ from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
 from queuey.web.facades.facade import Facade
 from queuey.web.gateway.long_polls import Client, Clients, LongPolls
+from queuey.web.gateway.origins import Origins
 from queuey.web.gateway.rates import RateLimits
 from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
 from queuey.web.http.connection import Connection
@@ -49,7 +55,17 @@ from queuey.web.requests import (
     read_scope,
     refuse_unreadable,
 )
-from queuey.web.responses import PIECE, STALL, Response, ResponseSender, Send, json_response, short_messages
+from queuey.web.responses import (
+    PIECE,
+    STALL,
+    Body,
+    Response,
+    ResponseSender,
+    Send,
+    event,
+    json_response,
+    short_messages,
+)
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +77,14 @@ MEMORY = 256 * 1024 * 1024
 """Bytes of bodies and responses that may be in memory at the same moment."""
 MAX_WAIT = 5.0
 """Seconds that a request waits for a thread and for memory."""
+BEAT = 25.0
+"""Seconds without an event after which a stream says that it is there: proxies end what is silent for 30 or 60."""
+RETRY, SPREAD = 1000, 4000
+"""Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
+NOTICE = 30.0
+"""Seconds before the end of a reader's credential at which it is told."""
+SILENCE = b":\n\n"
+"""A comment."""
 CREDENTIALS = "credentials"
 """The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
 
@@ -82,9 +106,12 @@ class Gateway:
         page_bytes: int = 8 * 1024 * 1024,
         arrival: int = ARRIVAL,
         stall: float = STALL,
+        beat: float = BEAT,
         patience: float = PATIENCE,
         max_wait: float = MAX_WAIT,
         rates: RateLimits | None = None,
+        origins: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        user_streams: int = 20,
     ) -> None:
         """Prepares the pools; their threads start with the loop.
 
@@ -98,13 +125,19 @@ class Gateway:
             page_bytes: Bytes that the response to a read may have.
             arrival: Seconds within which a body has to arrive.
             stall: Seconds within which a client has to take a piece of a long response.
+            beat: Seconds without an event after which a stream says that it is there.
             patience: Seconds that a read waits for the one before it, where reads take turns.
             max_wait: Seconds that a request waits for a thread and for memory.
             rates: How many requests callers may make; None: any number.
+            origins: Those whose pages may speak with an application, by application.
+            user_streams: Streams that one user of an application may have.
         """
         self._deadline = deadline
         self._rates = rates
+        self._origins = Origins(origins)
+        self._user_streams = user_streams
         self._patience = patience
+        self._beat = beat
         self._max_wait = min(deadline, max_wait)
         self._resources: Resources = application.registry.resources
         self._facades: list[Facade] = application.registry.facades
@@ -158,8 +191,8 @@ class Gateway:
         path = scope["raw_path"]
         scope.clear()  # All of it is in the request; two kilobytes matter where thousands wait.
         response = await self.serve(request, path, receive, foreign)
-        if response.owner is not None and request.method != "HEAD":
-            await self._sender.own(response, send, request.tenant, Client(receive))
+        if response.pieces is not None:
+            await self._sender.go_on(response, send)
         elif request.method == "HEAD" or response.size <= PIECE:
             for message in short_messages(response, head=request.method == "HEAD"):
                 await send(message)
@@ -173,8 +206,8 @@ class Gateway:
         query, fields = head.known
         request, foreign = new_request(self, head.method, query, exchange.all.scheme, fields)
         response = await self.serve(request, head.path, exchange.receive, foreign)
-        if response.owner is not None and head.method != "HEAD":
-            await self._sender.own(response, exchange.send, request.tenant, Client(exchange.receive))
+        if response.pieces is not None:
+            await self._sender.go_on(response, exchange.send)
         elif head.method == "HEAD" or response.size <= PIECE:
             exchange.respond(response, head=head.method == "HEAD")
         else:
@@ -190,6 +223,20 @@ class Gateway:
             foreign: Names of headers that cannot be read.
         """
         request.path, endpoint, match = self._resources.find(path)
+        if not self._origins:
+            return await self._serve(request, endpoint, match, receive, foreign)
+        response = self._origins.preflight(request)
+        if response is not None:
+            self._metrics.observe(NAME, response.status, 0.0)
+        else:
+            response = await self._serve(request, endpoint, match, receive, foreign)
+            response.headers += self._origins.headers(request)
+        return response
+
+    async def _serve(
+        self, request: Request, endpoint: Endpoint, match: Match, receive: Receive, foreign: list[str]
+    ) -> Response:
+        """Answers a request for a resource."""
         try:
             for facade in self._facades:
                 if facade.admit(request):
@@ -237,8 +284,12 @@ class Gateway:
                 self._release_memory(request)
                 self._leave(request)
                 await self._bodies.take(request, receive, self._loop)
+                if request.client is not None:
+                    request.client.receive = receive
                 self._enter(request)
                 continue
+            if request.stream is not None:
+                return self._streamed(endpoint, view, request, match, response)
             if request.poll is None or not request.poll.wait:
                 return response
             self._release_memory(request)
@@ -246,6 +297,70 @@ class Gateway:
             if not await self._polls.turn(request.poll):
                 return response
             self._enter(request)
+
+    def _streamed(self, endpoint: Endpoint, view: View, request: Request, match: Match, response: Response) -> Response:
+        """Has a response go on that begins a stream."""
+        assert request.poll is not None  # noqa: S101 - a stream waits
+        if request.method == "HEAD":
+            request.stream = None
+            return response
+        try:
+            caller = self._authorization.seen(request)
+            if caller is not None and caller.tenant.startswith(USERS_OF):
+                self._polls.count_stream(request.poll, caller.names, self._user_streams)
+            self._polls.require_place(request.poll)
+        except TooManyWaiters:
+            request.stream = None
+            raise
+        response.pieces = self._go_on(endpoint, view, request, match, response.body)
+        response.body = b""
+        return response
+
+    async def _go_on(
+        self, endpoint: Endpoint, view: View, request: Request, match: Match, body: Body
+    ) -> AsyncGenerator[Body, None]:
+        """Gives what comes of a stream, as long as there are its client, its rights and this service."""
+        poll, stream = request.poll, request.stream
+        assert poll is not None  # noqa: S101 - see above
+        assert stream is not None  # noqa: S101
+        request.headers["accept"] = "application/problem+json"  # The form of errors from here on.
+        caller = self._authorization.seen(request)
+        ends = None if caller is None else caller.expires
+        try:
+            yield f"retry: {RETRY + randrange(SPREAD)}\n".encode()  # noqa: S311 - it only spreads them
+            while True:
+                if body:
+                    yield body
+                self._release_memory(request)
+                self._leave(request)
+                left = math.inf if ends is None else ends - time.time() - NOTICE
+                again = await self._polls.next_turn(poll, max(0.0, min(self._beat, left)), more=stream.more)
+                if self._stopping.is_set():
+                    yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
+                    return
+                if poll.client.is_leaving:
+                    return
+                body = SILENCE
+                if not again and ends is not None and ends - time.time() <= NOTICE:
+                    body, ends = event("expiring", {"expires": ends}), None
+                elif again or stream.is_of_all:
+                    stream.looks_again = stream.looks_again or not again
+                    self._enter(request)
+                    response = await self._tried(endpoint, view, request, match)
+                    if response.status != 200:  # noqa: PLR2004
+                        yield event("bye", response.body)
+                        return
+                    body = response.body
+        finally:
+            request.stream = None
+            self._release(request)
+
+    async def _tried(self, endpoint: Endpoint, view: View, request: Request, match: Match) -> Response:
+        """Returns what a view has more, or why it has not."""
+        try:
+            return await self._run(endpoint, view, request, match)
+        except QueueyError as error:
+            return error_response(error, request)
 
     async def _begin_to_poll(self, request: Request) -> None:
         """Lets a request that may wait have its first turn."""
@@ -255,8 +370,10 @@ class Gateway:
             await turn
 
     def _release(self, request: Request) -> None:
-        """Gives back what a request has held until its response was made."""
+        """Gives back what a request has held until its response was made, unless that goes on."""
         self._leave(request)
+        if request.stream is not None:
+            return
         if request.poll is not None:
             self._polls.leave(request.poll)
         if request.client is not None:
@@ -435,9 +552,6 @@ class Gateway:
             _give_up(call, request)
         self._bodies.give_up_late()
         self._clients.look()
-        if self._stopping.is_set():
-            for connection in list(self._sender.open):
-                connection.end()
         self._timer = self._loop.call_later(1.0, self._look_for_late)
 
 
@@ -453,6 +567,8 @@ def make_gateway(application: Any, settings: Settings) -> Gateway:  # noqa: ANN4
         memory=settings.memory,
         page_bytes=settings.page_bytes,
         rates=RateLimits(settings.rates) if settings.rates.any else None,
+        origins=settings.origins,
+        user_streams=settings.user_streams,
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -48,13 +49,14 @@ class Client:
         began: Time of the request, by the monotonic clock.
         has_left: It is known that nobody waits for the answer any more.
         is_leaving: It sends no more. It may still read, but nobody waits for long for one that may be gone.
+        receive: Reports that it has left, once its body was taken in; None: nothing does.
         left, leaving: Called when it has left, and when it begins to.
     """
 
-    __slots__ = ("_heard", "_receive", "began", "has_left", "is_leaving", "leaving", "left")
+    __slots__ = ("_heard", "began", "has_left", "is_leaving", "leaving", "left", "receive")
 
     def __init__(self, receive: Receive | None) -> None:
-        self._receive = receive
+        self.receive = receive
         self._heard: asyncio.Future[Any] | None = None
         self.began = monotonic()
         self.has_left = self.is_leaving = False
@@ -63,9 +65,9 @@ class Client:
 
     def listen(self, events: int = 3) -> None:
         """Takes notice of its leaving, after a body that was taken in but perhaps for its end. Again: does nothing."""
-        if self._heard is None and self._receive is not None:
+        if self._heard is None and self.receive is not None:
             # The server's own future, without a task around it; an ordinary coroutine gets one.
-            self._heard = asyncio.ensure_future(self._receive())
+            self._heard = asyncio.ensure_future(self.receive())
             self._heard.add_done_callback(partial(self._hear, events))
 
     def _hear(self, events: int, heard: asyncio.Future[Any]) -> None:
@@ -86,7 +88,7 @@ class Client:
         """Ends the listening."""
         if self._heard is not None:
             self._heard.cancel()
-        self._heard = self._receive = self.left = self.leaving = None
+        self._heard = self.receive = self.left = self.leaving = None
 
     def check(self) -> None:
         """Makes sure that somebody may still wait for the answer.
@@ -137,6 +139,7 @@ class LongPoll(Waiter):
         tenant: The tenant that it counts for.
         header: Its credential.
         began: Loop time.
+        user: For whom it is counted as a stream; None: it is not.
     """
 
     __slots__ = (
@@ -151,6 +154,7 @@ class LongPoll(Waiter):
         "tenant",
         "timer",
         "trying",
+        "user",
     )
 
     def __init__(self, polls: LongPolls, tenant: str, header: str | None, client: Client) -> None:
@@ -166,9 +170,11 @@ class LongPoll(Waiter):
         self.news = False
         self.queued = False
         self.trying = False
+        self.user: frozenset[str] | None = None
 
-    def wake(self) -> None:
+    def wake(self, qid: int | None = None) -> None:
         """Makes it try again as soon as it is its turn."""
+        self.note_woken(qid)
         self.news = True
         self._polls.line_up(self)
 
@@ -226,6 +232,7 @@ class LongPolls:
         self._dispatching = False
         self._waiting: dict[str | None, _SameCredential] = {}
         self._looking: asyncio.Future[None] | None = None
+        self._streams: Counter[frozenset[str]] = Counter()
         self._run: Callable[[Callable[[], None]], Awaitable[None]]
 
     def start(
@@ -271,6 +278,24 @@ class LongPolls:
         poll.wake()
         return future
 
+    def next_turn(self, poll: LongPoll, wait: float, *, more: bool) -> asyncio.Future[bool]:
+        """Is :meth:`turn` for what goes on after each try, and begins to wait anew.
+
+        Args:
+            poll: The poll.
+            wait: Seconds.
+            more: Another try is worthwhile at once.
+
+        Raises:
+            TooManyWaiters: It has no place, and there is none for it.
+        """
+        poll.began, poll.wait = self.loop.time(), wait
+        poll.news = poll.news or more
+        if poll.timer is not None:
+            poll.timer.cancel()
+            poll.timer = None
+        return self.turn(poll)
+
     def turn(self, poll: LongPoll) -> asyncio.Future[bool]:
         """Lets a poll whose try found nothing wait; returns what says whether it is to be tried again.
 
@@ -278,8 +303,7 @@ class LongPolls:
             TooManyWaiters: It has no place, and there is none for it.
         """
         self._tried(poll)
-        if not self._enter(poll):
-            raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
+        self.require_place(poll)
         until = poll.began + poll.wait
         if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
@@ -289,6 +313,26 @@ class LongPolls:
         elif poll.news:
             self.line_up(poll)
         return future
+
+    def count_stream(self, poll: LongPoll, user: frozenset[str], most: int) -> None:
+        """Counts a poll that goes on for its user.
+
+        Raises:
+            TooManyWaiters: The user has so many already.
+        """
+        if self._streams[user] >= most:
+            raise TooManyWaiters(f"This user has {most} streams already, as many as one may have. End one of them.")
+        self._streams[user] += 1
+        poll.user = user
+
+    def require_place(self, poll: LongPoll) -> None:
+        """Gives a poll a place.
+
+        Raises:
+            TooManyWaiters: There is none for it.
+        """
+        if not self._enter(poll):
+            raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
 
     def _enter(self, poll: LongPoll) -> bool:
         """Gives a poll a place; returns whether it has one."""
@@ -312,6 +356,11 @@ class LongPolls:
             same.polls.discard(poll)
             if not same.polls:
                 del self._waiting[poll.header]
+        if poll.user is not None:
+            self._streams[poll.user] -= 1
+            if not self._streams[poll.user]:
+                del self._streams[poll.user]
+            poll.user = None
         if poll.timer is not None:
             poll.timer.cancel()
         poll.future = poll.timer = None

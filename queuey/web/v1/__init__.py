@@ -13,7 +13,7 @@ from queuey.service import Service
 from queuey.web import api_page
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, Match, View
-from queuey.web.requests import Request, body_may_wait, may_wait
+from queuey.web.requests import Request, body_may_wait, may_wait, wants_events
 from queuey.web.responses import JSON, Response, encode
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.explain import ExplainView
@@ -25,6 +25,7 @@ from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.spec import document
+from queuey.web.v1.streams import StreamViews
 
 SLASH = "{_:/?}"
 APP = "/v1/{app}"
@@ -63,11 +64,22 @@ def show_page(request: Request, match: Match) -> Response:
     )
 
 
+def always(request: Request) -> bool:
+    """Says of a stream that it waits."""
+    return True
+
+
 def resources(service: Service, authorization: Authorization) -> list[tuple[str, str, dict[str, View | Handler]]]:
     """Returns name, pattern and views of every resource, in the order of matching: the queue itself first."""
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
     claims, moves = ClaimViews(service, authorization), MoveViews(service, authorization)
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
+    streams = StreamViews(service, authorization)
+
+    async def read(request: Request, match: Match) -> Response:
+        is_stream = request.stream is not None or wants_events(request)
+        return await (streams.one if is_stream else ranges.read)(request, match)
+
     names, explain = NameViews(service, authorization), ExplainView(service, authorization)
     return [
         (
@@ -75,7 +87,9 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
             QUEUE,
             {
                 "POST": messages.post,
-                "GET": View(ranges.read, asks=True, reads=True, waits=may_wait),
+                "GET": View(
+                    read, asks=True, reads=True, waits=lambda request: may_wait(request) or wants_events(request)
+                ),
                 "PUT": queues.update,
                 "DELETE": queues.delete,
             },
@@ -87,6 +101,12 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": View(queues.applications, asks=True)}),
         ("v1.application", APP, {"POST": queues.create, "GET": View(queues.list, asks=True)}),
         ("v1.read", APP + "/_read", {"POST": View(ranges.read_many, page=True, waits=body_may_wait)}),
+        (
+            "v1.stream",
+            APP + "/_stream",
+            dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True, waits=always)),
+        ),
+        ("v1.me", APP + "/_me", {"GET": queues.me}),
         ("v1.rights", APP + "/_rights", {"POST": queues.rights}),
         ("v1.moves", APP + "/_moves", {"POST": moves.begin, "GET": moves.list}),
         ("v1.move", APP + "/_moves/{move}", {"GET": moves.show, "DELETE": moves.cancel}),

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from queuey import ids
-from queuey.access import format_principal, matches, parse_principals
+from queuey.access import VERBS, format_principal, matches, parse_principals
 from queuey.deadletters import queue_for
 from queuey.errors import InvalidRequest, NotAllowed
 from queuey.messages import CONSISTENCIES, KINDS, MAX_DELIVERIES, MAX_TTL, ON_ACK, TYPES, Principal, Queue, QueueSpec
@@ -152,6 +152,21 @@ class QueueViews:
             raise InvalidRequest({"queues": f"Not a list of at most {most} names of at most {longest} characters"})
         rights = [schemas.QueueRights(name, self._authorization.rights(request, match["app"], name)) for name in names]
         return json_response(schemas.Rights(queues=rights))
+
+    def me(self, request: Request, match: Match) -> Response:
+        """Returns who the caller is here, and what its credentials let it do."""
+        self._queues.require_application(match["app"])
+        caller = self._authorization.caller(request)
+        rights = [
+            schemas.OwnRights(
+                allow=[verb for verb in VERBS if verb in grant.allow],
+                queues=[grant.queues] if isinstance(grant.queues, str) else UNSET,
+                patterns=UNSET if isinstance(grant.queues, str) else list(grant.queues),
+            )
+            for grant in caller.grants_within(match["app"])
+        ]
+        names = caller.names_within(match["app"])
+        return json_response(schemas.Me(names=names, expires=caller.expires, rights=rights))
 
     def _page(self, given: dict[str, str]) -> tuple[str, int]:
         """Reads where a listing starts, and how long it may be."""

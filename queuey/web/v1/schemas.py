@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from queuey.access import Action
+from queuey.access import Action, Verb
 from queuey.messages import MAX_DELIVERIES, MAX_TTL, MAX_WAIT
 from queuey.service.explaining import Code
 
@@ -135,6 +135,32 @@ class Rights(Done, kw_only=True):
     """The rights, in the order asked."""
 
     queues: list[QueueRights]
+
+
+class StreamAsked(Struct, omit_defaults=True):
+    """What to follow; see the parameters of the same names."""
+
+    queues: Annotated[list[str], Meta(max_length=1000)] | UnsetType = UNSET
+    since: str | UnsetType = UNSET
+    partitions: str | list[Annotated[int, Meta(ge=0)]] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    last_event_id: str | UnsetType = UNSET
+
+
+class OwnRights(Struct, omit_defaults=True):
+    """What the caller may do with queues of these names, or whose names match a pattern (``*``: any text)."""
+
+    allow: list[Verb]
+    queues: list[str] | UnsetType = UNSET
+    patterns: list[str] | UnsetType = UNSET
+
+
+class Me(Done, kw_only=True):
+    """Who the caller is. ``names``: what principals of queues may call it; ``expires``: seconds since 1970."""
+
+    names: list[str]
+    expires: float | None
+    rights: list[OwnRights]
 
 
 class QueueList(Done, kw_only=True):

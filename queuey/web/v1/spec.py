@@ -129,6 +129,19 @@ RANGE_PARAMETERS = (
     ),
     STRICT,
 )
+LAST_EVENT = _header("Last-Event-ID", "With a stream: the `id` of the last event that has come")
+STREAM_PARAMETERS = (
+    _query("queues", "Comma list of queues, each percent-encoded once more if it has a comma or a percent sign"),
+    _query("since", "Where to begin: an instant, an id, `now`; by default with the oldest message"),
+    _query("partitions", "Comma list of partitions, `*` for all", {**RANGE_PARAMETERS[0].schema, "default": "*"}),
+    _query("limit", "Messages of a partition that are read together", _number(1, LIMITS.max_limit)),
+    _query("last_event_id", "As the header `Last-Event-ID`"),
+)
+EVENTS: Content = {"text/event-stream": ANY_TEXT}
+STREAM = (
+    "Events (WHATWG HTML, 9.2): `data` is a message, `id` the place to go on from. `gone`: a queue is not read any "
+    "more; `expiring`: the credential ends soon; `bye`: the stream ends, and why. HEAD answers with the head alone."
+)
 LIST_PARAMETERS = (
     _query("limit", "Names in the answer", _number(1, LIMITS.max_list, LIMITS.default_list)),
     _query("offset", "Queue name to start at, inclusive"),
@@ -224,6 +237,7 @@ QUEUE_OPERATIONS = (
         errors=(*WITH_BODY, 409),
     ),
     _operation(f"GET {APP}", "List queues", schemas.QueueList, parameters=LIST_PARAMETERS),
+    _operation(f"GET {APP}/_me", "Show the caller", schemas.Me),
     _asked_by_post(APP + "/_rights", "Ask what the caller may do", schemas.RightsAsked, schemas.Rights),
     _operation(
         f"PUT {QUEUE}",
@@ -248,7 +262,36 @@ MESSAGE_OPERATIONS = (
         body={JSON: schemas.MessagesToPost, "*/*": {}},
         errors=(*WITH_BODY, 409, 422),
     ),
-    _operation(f"GET {QUEUE}", "Read range", schemas.RangeRead, parameters=RANGE_PARAMETERS),
+    _operation(
+        f"GET {QUEUE}",
+        "Read range, or with `Accept: text/event-stream` follow the queue",
+        {200: ResponseSpec({JSON: schemas.RangeRead, **EVENTS})},
+        about="A stream takes `since` (also `now`), `partitions` (by default all), `limit` (of one read) and "
+        f"`last_event_id`. {STREAM}",
+        parameters=(*RANGE_PARAMETERS, LAST_EVENT),
+    ),
+    *(
+        _operation(
+            f"{method} {APP}/_stream",
+            summary,
+            {200: ResponseSpec(EVENTS)},
+            about=f"Without queues: all that the credential may read, up to {LIMITS.max_queues_per_stream:,}. {STREAM}",
+            **more,
+        )
+        for method, summary, more in (
+            ("GET", "Follow queues", {"parameters": (*STREAM_PARAMETERS, LAST_EVENT, STRICT)}),
+            (
+                "POST",
+                "Follow many queues",
+                {
+                    "parameters": (LAST_EVENT,),
+                    "body": {JSON: schemas.StreamAsked},
+                    "body_may_be_empty": True,
+                    "errors": WITH_BODY,
+                },
+            ),
+        )
+    ),
     _asked_by_post(APP + "/_read", "Read several ranges", schemas.ManyRanges, schemas.ManyRead),
     _operation(
         "GET " + QUEUE + "/{ids}",

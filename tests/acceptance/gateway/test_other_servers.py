@@ -110,16 +110,12 @@ from queuey.web.responses import TEXT, Response
 
 
 async def tick(request, match):
-    def own(connection):
-        def go_on(number=1):
-            if connection.send(b"tick %d;" % number) and number < 3:
-                asyncio.get_running_loop().call_later(0.05, go_on, number + 1)
-            else:
-                connection.end()
+    async def go_on():
+        for number in (1, 2, 3):
+            yield b"tick %d;" % number
+            await asyncio.sleep(0.05)
 
-        go_on()
-
-    return Response(200, b"", TEXT, owner=own)
+    return Response(200, b"", TEXT, pieces=go_on())
 
 
 app = Application(includes=[lambda config: config.add_resource("tick", "/tick", {"GET": tick})])
@@ -128,7 +124,7 @@ app = Application(includes=[lambda config: config.add_resource("tick", "/tick", 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_response_that_goes_on(server: str, tmp_path: Path) -> None:
-    """What an owner sends comes as it is sent, to the last piece."""
+    """Pieces come as they are made, to the last one."""
     (tmp_path / "ticking.py").write_text(TICKING)
     with serving(server, tmp_path, "ticking:app") as url, httpx2.stream("GET", f"{url}/tick", trust_env=False) as reply:
         assert b"".join(reply.iter_raw()) == b"tick 1;tick 2;tick 3;"

@@ -291,7 +291,7 @@ class Woken(Waiter):
         super().__init__(watchers)
         self.woken = threading.Event()
 
-    def wake(self) -> None:
+    def wake(self, qid: int | None = None) -> None:
         """Notes it."""
         self.woken.set()
 

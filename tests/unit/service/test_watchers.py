@@ -32,7 +32,7 @@ class Counting(Waiter):
         super().__init__(watchers)
         self.woken = 0
 
-    def wake(self) -> None:
+    def wake(self, qid: int | None = None) -> None:
         """Is told."""
         self.woken += 1
 

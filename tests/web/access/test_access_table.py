@@ -32,6 +32,8 @@ KINDS = {"n": ("user", False), "p": ("public", False), "s": ("user", True), "ps"
 READING = {
     "GET /v1/{app}/{queue}",
     "POST /v1/{app}/_read",
+    "GET /v1/{app}/_stream",
+    "POST /v1/{app}/_stream",
     "GET /v1/{app}/{queue}/{ids}",
     "POST /v1/{app}/{queue}/claims",
     "GET /v1/{app}/{queue}/peek",
@@ -189,12 +191,17 @@ class Scene:
         if route == "POST /v1/{app}/_moves":
             # To itself, which is refused only after the caller was let in.
             return caller.send_json(method, path, {"from": self.names.queue, "to": self.names.queue})
-        if route in BODIES:
-            return caller.send_json(method, path, BODIES[route])
+        bodies: dict[str, Any] = {**BODIES, "POST /v1/{app}/_stream": {"queues": [self.names.queue]}}
+        queries: dict[str, dict[str, Any]] = {
+            **QUERIES,
+            "GET /v1/{app}/_stream": {"queues": quote(self.names.queue, safe="")},
+        }
+        if route in bodies:
+            return caller.send_json(method, path, bodies[route])
         if route == "POST /v1/{app}":
             return caller.send_form(method, path, queue_name=self.names.queue)
-        if route in QUERIES:
-            return caller(method, path, b"", headers=None, **QUERIES[route])
+        if route in queries:
+            return caller(method, path, b"", headers=None, **queries[route])
         return caller(method, path, "x" if method in {"POST", "PUT"} and "{queue}" in route else "")
 
 

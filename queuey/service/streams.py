@@ -1,0 +1,294 @@
+"""Streams: what a reader gets of some queues from one position on, and then whatever comes.
+
+How far a stream has come is its :class:`Cursor`: a *base*, below which every partition has been read, and *marks* of
+the few partitions that were read further. So a cursor stays short however many queues there are, and names a place
+where any process goes on: nothing is missed, and nothing comes twice.
+
+Mostly only the queues are read that something has come to; that adds marks. When there would be too many, all queues
+are read, which raises the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from queuey import ids
+from queuey.errors import QueueyError
+from queuey.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.messages import Message
+from queuey.service.queue_access import InThread, QueueAccess
+from queuey.service.ranges import OTHERS, Mark, Range, Reading, mark_of, parse_bound, parse_mark
+from queuey.service.reading import Reader, Source
+from queuey.service.watching import Waiter
+
+MOST_MARKS = 16
+"""In a cursor, which each event has."""
+NOW = "now"
+Place = tuple[str, int]
+"""A queue and a partition of it."""
+
+
+class Cursor:
+    """How far some queues have been read.
+
+    Args:
+        base: All below it has been read.
+        marks: Where to go on in partitions that have been read further.
+    """
+
+    __slots__ = ("base", "marks")
+
+    def __init__(self, base: Position = FIRST, marks: Mapping[Place, Position] | None = None) -> None:
+        self.base = base
+        self.marks = dict(marks or {})
+
+    @classmethod
+    def parse(cls, text: str, queue: str | None) -> Cursor:
+        """Reads what :meth:`text` wrote, the cursor of a range read, an id, an instant, or ``now``.
+
+        Args:
+            text: Blank: the beginning.
+            queue: The only queue; None: there are several, which the marks name.
+
+        Raises:
+            ValueError: It is none of these.
+
+        Example:
+            >>> cursor = Cursor.parse("0123456789ab1def8123456789abcdef,a%2Cb/2:0123456789ac1def8123456789abcdef", None)
+            >>> cursor.text(None)
+            '0123456789ab1def8123456789abcdef,a%2Cb/2:0123456789ac1def8123456789abcdef'
+        """
+        text = text.strip()
+        if text == NOW:
+            return cls((ids.now_ticks(), LOW_MIN))
+        if queue is not None:
+            bound = parse_bound(text)
+            if bound is None or isinstance(bound, Mark):
+                return cls(FIRST if bound is None else bound.start)
+            marks = {(queue, number): mark.start for number, mark in bound.items() if number != OTHERS}
+            return cls(bound[OTHERS].start if OTHERS in bound else FIRST, marks)
+        if not text:
+            return cls()
+        base, *further = text.split(",")
+        found = cls(parse_mark(base.strip()).start)
+        for item in further:
+            place, _, position = item.strip().partition(":")
+            name, _, number = place.rpartition("/")
+            if not name or not (number.isascii() and number.isdigit()) or len(number) > 3:  # noqa: PLR2004
+                raise ValueError(f"{item!r} does not name a partition of a queue")
+            found.marks[unquote(name), int(number)] = ids.parse_position(position)
+        return found
+
+    def text(self, queue: str | None) -> str:
+        """Returns it as a text. That of one queue can be used as ``since`` of a range read."""
+        marks = [
+            f"{'' if queue is not None else quote(name, safe='') + '/'}{number}:{ids.to_hex(at)}"
+            for (name, number), at in self.marks.items()
+        ]
+        return ",".join([ids.to_hex(self.base), *marks])
+
+    def of(self, queue: str) -> dict[int, Mark]:
+        """Returns where to go on in each partition of a queue."""
+        own = {number: mark_of(at) for (name, number), at in self.marks.items() if name == queue}
+        return {OTHERS: mark_of(self.base), **own}
+
+    def pass_over(self, place: Place, position: Position, *, whole: bool) -> None:
+        """Notes that the message at a position of a partition was given.
+
+        Args:
+            place: The partition.
+            position: Of the message.
+            whole: So was everything below it, in all partitions.
+        """
+        after = ids.following(position)
+        if whole:
+            self.raise_base(after)
+        else:
+            self.marks[place] = after
+
+    def raise_base(self, base: Position) -> None:
+        """Notes that all partitions were read up to a position."""
+        if base > self.base:
+            self.base = base
+            self.marks = {place: at for place, at in self.marks.items() if at > base}
+
+
+class Event(NamedTuple):
+    """A message of a stream.
+
+    Attributes:
+        cursor: Where to go on after it.
+        queue: Its queue's name.
+        message: The message.
+    """
+
+    cursor: str
+    queue: str
+    message: Message
+
+
+Found = tuple[list[Event], list[tuple[str, QueueyError]]]
+"""Messages, and queues that cannot be read any more, with the reasons."""
+
+
+class Stream:
+    """One reader of some queues.
+
+    Args:
+        reader: Reads them.
+        cursor: Where to begin.
+        limit: Messages of a partition that are read together.
+        partitions: Of the queues; None: all.
+        queue: The only one; None: there may be several, or none yet.
+
+    Attributes:
+        cursor: How far it has come.
+        is_of_all: It is of all queues that its reader may read.
+        looks_again: It may be time to look which these are.
+    """
+
+    __slots__ = (
+        "_left",
+        "_limit",
+        "_partitions",
+        "_queue",
+        "_reader",
+        "_sources",
+        "cursor",
+        "is_of_all",
+        "looks_again",
+    )
+
+    def __init__(
+        self, reader: Reader, cursor: Cursor, limit: int, partitions: tuple[int, ...] | None, queue: str | None
+    ) -> None:
+        self._reader = reader
+        self._limit = limit
+        self._partitions = partitions
+        self._queue = queue
+        self._sources: dict[str, QueueAccess] = {}
+        self._left: dict[str, dict[int, Mark]] = {}
+        """Where reading goes on in queues that were not read to their ends, by partition: nothing lies below it."""
+        self.cursor = cursor
+        self.is_of_all = False
+        self.looks_again = True
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be messages that were not given yet, even if no more come."""
+        return bool(self._left)
+
+    @property
+    def text(self) -> str:
+        """The cursor as a text."""
+        return self.cursor.text(self._queue)
+
+    @property
+    def queues(self) -> Iterable[str]:
+        """The names of its queues."""
+        return self._sources.keys()
+
+    def admit(self, access: QueueAccess) -> None:
+        """Reads a queue from now on, or with these rights."""
+        self._sources[access.queue.name] = access
+
+    def drop(self, name: str) -> None:
+        """Reads a queue no more."""
+        self._sources.pop(name, None)
+        self._left.pop(name, None)
+        self.cursor.marks = {place: at for place, at in self.cursor.marks.items() if place[0] != name}
+
+    def _range(self, name: str) -> Range:
+        since = self.cursor.of(name) | self._left.get(name, {})
+        return Range(partitions=self._partitions, limit=self._limit, since=since, looks_ahead=True)
+
+    async def read(self, wait: float, waiter: Waiter, in_thread: InThread, *, short: bool) -> Found:
+        """Returns what has come since, and the queues that cannot be read any more, with the reasons.
+
+        Args:
+            wait: Seconds that the reader would wait for more.
+            waiter: Is woken when another read may give something; it knows which queues something has come to.
+            in_thread: Does what may take long.
+            short: A short read may be done here.
+        """
+        woken = waiter.take_woken()
+        try:
+            found = await self._read_short(wait, waiter) if short else None
+            return found or await self._read(woken, wait, waiter, in_thread)
+        except BaseException:
+            waiter.note_woken(None)
+            raise
+
+    async def _read_short(self, wait: float, waiter: Waiter) -> Found | None:
+        """Reads the only partition of a single queue; None: there is more to read than that."""
+        if len(self._sources) != 1:
+            return None
+        [(name, access)] = self._sources.items()
+        if (self._partitions or tuple(range(1, access.queue.partitions + 1))) != (1,):
+            return None
+        reading = await access.apply(
+            lambda queue: self._reader.read_short(
+                queue, Range(limit=self._limit, since=self.cursor.of(name)), wait, waiter
+            )
+        )
+        return None if reading is None else (self._given({name: reading}, whole=True), [])
+
+    async def _read(self, woken: frozenset[int] | None, wait: float, waiter: Waiter, in_thread: InThread) -> Found:
+        names = self._behind(woken)
+        every = [Source(access, self._range(each)) for each, access in self._sources.items()]
+        asked = [Source(self._sources[each], self._range(each)) for each in names]
+        results = await in_thread(lambda: self._reader.read_woken(every, asked, wait, waiter))
+        readings: dict[str, Reading] = {}
+        failed: list[tuple[str, QueueyError]] = []
+        for each, result in zip(names, results, strict=True):
+            if isinstance(result, Reading):
+                readings[each] = result
+            else:
+                failed.append((each, result))
+        return self._given(readings, whole=len(readings) == len(self._sources)), failed
+
+    def _behind(self, woken: frozenset[int] | None) -> Sequence[str]:
+        """Returns the queues to read, first that with the oldest message; None: something may have come to any."""
+        found = list(self._sources)
+        if woken is not None:
+            some = {name for name, access in self._sources.items() if access.queue.qid in woken} | self._left.keys()
+            beside = [place for place in self.cursor.marks if place[0] not in some]
+            expected = len(beside) + sum(self._sources[name].queue.partitions for name in some)
+            if expected <= MOST_MARKS:
+                found = list(some)
+        return sorted(found, key=lambda name: min((at.start for at in self._left.get(name, {}).values()), default=LAST))
+
+    def _given(self, readings: Mapping[str, Reading], *, whole: bool) -> list[Event]:
+        """Returns what was read as events, in time order, and notes that it was given.
+
+        Args:
+            readings: By queue.
+            whole: They are of all queues.
+        """
+        ends = [at for reading in readings.values() for at in reading.next.values() if at is not None]
+        floor = min(ends) if whole and ends else FIRST
+        for name, reading in readings.items():
+            self._left.pop(name, None)
+            if reading.more:
+                self._left[name] = {number: mark_of(at) for number, at in reading.next.items() if at is not None}
+        found = sorted(
+            ((message.position, name, message) for name, reading in readings.items() for message in reading.messages),
+            key=lambda each: each[:2],
+        )
+        events = []
+        for number, (position, name, message) in enumerate(found):
+            place = name, message.partition
+            is_below = position < floor
+            if not is_below and place not in self.cursor.marks and len(self.cursor.marks) >= MOST_MARKS:
+                for at, each, late in reversed(found[number:]):
+                    self._left.setdefault(each, {})[late.partition] = mark_of(at)
+                break
+            # A batch may have one position in several partitions: the first of these does not say that all were given.
+            is_last = number + 1 == len(found) or found[number + 1][0] != position
+            self.cursor.pass_over(place, position, whole=is_below and is_last)
+            events.append(Event(self.text, name, message))
+        else:
+            self.cursor.raise_base(floor)
+        return events

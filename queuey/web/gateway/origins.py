@@ -1,0 +1,77 @@
+"""Pages of other origins: which of them a browser lets speak with an application's queues (WHATWG Fetch, CORS).
+
+An origin is allowed by name, per application. No credential goes with a request by itself, as there are no cookies, so
+none is ever allowed here; a page sends its token in the header Authorization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from queuey.web.requests import Request
+from queuey.web.responses import Header, Response
+
+METHODS = "GET, HEAD, POST, PUT, DELETE"
+ASKED = (
+    "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, "
+    "X-TTL, X-Partition, X-Message-Key, X-Delay, X-After, X-Encoding"
+)
+"""Headers that a page may send, beside X-Header-… that are named."""
+SHOWN = (
+    "Content-Disposition, Idempotent-Replayed, Location, RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, "
+    "Retry-After, Warning, WWW-Authenticate, X-Message-Id, X-Partition, X-Timestamp"
+)
+"""Headers of answers that a page may read."""
+MAX_AGE = 7200
+"""Seconds for which a browser remembers what it may ask; Chromium takes no more."""
+MOST_NAMED = 16
+"""Own headers that one preflight may name."""
+OWN = "x-header-"
+
+
+class Origins:
+    """The origins of pages that each application allows.
+
+    Args:
+        allowed: Origins by application, such as ``https://app.example.com``.
+    """
+
+    def __init__(self, allowed: Mapping[str, Sequence[str]]) -> None:
+        self._allowed = {application: frozenset(origins) for application, origins in allowed.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._allowed)
+
+    def preflight(self, request: Request) -> Response | None:
+        """Answers a browser that asks before it sends a request for a page; None: this is no such question."""
+        if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
+            return None
+        headers = self.headers(request)
+        if len(headers) <= 1:
+            return None
+        named = request.headers.get("access-control-request-headers", "").lower().split(",")
+        own = [name for name in map(str.strip, named) if name.startswith(OWN) and name.isascii()][:MOST_NAMED]
+        return Response(
+            204,
+            b"",
+            *headers,
+            ("Access-Control-Allow-Methods", METHODS),
+            ("Access-Control-Allow-Headers", ", ".join([ASKED, *own])),
+            ("Access-Control-Max-Age", str(MAX_AGE)),
+        )
+
+    def headers(self, request: Request) -> tuple[Header, ...]:
+        """Returns what lets a page read an answer, given the request."""
+        allowed = self._allowed.get(_application(request.path))
+        if allowed is None:
+            return ()
+        origin = request.headers.get("origin")
+        varies = ("Vary", "Origin")
+        if origin not in allowed:
+            return (varies,)
+        return varies, ("Access-Control-Allow-Origin", str(origin)), ("Access-Control-Expose-Headers", SHOWN)
+
+
+def _application(path: str) -> str:
+    """Returns the application in a path of the API; blank: there is none."""
+    return path.split("/", 3)[2] if path.startswith("/v1/") else ""

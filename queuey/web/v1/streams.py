@@ -1,0 +1,180 @@
+"""Views of streams: messages of one or many queues as they come, as server-sent events (WHATWG HTML, 9.2).
+
+A stream is a request whose view is tried again and again, as that of a long poll; each try gives the events that have
+come since. ``id`` of an event is the cursor behind it: a reader that sends the last one that it has got
+(``Last-Event-ID``) goes on from there, on any process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError
+from queuey.service import Service
+from queuey.service.reading import SHORT_BYTES
+from queuey.service.streams import Cursor, Event, Stream
+from queuey.web import validators
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Match
+from queuey.web.errors import error_texts
+from queuey.web.requests import Request, bad_json, read_body, read_object, read_query
+from queuey.web.responses import Response, body_of, encode, event
+from queuey.web.v1.message_json import render_messages
+from queuey.web.v1.ranges import read_partitions
+from queuey.web.validators import Errors
+
+LAST_EVENT = "last_event_id"
+FIELDS = frozenset({"since", "partitions", "limit", LAST_EVENT})
+FIELDS_OF_MANY = FIELDS | {"queues"}
+HEADERS = (
+    ("Content-Type", "text/event-stream; charset=utf-8"),
+    ("Cache-Control", "no-cache, no-store"),
+    # Of nginx and those that follow it: events are passed on as they come.
+    ("X-Accel-Buffering", "no"),
+)
+WAITS = 1.0
+"""Tells a try that it may wait; for how long, the gateway says."""
+DEFAULT_LIMIT = 100
+
+
+class StreamViews:
+    """Views of ``GET /v1/{app}/{queue}`` that accept events, and of ``/v1/{app}/_stream``."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        self._service = service
+        self._limits = service.limits
+        self._authorization = authorization
+
+    async def one(self, request: Request, match: Match) -> Response:
+        """Gives what comes to one queue."""
+        access = await self._authorization.admit(request, match, "read")
+        stream, first = request.stream, request.stream is None
+        if stream is None:
+            stream = self._begin(request, read_query(request, FIELDS), access.queue.name)
+        stream.admit(access)
+        return await self._next(request, stream, first=first, named=False)
+
+    async def many(self, request: Request, match: Match) -> Response:
+        """Gives what comes to the queues that are named, or to all that the caller's rights open to it."""
+        stream, first = request.stream, request.stream is None
+        if stream is None:
+            given = self._asked(request)
+            names = self._names(given.get("queues"))
+            stream = self._begin(request, given, None)
+            stream.is_of_all = names is None
+        else:
+            names = None if stream.is_of_all else list(stream.queues)
+        failed: list[tuple[str, QueueyError]] = []
+        assert request.poll is not None  # noqa: S101 - a stream waits
+        if stream.looks_again or request.poll.may_be_any:
+            admitted = partial(self._admit, request, stream, match["app"], names)
+            failed = await request.in_thread(admitted)
+            if failed and first:
+                raise failed[0][1]
+        return await self._next(request, stream, first=first, named=True, failed=failed)
+
+    def _asked(self, request: Request) -> dict[str, Any]:
+        if request.method == "POST":
+            return read_object(read_body(request, self._limits.max_body) or b"{}")
+        given: dict[str, Any] = read_query(request, FIELDS_OF_MANY)
+        if given.get("queues"):
+            given["queues"] = [unquote(name) for name in given["queues"].split(",")]
+        return given
+
+    def _names(self, asked: object) -> list[str] | None:
+        """Reads the names of queues; None: all."""
+        if asked is None or asked == "":
+            return None
+        if not isinstance(asked, list) or not all(isinstance(name, str) and name for name in asked):
+            raise bad_json('"queues" is no list of names')
+        self._check_number(len(asked))
+        return list(dict.fromkeys(asked))
+
+    def _check_number(self, count: int) -> None:
+        if count > self._limits.max_queues_per_stream:
+            text = (
+                f"Longer than maximum length {self._limits.max_queues_per_stream}: name fewer, or use several streams"
+            )
+            raise InvalidRequest({"queues": text})
+
+    def _begin(self, request: Request, given: dict[str, Any], queue: str | None) -> Stream:
+        errors = Errors()
+        partitions: tuple[int, ...] | None = None
+        if given.get("partitions") is not None:
+            try:
+                partitions = read_partitions(given["partitions"])
+            except ValueError as error:
+                errors["partitions"] = str(error)
+        limit = errors.take("limit", validators.integer, given.get("limit"), 1, self._limits.max_limit)
+        last = request.headers.get("last-event-id") or given.get(LAST_EVENT)
+        field = LAST_EVENT if last else "since"
+        cursor = errors.take(field, _cursor, last or given.get("since"), queue) or Cursor()
+        errors.check()
+        return Stream(self._service.reader, cursor, limit or DEFAULT_LIMIT, partitions, queue)
+
+    def _admit(
+        self, request: Request, stream: Stream, application: str, names: Sequence[str] | None
+    ) -> list[tuple[str, QueueyError]]:
+        """Lets the caller in to queues, in a thread; returns those that are closed to it, or not there."""
+        self._service.queues.require_application(application)
+        most = self._limits.max_queues_per_stream
+        asked = self._authorization.readable(request, application, most + 1) if names is None else names
+        self._check_number(len(asked))
+        failed: list[tuple[str, QueueyError]] = []
+        for name in asked:
+            try:
+                queue = self._authorization.find(request, {"app": application, "queue": name})
+                stream.admit(self._authorization.enter(request, queue, "read"))
+            except (NotFound, NotAllowed) as error:
+                if names is not None or name in stream.queues:
+                    failed.append((name, error))
+        for name in set(stream.queues).difference(asked):
+            stream.drop(name)
+        stream.looks_again = False
+        return failed
+
+    async def _next(
+        self,
+        request: Request,
+        stream: Stream,
+        *,
+        first: bool,
+        named: bool,
+        failed: Sequence[tuple[str, QueueyError]] = (),
+    ) -> Response:
+        """Gives the events that have come since the last time."""
+        assert request.poll is not None  # noqa: S101 - a stream waits
+        pieces = [event(identity=stream.text)] if first else []
+        for name, _ in failed:
+            stream.drop(name)
+        in_thread = partial(request.in_thread, computes=True, page=True)
+        found, lost = await stream.read(WAITS, request.poll, in_thread, short=request.reserve_at_once(SHORT_BYTES))
+        if lost and not named:
+            raise lost[0][1]
+        pieces += _rendered(found, named=named)
+        for name, error in (*failed, *lost):
+            stream.drop(name)
+            pieces.append(event("gone", {"queue_name": name, "error_msg": error_texts(error)}, stream.text))
+        request.stream = stream
+        return Response(200, body_of(pieces), *HEADERS)
+
+
+def _cursor(value: object, queue: str | None) -> Cursor:
+    try:
+        return Cursor.parse(validators.text(value), queue)
+    except ValueError:
+        raise validators.BadField(
+            f'"{validators.show(value)}" is not the id of an event, a message id, an instant, a cursor or "now"'
+        ) from None
+
+
+def _rendered(events: Sequence[Event], *, named: bool) -> list[bytes]:
+    """Returns messages as events, in pieces."""
+    pieces = []
+    for cursor, queue, message in events:
+        more = [b',"queue_name":' + encode(queue)] if named else ()
+        pieces.append(event(identity=cursor, data=b"".join(render_messages([message], more))))
+    return pieces

@@ -1,0 +1,172 @@
+"""Streams over the stores: every message once, from any cursor that was given, however many queues there are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from queuey.ids import FIRST, Position
+from queuey.messages import Queue
+from queuey.metrics import Metrics
+from queuey.service import Limits, Service, Waiter
+from queuey.service.streams import MOST_MARKS, Cursor, Event, Found, Stream
+from queuey.storage import Store
+from tests.contract.samples import make_queue, new
+
+A, B = (0x1EF_0123_4567_89AB, 5), (0x1EF_0123_4567_89AC, -7)
+
+
+class Waiting(Waiter):
+    """Is woken by hand."""
+
+    def wake(self, qid: int | None = None) -> None:
+        """Is told."""
+        self.note_woken(qid)
+
+
+class Reading:
+    """Somebody who reads a stream, and may begin anew at any event.
+
+    Args:
+        service: Reads.
+        queues: Of the stream.
+        limit: Messages of a partition at a time.
+        cursor: As it was given.
+    """
+
+    def __init__(self, service: Service, queues: Sequence[Queue], limit: int, cursor: str = "") -> None:
+        self.service = service
+        only = queues[0].name if len(queues) == 1 else None
+        self.stream = Stream(service.reader, Cursor.parse(cursor, only), limit, None, only)
+        for queue in queues:
+            self.stream.admit(service.enter(queue, lambda _: None, self.in_thread))
+        self.waiter = Waiting(service.reader.watchers)
+
+    async def in_thread(self, work: Any) -> Any:  # noqa: ANN401 - whatever is to be done
+        """Does it here."""
+        return work()
+
+    def read(self, *, short: bool = True) -> list[Event]:
+        """Reads what there is now."""
+        found: Found = self.service.core.run(self.stream.read(1.0, self.waiter, self.in_thread, short=short))
+        assert not found[1]
+        return found[0]
+
+    def close(self) -> None:
+        """Ends it."""
+        self.waiter.close()
+
+
+def service_of(store: Store, page_bytes: int = 1 << 20) -> Service:
+    """The use cases on a store."""
+    return Service(store, Limits(page_bytes=page_bytes), metrics=Metrics())
+
+
+def place_of(event: Event) -> tuple[str, int, Position]:
+    """Names a message."""
+    return event.queue, event.message.partition, event.message.position
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_message_comes_once(store: Store, seed: int) -> None:
+    """Queues fill up while they are read and reading begins anew, at whatever was given last: nothing is left out."""
+    rng = random.Random(seed)
+    service = service_of(store, rng.choice([400, 5_000, 1 << 20]))
+    queues = [make_queue(store, partitions=rng.choice([1, 1, 3, 12])) for _ in range(rng.choice([1, 2, 5, 30]))]
+    limit = rng.choice([1, 3, 100])
+    stored: list[tuple[str, int, Position]] = []
+
+    def fill() -> None:
+        for _ in range(rng.randrange(8)):
+            queue = rng.choice(queues)
+            items = [new("x" * rng.randrange(300), partition=rng.randint(1, queue.partitions)) for _ in range(4)]
+            for item, position in zip(items, store.append(queue, items), strict=True):
+                stored.append((queue.name, item.partition, position))
+            for reader in readers:
+                reader.waiter.wake(queue.qid)
+
+    readers: list[Reading] = []
+    fill()
+    readers.append(Reading(service, queues, limit))
+    given: list[Event] = []
+    for _ in range(40):
+        fill()
+        [reader] = readers
+        events = reader.read(short=rng.random() < 0.8)
+        if events and rng.random() < 0.3:
+            # Some events did not arrive: the reader comes again with the id of the last that did, or of none.
+            events = events[: rng.randrange(len(events) + 1)]
+            last = events[-1].cursor if events else given[-1].cursor if given else ""
+            reader.close()
+            readers[:] = [Reading(service, queues, limit, last)]
+        given += events
+    [reader] = readers
+    while (events := reader.read()) or reader.stream.more:
+        given += events
+    reader.waiter.wake(None)
+    given += reader.read()
+    reader.close()
+    places = [place_of(event) for event in given]
+    assert sorted(places) == sorted(stored)
+    for name, partition in {place[:2] for place in places}:
+        mine = [at for *place, at in places if tuple(place) == (name, partition)]
+        assert mine == sorted(mine)
+    assert max(len(event.cursor.split(",")) for event in given) <= 1 + MOST_MARKS
+
+
+def test_only_what_was_woken_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message in one of many queues has that queue read, and no other."""
+    service = service_of(store)
+    queues = [make_queue(store) for _ in range(20)]
+    reader = Reading(service, queues, 10)
+    assert reader.read() == []
+    asked: list[str] = []
+    before = store.read
+
+    def read(queue: Queue, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+        asked.append(queue.name)
+        return before(queue, *args, **options)
+
+    monkeypatch.setattr(store, "read", read)
+    store.append(queues[7], [new("a")])
+    reader.waiter.wake(queues[7].qid)
+    assert [event.message.body for event in reader.read()] == ["a"]
+    assert asked == [queues[7].name]
+    reader.close()
+
+
+def test_a_cursor_is_short_and_can_be_read_back() -> None:
+    """A base and what is ahead of it; those of one queue are also bounds of range reads."""
+    cursor = Cursor(A, {("a,b/c", 2): B, ("é", 1): B})
+    again = Cursor.parse(cursor.text(None), None)
+    assert (again.base, again.marks) == (A, {("a,b/c", 2): B, ("é", 1): B})
+    assert cursor.text(None).isascii()
+    one = Cursor(A, {("q", 2): B})
+    again = Cursor.parse(one.text("q"), "q")
+    assert (again.base, again.marks) == (A, {("q", 2): B})
+    assert Cursor.parse("", None).base == Cursor.parse("", "q").base == FIRST
+    parted = Cursor.parse("1:" + Cursor(A).text("q"), "q")
+    assert (parted.base, parted.marks) == (FIRST, {("q", 1): A})
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "1:2", "12,", "q/1:0", "q:1", ",q/1:" + "0" * 32, "now,now", "0" * 32 + ",q/x:1"]
+)
+def test_what_is_no_cursor_is_refused(text: str) -> None:
+    """A text of any other form is an error for the caller, never another position."""
+    for queue in (None, "q"):
+        if (text, queue) != ("12,", "q"):
+            with pytest.raises(ValueError, match=r"."):
+                Cursor.parse(text, queue)
+
+
+def test_two_messages_at_one_position_are_both_given() -> None:
+    """The first of them does not say that the other was given, too."""
+    cursor = Cursor(A)
+    cursor.pass_over(("a", 1), B, whole=False)
+    assert (cursor.base, list(cursor.marks)) == (A, [("a", 1)])
+    cursor.pass_over(("b", 1), B, whole=True)
+    assert (cursor.base > B, cursor.marks) == (True, {})

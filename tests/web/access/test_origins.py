@@ -1,0 +1,91 @@
+"""Pages of other origins: a browser lets them speak with an application where that allows them, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.origins import MOST_NAMED
+from queuey.web.v1.spec import OPERATIONS
+from tests.web.caller import Caller
+from tests.web.gateway_calls import Reply, Request, running
+
+HERE, THERE = "https://app.example.com", "https://evil.example.com"
+ROUTES = sorted({operation.path for operation in OPERATIONS if "{app}" in operation.path})
+
+
+def ask(app: Any, *requests: Request) -> list[Reply]:  # noqa: ANN401 - Pyramid's router
+    """Asks an application that allows one origin."""
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        return [await request.to(gateway) for request in requests]
+
+    found: list[Reply] = running(app, origins={"queuey": (HERE,)})(work)
+    return found
+
+
+def preflight(path: str, origin: str = HERE, headers: str = "authorization") -> Request:
+    """What a browser asks before it sends a request for a page; it sends no credential."""
+    named = [("origin", origin), ("access-control-request-method", "POST"), ("access-control-request-headers", headers)]
+    request = Request("OPTIONS", path, headers=named)
+    request.headers = request.headers[1:]
+    return request
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_each_route_has_preflights(app: Any, route: str) -> None:  # noqa: ANN401 - Pyramid's router
+    """The origin that is allowed is answered by name, and any other not at all; no credential is ever allowed."""
+    path = route.replace("{app}", "queuey").replace("{ids}", "0" * 32).replace("{", "").replace("}", "")
+    here, there, elsewhere = ask(
+        app, preflight(path), preflight(path, THERE), preflight(path.replace("/queuey", "/guest", 1))
+    )
+    assert (here.status, here.body) == (204, b"")
+    assert here.headers["Access-Control-Allow-Origin"] == HERE
+    assert here.headers["Vary"] == "Origin"
+    assert "Last-Event-ID" in here.headers["Access-Control-Allow-Headers"]
+    for reply in (there, elsewhere):
+        assert not [name for name in reply.headers if name.startswith("access-control-")]
+    assert "access-control-allow-credentials" not in here.headers
+
+
+def test_answers_may_be_read(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """Successes, errors and streams; without an origin, or for another one, there is no word of it."""
+    owner.create("q")
+    found = ask(
+        app,
+        *(
+            Request("GET", path, headers=[("origin", HERE)])
+            for path in ("/v1/queuey/q", "/v1/queuey/none", "/v1/queuey/_stream")
+        ),
+        Request("POST", "/v1/queuey/q", b"x", headers=[("origin", HERE)]),
+        Request("GET", "/v1/queuey/q", headers=[("origin", THERE)]),
+        Request("GET", "/v1/queuey/q"),
+        Request("GET", "/v1/", headers=[("origin", HERE)]),
+    )
+    assert [reply.status for reply in found] == [200, 404, 200, 201, 200, 200, 200]
+    allowed = [reply.headers.get("Access-Control-Allow-Origin") for reply in found]
+    assert allowed == [HERE] * 4 + [None] * 3
+    assert "Retry-After" in found[1].headers["Access-Control-Expose-Headers"]
+    assert [reply.headers.get("Vary") for reply in found] == ["Origin"] * 6 + [None]
+
+
+def test_own_headers_are_named(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """Those that are kept with a message may be sent, a few of them; what is no such header is not allowed by it."""
+    names = ",".join(["x-header-colour", "x-evil", *(f"x-header-{n}" for n in range(50))])
+    [reply] = ask(app, preflight("/v1/queuey/q", headers=names))
+    allowed = reply.headers["Access-Control-Allow-Headers"]
+    assert "x-header-colour" in allowed
+    assert "evil" not in allowed
+    assert allowed.count("x-header-") == MOST_NAMED
+
+
+def test_without_the_setting_nothing_is_said(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """It is off unless an application names an origin."""
+
+    async def work(gateway: Gateway) -> None:
+        reply = await preflight("/v1/queuey/q").to(gateway)
+        assert not {name for name in reply.headers if name.startswith("access-control-")}
+
+    running(app)(work)

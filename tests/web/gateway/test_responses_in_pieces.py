@@ -1,0 +1,90 @@
+"""Responses whose pieces come as they are made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from queuey.web.endpoint import Match, View
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.requests import Request as Asked
+from queuey.web.responses import PIECE, TEXT, Body, Response
+from tests.web.gateway_calls import Request, Stub, running, until
+
+
+class Piecewise(Stub):
+    """An application whose response goes on as a test wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: asyncio.Queue[Body | None] = asyncio.Queue()
+        self.ended = False
+
+    def views(self) -> dict[str, View]:
+        """Has one resource."""
+        return {"GET": View(self.begin)}
+
+    async def begin(self, _request: Asked, _match: Match) -> Response:
+        """Goes on."""
+        return Response(200, b"", TEXT, pieces=self.go_on())
+
+    async def go_on(self) -> AsyncGenerator[Body, None]:
+        """Gives what it was given."""
+        try:
+            while (piece := await self.pieces.get()) is not None:
+                yield piece
+        finally:
+            self.ended = True
+
+
+class Slow(Request):
+    """A client that takes what comes, while it likes to."""
+
+    def __init__(self) -> None:
+        super().__init__("GET", "/v1/a/q")
+        self.takes = asyncio.Event()
+        self.takes.set()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Takes a part."""
+        await self.takes.wait()
+        await super().send(message)
+
+
+def test_pieces_come_as_they_are_made() -> None:
+    """Each is sent at once, in order, long ones in parts; after the last one the response ends."""
+    app = Piecewise()
+
+    async def work(gateway: Gateway) -> None:
+        client = Slow()
+        task = asyncio.create_task(gateway(client.scope, client.receive, client.send))
+        for number in range(3):
+            app.pieces.put_nowait(b"%d" % number)
+            await until(lambda count=number + 1: len(client.response) == count)  # type: ignore[misc]
+        assert (client.status, client.answered) == (200, False)
+        assert "content-length" not in dict(client.answer_headers)
+        app.pieces.put_nowait([b"x" * PIECE, b"y"])
+        app.pieces.put_nowait(None)
+        await task
+        assert (client.response, client.answered, app.ended) == (b"012" + b"x" * PIECE + b"y", True, True)
+
+    running(app)(work)
+
+
+def test_who_takes_nothing_is_given_up() -> None:
+    """The response breaks off, and what made it ends; nothing is made that is not taken."""
+    app = Piecewise()
+
+    async def work(gateway: Gateway) -> None:
+        client = Slow()
+        task = asyncio.create_task(gateway(client.scope, client.receive, client.send))
+        app.pieces.put_nowait(b"a")
+        await until(lambda: client.response == b"a")
+        client.takes.clear()
+        for _ in range(5):
+            app.pieces.put_nowait(b"b")
+        await task
+        assert (client.answered, app.ended, app.pieces.qsize()) == (False, True, 4)
+
+    running(app, stall=0.2)(work)

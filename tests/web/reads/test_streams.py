@@ -1,0 +1,405 @@
+"""Streams over HTTP: what comes of them, who may have them, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from queuey.access import Grant, Verb
+from queuey.messages import QueueSpec
+from queuey.service import Service
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.authorization import Authenticator
+from queuey.web.credentials import Identity
+from queuey.web.gateway.asgi import NOTICE, Gateway
+from tests.contract.samples import new
+from tests.web.access.test_access_table import Tokens
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.gateway_calls import Request, Run, running, until
+
+READ: frozenset[Verb] = frozenset({"read"})
+
+
+class Event(NamedTuple):
+    """A server-sent event."""
+
+    kind: str
+    id: str
+    data: Any
+
+    @property
+    def body(self) -> Any:  # noqa: ANN401 - of a message
+        """Of its message."""
+        return self.data["body"]
+
+
+def events_of(text: str) -> list[Event]:
+    """Takes a stream apart, as the standard says; comments and the time of reconnection are left out."""
+    found = []
+    for block in text.split("\n\n")[:-1]:
+        fields: dict[str, str] = {}
+        for line in block.split("\n"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        if "data" in fields or "id" in fields:
+            data = json.loads(fields["data"]) if "data" in fields else None
+            found.append(Event(fields.get("event", "message"), fields.get("id", ""), data))
+    return found
+
+
+class Reader(Request):
+    """Somebody who reads a stream, and leaves when told to."""
+
+    def __init__(self, path: str = "q", query: str = "", *, last: str = "", key: str | None = KEY) -> None:
+        accepts = [] if path == "_stream" else [("accept", "text/event-stream")]
+        came = [("last-event-id", last)] if last else []
+        super().__init__("GET", f"/v1/queuey/{path}", headers=[*accepts, *came], query=query)
+        self.headers = [("authorization", f"Application {key}"), *self.headers[1:]] if key else self.headers[1:]
+        self.leaves = asyncio.Event()
+        self.takes = asyncio.Event()
+        self.takes.set()
+
+    async def receive(self) -> dict[str, Any]:
+        """Says when it leaves."""
+        if self.pieces:
+            self.pieces.clear()
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Takes a part, while it takes any."""
+        await self.takes.wait()
+        await super().send(message)
+
+    @property
+    def events(self) -> list[Event]:
+        """What has come."""
+        return events_of(self.response.decode())
+
+    @property
+    def bodies(self) -> list[Any]:
+        """The bodies of messages that have come."""
+        return [event.body for event in self.events if event.kind == "message" and event.data]
+
+    def kinds(self) -> list[str]:
+        """The kinds of what has come beside messages."""
+        return [event.kind for event in self.events if event.kind != "message"]
+
+
+@asynccontextmanager
+async def reading(gateway: Gateway, reader: Reader) -> AsyncIterator[Reader]:
+    """Reads a stream beside the block."""
+    task = asyncio.create_task(gateway(reader.scope, reader.receive, reader.send))
+    await until(lambda: bool(reader.response) or task.done())
+    yield reader
+    reader.leaves.set()
+    await task
+
+
+@pytest.fixture
+def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+    """Runs something with a gateway before the application."""
+    return running(app, waiters=50)
+
+
+def service_of(app: Any) -> Service:  # noqa: ANN401 - Pyramid's router
+    """The use cases of an application."""
+    found: Service = app.registry.service
+    return found
+
+
+def test_messages_come_as_they_are_stored(owner: Caller, run: Run, store: Store) -> None:
+    """First what there is, then what comes, each with the place behind it; from there another stream goes on."""
+    owner.create("q")
+    owner.batch("q", {"body": "a"}, {"body": {"b": [1]}}, {"body": "ü\n\r\n!"})
+    queue = store.queue("queuey", "q")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader()) as reader:
+            await until(lambda: len(reader.bodies) == 3)
+            store.append(queue, [new("d"), new("e")])
+            await until(lambda: len(reader.bodies) == 5)
+        assert reader.bodies == ["a", {"b": [1]}, "ü\n\r\n!", "d", "e"]
+        assert dict(reader.answer_headers)["content-type"] == "text/event-stream; charset=utf-8"
+        assert reader.response.startswith(b"retry: ")
+        for number, event in enumerate(reader.events):
+            async with reading(gateway, Reader(last=event.id)) as again:
+                await until(lambda again=again, left=5 - number: len(again.bodies) == left)  # type: ignore[misc]
+                assert again.bodies == reader.bodies[number:]
+        since = reader.events[3].id
+        assert (await Request("GET", query=f"since={since}").to(gateway)).bodies == ["d", "e"]
+
+    run(work)
+
+
+def test_a_stream_of_what_comes_from_now_on(owner: Caller, run: Run, store: Store) -> None:
+    """Before the first message it says where it is, so a reader that comes again misses nothing in between."""
+    owner.create("q")
+    owner.post("q", "before")
+    queue = store.queue("queuey", "q")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader(query="since=now")) as reader:
+            await until(lambda: len(reader.events) == 1)
+        store.append(queue, [new("between")])
+        async with reading(gateway, Reader(query="since=now", last=reader.events[0].id)) as again:
+            await until(lambda: again.bodies == ["between"])
+
+    run(work)
+
+
+def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
+    """Names of queues come with their messages. One that is deleted is gone; the stream goes on with the rest."""
+    for name in "abc":
+        owner.create(name, partitions=3 if name == "b" else 1)
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader("_stream", "queues=a,b")) as reader:
+            for name in "abc":
+                store.append(store.queue("queuey", name), [new(name)])
+            await until(lambda: sorted(reader.bodies) == ["a", "b"])
+            assert {event.data["queue_name"] for event in reader.events if event.data} == {"a", "b"}
+            store.delete_queue(store.queue("queuey", "a"))
+            await until(lambda: reader.kinds() == ["gone"])
+            gone = reader.events[-1]
+            assert gone.data["queue_name"] == "a"
+            store.append(store.queue("queuey", "b"), [new("more", partition=2)])
+            await until(lambda: reader.bodies[-1] == "more")
+        async with reading(gateway, Reader("_stream", "queues=b", last=gone.id)) as again:
+            await until(lambda: again.bodies == ["more"])
+
+    run(work)
+
+
+def test_a_stream_of_all_queues_finds_new_ones(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
+    """It has what the credential may read; from time to time it looks whether there is more of that."""
+    owner.create("a")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader("_stream")) as reader:
+            queue, _ = store.create_queue("queuey", "b", QueueSpec())
+            store.append(queue, [new("x")])
+            await until(lambda: reader.bodies == ["x"])
+
+    running(app, waiters=50, beat=0.05)(work)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("q", "since=yesterday", 400),
+        ("q", "last_event_id=x", 400),
+        ("q", "partitions=x&limit=0", 400),
+        ("q", "order=descending&strict=1", 400),
+        ("none", "", 404),
+        ("_stream", "queues=q,none", 404),
+        ("_stream", "queues=" + ",".join(map(str, range(1001))), 400),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused(owner: Caller, run: Run, path: str, query: str, status: int) -> None:
+    """Before the stream begins, with the error of any other request."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader(path, query)) as reader:
+            await until(lambda: reader.answered)
+        assert (reader.status, json.loads(reader.response)["status"]) == (status, "error")
+
+    run(work)
+
+
+@pytest.mark.parametrize("what", ["stops", "rights", "deleted"])
+def test_the_end_of_a_stream(
+    owner: Caller,
+    run: Run,
+    app: Any,  # noqa: ANN401 - Pyramid's router
+    store: Store,
+    stopping: threading.Event,
+    what: str,
+) -> None:
+    """When the service ends, the right or the queue, the reader is told why, and nothing is left."""
+    owner.create("q", type="public")
+    service = service_of(app)
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader(key=GUEST_KEY)) as reader:
+            await until(lambda: len(service.reader.watchers) == 1)
+            queue = store.queue("queuey", "q")
+            if what == "stops":
+                stopping.set()
+            elif what == "rights":
+                store.update_queue(queue, QueueSpec(type="user"))
+            else:
+                store.delete_queue(queue)
+            await until(lambda: reader.answered)
+        assert reader.kinds() == ["bye"]
+        expected = {"stops": "The service ends", "rights": "403", "deleted": "404"}[what]
+        assert expected in json.dumps(reader.events[-1].data)
+        polls = gateway._polls
+        assert (len(service.reader.watchers), polls.places.free, polls.trying.free, gateway._memory.free) == (
+            *(0, polls.places.total, polls.trying.total),
+            gateway._memory.total,
+        )
+
+    run(work)
+
+
+def test_silence_is_broken(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """Without a message there is a comment now and then."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader()) as reader:
+            await until(lambda: reader.response.count(b"\n:\n\n") == 3)
+
+    running(app, beat=0.02)(work)
+
+
+def test_a_reader_that_takes_nothing_holds_nothing_up(owner: Caller, app: Any, store: Store) -> None:  # noqa: ANN401
+    """It is given up, and can go on from the last that it has got; nothing is read for it meanwhile."""
+    owner.create("q")
+    queue = store.queue("queuey", "q")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader()) as slow, reading(gateway, Reader()) as other:
+            await until(lambda: len(slow.events) == 1)
+            slow.takes.clear()
+            for number in range(20):
+                store.append(queue, [new(str(number))])
+                await until(lambda count=number + 1: len(other.bodies) == count)  # type: ignore[misc]
+            await until(lambda: gateway._polls.places.total - gateway._polls.places.free == 1)
+            assert not slow.answered
+            last = slow.events[-1].id
+        async with reading(gateway, Reader(last=last)) as again:
+            await until(lambda: len(again.bodies) == 20)
+
+    running(app, waiters=50, stall=0.3)(work)
+
+
+def test_too_many_streams(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """An application has places for so many streams and long polls; one more is refused as such."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader()) as one, reading(gateway, Reader()) as two:
+            async with reading(gateway, Reader()) as three:
+                await until(lambda: three.answered)
+            assert (one.status, two.status, three.status) == (200, 200, 503)
+            assert b"TooManyWaiters" in three.response
+
+    running(app, waiters=2)(work)
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    """Users that the application knows."""
+    return Tokens()
+
+
+@pytest.fixture
+def with_users(store: Store, tokens: Tokens) -> Any:  # noqa: ANN401 - Pyramid's router
+    """An application with users."""
+    store.create_application("queuey")
+    return make_app(store, readers=[tokens])
+
+
+def user(tokens: Tokens, name: str, *queues: str, ends: float | None = None) -> Callable[..., Reader]:
+    """Returns what makes readers with a user's token."""
+    grants = tuple(Grant("queuey", READ, queue) for queue in queues)
+    tokens.known[name] = Identity(frozenset({f"queuey {name}"}), grants, "users of queuey", ends)
+
+    def make(*args: str, **more: str) -> Reader:
+        reader = Reader(*args, key=None, **more)
+        reader.headers.insert(0, ("authorization", f"Token {name}"))
+        return reader
+
+    return make
+
+
+def test_a_user_has_some_streams(with_users: Any, tokens: Tokens, store: Store) -> None:  # noqa: ANN401
+    """Those of one do not hinder another. Queues that are not there yet are read once they are."""
+    ann, bob = user(tokens, "ann", "inbox-ann", "later"), user(tokens, "bob", "inbox-bob")
+    for name in ("inbox-ann", "inbox-bob"):
+        store.create_queue("queuey", name, QueueSpec())
+
+    async def work(gateway: Gateway) -> None:
+        async with (
+            reading(gateway, ann("_stream")) as one,
+            reading(gateway, ann("inbox-ann")) as two,
+            reading(gateway, ann("_stream")) as three,
+            reading(gateway, bob("_stream")) as other,
+        ):
+            await until(lambda: three.answered)
+            assert b"This user has 2 streams" in three.response
+            store.append(store.queue("queuey", "inbox-ann"), [new("for Ann")])
+            await until(lambda: one.bodies == two.bodies == ["for Ann"])
+            queue, _ = store.create_queue("queuey", "later", QueueSpec())
+            store.append(queue, [new("later")])
+            await until(lambda: one.bodies == ["for Ann", "later"])
+            assert other.bodies == []
+        async with reading(gateway, ann("_stream")) as again:
+            await until(lambda: again.status == 200)
+        assert not gateway._polls._streams
+
+    running(with_users, waiters=50, beat=0.05, user_streams=2)(work)
+
+
+def test_the_end_of_a_token_is_told(with_users: Any, tokens: Tokens, store: Store) -> None:  # noqa: ANN401
+    """Shortly before, so that a reader can come again with a new one; at its end the stream ends."""
+    ends = time.time() + NOTICE + 0.5
+    ann = user(tokens, "ann", "inbox-ann", ends=ends)
+    store.create_queue("queuey", "inbox-ann", QueueSpec())
+    authenticate: Authenticator = with_users.registry.authenticate
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, ann("inbox-ann")) as reader:
+            await until(lambda: len(reader.events) == 1)
+            assert reader.kinds() == []
+            await until(lambda: reader.kinds() == ["expiring"])
+            assert reader.events[-1].data == {"expires": ends}
+            del tokens.known["ann"]
+            authenticate._known.clear()
+            authenticate._of_caller.clear()
+            await until(lambda: reader.answered)
+        assert reader.kinds() == ["expiring", "bye"]
+        assert reader.events[-1].data["status"] == 401
+
+    running(with_users)(work)
+
+
+def test_who_am_i(with_users: Any, tokens: Tokens, store: Store) -> None:  # noqa: ANN401
+    """A caller learns its name, its rights and when its credential ends; of other applications it learns nothing."""
+    tokens.known["ann"] = Identity(
+        frozenset({"queuey ann", "other ann"}),
+        (Grant("queuey", READ, "inbox-ann"), Grant("other", READ, "x"), Grant("queuey", READ, ("a-*",))),
+        "users of queuey",
+        123.5,
+    )
+    store.create_application("other")
+    with pytest.raises(AssertionError):  # its token has ended
+        assert Caller(with_users, "Token ann").get("_me").status == 200
+    tokens.known["ann"] = Identity(tokens.known["ann"].names, tokens.known["ann"].grants, "users of queuey", 9e9)
+    assert Caller(with_users, "Token ann").get("_me").json == {
+        "status": "ok",
+        "names": ["ann"],
+        "expires": 9e9,
+        "rights": [{"allow": ["read"], "queues": ["inbox-ann"]}, {"allow": ["read"], "patterns": ["a-*"]}],
+    }
+    assert Caller(with_users).get("_me").json == {"status": "ok", "names": [], "expires": None, "rights": []}
+
+
+def test_who_is_the_owner(owner: Caller) -> None:
+    """A key without limits may do everything."""
+    found = owner.get("_me").json
+    assert (found["names"], found["rights"][0]["patterns"]) == (["app:queuey"], ["*"])
+    assert found["rights"][0]["allow"] == ["send", "read", "delete", "claim", "admin", "measure"]
