@@ -86,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         "all",
         "ended",
         "is_lingering",
+        "is_refused",
         "keeps",
         "late",
         "transport",
@@ -101,6 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self.ended = False
         """The client sends no more."""
         self.is_lingering = False
+        self.is_refused = False
+        """There is no place for it."""
         self._raw = b""
         self._out = b""
         self._searched = 0
@@ -200,7 +203,8 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _live(self) -> None:
         try:
-            self.all.check_room()
+            if self.is_refused:
+                raise Refused("There are too many connections; try again later", 503)
             while self.keeps and (data := await self._next_head()) is not None:
                 await self._answer(data)
                 if self._raw and monotonic() - self._turn > TURN:

@@ -127,7 +127,7 @@ class Connections:
         self._most = most
         self._certificate = certificate
         self._greeting: set[asyncio.Task[None]] = set()
-        self._coming: dict[Connection, tuple[float, asyncio.Task[None]]] = {}
+        self._coming: dict[Connection, tuple[float, asyncio.Task[None] | None]] = {}
         """Those that are being set up, since when, and by what."""
         self._failed = 0
         self._looked = 0.0
@@ -168,9 +168,7 @@ class Connections:
                 self.loop.remove_reader(self._listener)
                 self.loop.call_later(AGAIN, self._listen_again)
                 return
-            connection = Connection(self)
-            task = self.loop.create_task(self._greet(connection, taken))
-            self._coming[connection] = monotonic(), task
+            task = self.loop.create_task(self._greet(taken))
             self._greeting.add(task)
             task.add_done_callback(self._greeted)
 
@@ -178,18 +176,22 @@ class Connections:
         if not self.is_closing:
             self.loop.add_reader(self._listener, self._accept)
 
-    async def _greet(self, connection: Connection, taken: socket.socket) -> None:
-        """Lets a connection begin with a socket that was taken in."""
+    async def _greet(self, taken: socket.socket) -> None:
+        """Makes a connection of a socket that was taken in."""
         taken.setblocking(False)  # noqa: FBT003 - takes it so
         with contextlib.suppress(OSError):
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(FULL * 1000))
             taken.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        connection = Connection(self)
+        self._coming[connection] = monotonic(), asyncio.current_task()
         count = len(self._where) + len(self._coming)
-        if count > self._most and not self._make_room() and (self._certificate or count > self._most + REFUSED):
-            del self._coming[connection]
-            taken.close()
-            return
+        if count > self._most and not self._make_room():
+            connection.is_refused = True
+            if self._certificate or count > self._most + REFUSED:
+                del self._coming[connection]
+                taken.close()
+                return
         certificate = self._certificate
         try:
             if certificate is None:
@@ -218,22 +220,14 @@ class Connections:
         idle = next(iter(self.idle), None)
         since, task = next(iter(self._coming.values()))
         if idle is not None and self.idle[idle] - IDLE <= since:
+            self.leave(idle)  # Its end comes later, and its place is free now.
             idle.transport.abort()
             return True
         if self._certificate is None or task is asyncio.current_task():
             return False
-        return task.cancel()
+        return task is not None and task.cancel()
 
     # Called by connections
-
-    def check_room(self) -> None:
-        """Makes sure that there are not too many connections.
-
-        Raises:
-            Refused: There are.
-        """
-        if len(self._where) > self._most:
-            raise Refused("There are too many connections; try again later", 503)
 
     def enter(self, connection: Connection) -> None:
         """Knows a connection from now on."""
@@ -243,7 +237,7 @@ class Connections:
     def leave(self, connection: Connection) -> None:
         """Forgets a connection."""
         self.wait(connection, None)
-        del self._where[connection]
+        self._where.pop(connection, None)
         self._gone.set()
 
     def wait(self, connection: Connection, where: Waiting | None) -> None:

@@ -336,6 +336,24 @@ def test_silent_handshakes_make_room(
         runner.run(work())
 
 
+def test_several_that_come_together_have_a_place_each(listener: socket.socket) -> None:
+    """Each has another idle connection make room, so none of them is refused."""
+    port = listener.getsockname()[1]
+
+    async def work() -> None:
+        every = Connections(asyncio.get_running_loop(), listener, 20, echo, refusal)
+        every.start()
+        with contextlib.ExitStack() as stack:
+            for _ in range(20):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            while len(every.idle) < 20:
+                await asyncio.sleep(0)
+            assert await asyncio.gather(*(_ask(port) for _ in range(20))) == [b"HTTP/1.1 200 OK"] * 20
+        await every.stop()
+
+    play(work)
+
+
 def test_connections_do_not_wait_for_a_turn_of_the_loop_each(listener: socket.socket) -> None:
     """Where a turn takes long, many new connections are taken in by few of them."""
     count, turns = 60, 0
