@@ -203,8 +203,6 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _live(self) -> None:
         try:
-            if self.is_refused:
-                raise Refused("There are too many connections; try again later", 503)
             while self.keeps and (data := await self._next_head()) is not None:
                 await self._answer(data)
                 if self._raw and monotonic() - self._turn > TURN:
@@ -225,9 +223,11 @@ class Connection(asyncio.BufferedProtocol):
         """Returns the next head, None if there is none.
 
         Raises:
-            Refused: It is too long, or has not come in time.
+            Refused: It is too long, or has not come in time, or there is no place for the connection.
         """
         self._head = None
+        if self.is_refused:
+            raise Refused("There are too many connections; try again later", 503)
         while True:
             if self._lost:
                 return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 
 from queuey.web.http.connection import Connection
-from queuey.web.http.heads import Head, Refused
+from queuey.web.http.heads import Head
 from queuey.web.responses import Response
 
 log = logging.getLogger(__name__)

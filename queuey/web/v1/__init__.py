@@ -6,6 +6,7 @@ One include, which owns its routes, its bodies (:mod:`.structs`), its views and 
 from __future__ import annotations
 
 from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from queuey.messages import OPERATORS
@@ -64,6 +65,26 @@ def show_page(request: Request, match: Match) -> Response:
     )
 
 
+@cache
+def _client(name: str) -> bytes:
+    return (files("queuey.web.javascript") / name).read_bytes()
+
+
+def show_client(request: Request, match: Match) -> Response:
+    """Serves the client for browsers, or its types, to pages of any origin."""
+    name = request.path.rstrip("/").rpartition("/")[2]
+    kind = "text/javascript" if name.endswith(".js") else "application/typescript"
+    return Response(
+        200,
+        _client(name),
+        ("Content-Type", f"{kind}; charset=utf-8"),
+        ("Access-Control-Allow-Origin", "*"),
+        ("Cross-Origin-Resource-Policy", "cross-origin"),
+        ("Cache-Control", "public, max-age=3600"),
+        ("X-Content-Type-Options", "nosniff"),
+    )
+
+
 def always(request: Request) -> bool:
     """Says of a stream that it waits."""
     return True
@@ -98,6 +119,8 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
         ("v1.hello", "/v1", {"GET": hello.show}),
         ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
         ("v1.docs", "/docs", {"GET": show_page}),
+        ("v1.client", "/client/queuey.js", {"GET": show_client}),
+        ("v1.client_types", "/client/queuey.d.ts", {"GET": show_client}),
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": View(queues.applications, asks=True)}),
         ("v1.application", APP, {"POST": queues.create, "GET": View(queues.list, asks=True)}),
         ("v1.read", APP + "/_read", {"POST": View(ranges.read_many, page=True, waits=body_may_wait)}),

@@ -445,6 +445,19 @@ PAGE_OPERATION = _operation(
     errors=(400,),
     anonymous=True,
 )
+CLIENT_OPERATIONS = tuple(
+    _operation(
+        f"GET /client/{name}",
+        summary,
+        {200: ResponseSpec({kind: ANY_TEXT}, {"Access-Control-Allow-Origin": "`*`: pages of any origin may load it"})},
+        errors=(400,),
+        anonymous=True,
+    )
+    for name, summary, kind in (
+        ("queuey.js", "Get the client for browsers", "text/javascript"),
+        ("queuey.d.ts", "Get types of the client for browsers", "application/typescript"),
+    )
+)
 OPERATIONS = (
     *QUEUE_OPERATIONS,
     *MESSAGE_OPERATIONS,
@@ -456,6 +469,7 @@ OPERATIONS = (
     *HELLO_OPERATIONS,
     DOCUMENT_OPERATION,
     PAGE_OPERATION,
+    *CLIENT_OPERATIONS,
 )
 
 

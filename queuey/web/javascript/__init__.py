@@ -1,0 +1,1 @@
+"""The client for browsers and Node, served at ``/client/queuey.js``."""

@@ -1,0 +1,156 @@
+/** A message as the service has it; `body` is text, bytes, or the JSON value that was sent. */
+export interface Message {
+  message_id: string;
+  /** Seconds since 1970, with seven decimals. */
+  timestamp: string;
+  partition: number;
+  body: unknown;
+  content_type?: string;
+  headers?: Record<string, string>;
+  /** Of messages of a stream of several queues. */
+  queue_name?: string;
+}
+
+export interface ClaimedMessage extends Message {
+  receipt: string;
+  /** How often it has been claimed, this time included. */
+  deliveries: number;
+  /** Seconds since 1970 until which nobody else gets it. */
+  expires: number;
+}
+
+export interface Stored {
+  key: string;
+  timestamp: number;
+  partition: number;
+}
+
+export interface Right {
+  allow: ("send" | "read" | "delete" | "claim" | "admin" | "measure")[];
+  queues?: string[];
+  patterns?: string[];
+}
+
+export interface Me {
+  names: string[];
+  /** Seconds since 1970 when the credential ends. */
+  expires: number | null;
+  rights: Right[];
+}
+
+export interface Options {
+  /** An application's key. It does not belong into a page. */
+  key?: string;
+  /** A user's token, or what gets one: asked again with `refresh` when the service wants another one. */
+  token?: string | ((asked: { refresh: boolean }) => string | Promise<string>);
+  /** In place of the global `fetch`. */
+  fetch?: typeof fetch;
+}
+
+export interface CallOptions {
+  signal?: AbortSignal;
+}
+
+export interface QueueFields {
+  partitions?: number;
+  type?: "user" | "public";
+  consistency?: "weak" | "strong" | "very_strong";
+  principals?: string[];
+  ttl?: number;
+  read_delay?: number;
+  max_deliveries?: number;
+  dead_letter?: string;
+  on_ack?: string;
+  kind?: string;
+}
+
+export interface SendOptions extends CallOptions {
+  /** Seconds to live. */
+  ttl?: number;
+  partition?: number;
+  /** Messages with the same key go to the same partition. */
+  key?: string;
+  /** Seconds until it is due. */
+  delay?: number;
+  /** An id that the new one must be above. */
+  after?: string;
+  headers?: Record<string, string>;
+  contentType?: string;
+  /** Sends of one message with the same key store it once. By default each call has a key of its own. */
+  idempotencyKey?: string;
+}
+
+export interface ReadOptions extends CallOptions {
+  since?: string | number;
+  limit?: number;
+  partitions?: string;
+  order?: "ascending" | "descending";
+  /** Seconds to wait for a message. */
+  wait?: number;
+  merge?: boolean;
+}
+
+export interface ClaimOptions extends CallOptions {
+  limit?: number;
+  /** Seconds for which nobody else gets them. */
+  ttl?: number;
+  wait?: number;
+  partitions?: string;
+}
+
+export interface Gone {
+  queue_name: string;
+  error_msg: Record<string, string>;
+}
+
+export interface StreamOptions extends CallOptions {
+  /** Where to begin: an instant, an id, `now`; by default with the oldest message. */
+  since?: string | number;
+  limit?: number;
+  partitions?: string;
+  /** Where a stream of an earlier page has come to. */
+  lastEventId?: string;
+  /** Told when the stream is open, and when it waits to be opened again. */
+  onState?: (state: "open" | "waiting", error?: QueueyError) => void;
+  /** Told when a queue is not read any more. */
+  onGone?: (gone: Gone) => void;
+}
+
+export declare class QueueyError extends Error {
+  /** The answer's status; 0: there was no answer. */
+  status: number;
+  code: string;
+  errors: Record<string, string>;
+  /** Whether anything was changed: `none`, or `unknown`. */
+  outcome: string;
+  /** Seconds that the service asks to wait. */
+  retryAfter: number;
+}
+
+/** Speaks with the queues of one application. */
+export declare class Queuey {
+  constructor(url: string, application: string, options?: Options);
+  /** Who the caller is, and what it may do. */
+  me(options?: CallOptions): Promise<Me>;
+  /** Names of the queues that are the caller's own, for reading. */
+  myQueues(options?: CallOptions): Promise<string[]>;
+  /** Creates a queue; one that is there with the same fields is a success. */
+  createQueue(name: string, fields?: QueueFields, options?: CallOptions): Promise<{ queue_name: string }>;
+  /** Stores text, bytes, or any JSON value. Sent again after a failure, it is stored once. */
+  send(queue: string, body: unknown, options?: SendOptions): Promise<Stored>;
+  /** Reads messages in time order; `cursor` is where the next read goes on. */
+  read(queue: string, options?: ReadOptions): Promise<{ messages: Message[]; cursor: string; more: boolean }>;
+  /** Deletes messages, given as such or by their ids. */
+  delete(queue: string, ...messages: (string | Message | (string | Message)[])[]): Promise<void>;
+  /** Claims messages: nobody else gets them until `ttl` is over. */
+  claim(queue: string, options?: ClaimOptions): Promise<ClaimedMessage[]>;
+  /** Says that claimed messages are done. */
+  acknowledge(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
+  /** Gives claimed messages back, to be claimed again. */
+  release(queue: string, ...messages: (string | ClaimedMessage | (string | ClaimedMessage)[])[]): Promise<void>;
+  /**
+   * Messages as they come, of one queue, of several, or (undefined) of all that the caller may read. It goes on after
+   * failures, restarts of the service and the ends of tokens: nothing is left out, and nothing comes twice.
+   */
+  stream(queues?: string | string[], options?: StreamOptions): AsyncGenerator<Message, void, undefined>;
+}

@@ -1,0 +1,329 @@
+/**
+ * A client of Queuey for browsers and Node: one ES module, no dependency, no build step. Types: queuey.d.ts.
+ *
+ *     import { Queuey } from "https://queuey.example.com/client/queuey.js";
+ *
+ *     const queuey = new Queuey("https://queuey.example.com", "shop", { token: () => fetchToken() });
+ *     for await (const message of queuey.stream("inbox-ann")) show(message.body);
+ */
+
+const BASE = 200;
+const CAP = 5000;
+const ROUNDS = 5;
+/** Milliseconds without a byte after which a stream counts as broken; the service writes every 25 s. */
+const SILENCE = 60_000;
+const TEMPORARY = new Set([429, 502, 503, 504]);
+
+/** What the service refused, or why it could not be asked. */
+export class QueueyError extends Error {
+  /**
+   * @param {string} message
+   * @param {{status?: number, code?: string, errors?: Record<string, string>, outcome?: string, retryAfter?: number}} [more]
+   * @param {unknown} [cause]
+   */
+  constructor(message, more = {}, cause = undefined) {
+    super(message, { cause });
+    this.name = "QueueyError";
+    /** The answer's status; 0: there was no answer. */
+    this.status = more.status ?? 0;
+    /** A word for the kind of error. */
+    this.code = more.code ?? "NoAnswer";
+    /** What is wrong, by field. */
+    this.errors = more.errors ?? {};
+    /** Whether anything was changed: "none", or "unknown". */
+    this.outcome = more.outcome ?? (this.status && this.status < 500 ? "none" : "unknown");
+    /** Seconds that the service asks to wait. */
+    this.retryAfter = more.retryAfter ?? 0;
+  }
+}
+
+/** Speaks with the queues of one application. */
+export class Queuey {
+  #base;
+  #options;
+  #token = "";
+
+  /**
+   * @param {string} url
+   * @param {string} application
+   * @param {import("./queuey.js").Options} [options]
+   */
+  constructor(url, application, options = {}) {
+    if (options.key && options.token) throw new TypeError("give a key or a token, not both");
+    this.#base = `${url.replace(/\/+$/, "")}/v1/${encodeURIComponent(application)}`;
+    this.#options = options;
+  }
+
+  /** Who the caller is, and what it may do. */
+  async me(options = {}) {
+    return (await this.#ask("GET", "/_me", { ...options, again: true })).json();
+  }
+
+  /** Names of the queues that are the caller's own, for reading. */
+  async myQueues(options = {}) {
+    const { rights } = await this.me(options);
+    return rights.filter((right) => right.allow.includes("read")).flatMap((right) => right.queues ?? []);
+  }
+
+  /** Creates a queue; one that is there with the same fields is a success. */
+  async createQueue(name, fields = {}, options = {}) {
+    const body = JSON.stringify({ ...fields, queue_name: name });
+    return (await this.#ask("POST", "", { ...options, body, type: "application/json", again: true })).json();
+  }
+
+  /** Stores a message: text, bytes, or with `json` any value. Sent again after a failure, it is stored once. */
+  async send(queue, body, options = {}) {
+    const headers = { "Idempotency-Key": options.idempotencyKey ?? crypto.randomUUID() };
+    const given = { ttl: "X-TTL", partition: "X-Partition", key: "X-Message-Key", delay: "X-Delay", after: "X-After" };
+    for (const [name, header] of Object.entries(given)) {
+      if (options[name] !== undefined) headers[header] = String(options[name]);
+    }
+    for (const [name, value] of Object.entries(options.headers ?? {})) headers[`X-Header-${name}`] = value;
+    const isJson = typeof body !== "string" && !(body instanceof Uint8Array) && !(body instanceof ArrayBuffer);
+    if (isJson) headers["X-Encoding"] = "json";
+    const bytes = isJson ? "application/json" : "application/octet-stream";
+    const type = isJson ? "text/plain" : options.contentType ?? (typeof body === "string" ? "text/plain" : bytes);
+    const sent = isJson ? JSON.stringify(body) : body;
+    const answer = await this.#ask("POST", path(queue), { ...options, headers, body: sent, type, again: true });
+    return (await answer.json()).messages[0];
+  }
+
+  /** Reads messages of a queue in time order, from `since` on; `cursor` of the answer is where the next read goes on. */
+  async read(queue, options = {}) {
+    const { since, limit, partitions, order, wait, merge = true } = options;
+    const query = { since, limit, partitions: partitions ?? "*", order, wait, merge: merge ? 1 : undefined };
+    const page = await (await this.#ask("GET", path(queue), { ...options, query, again: true })).json();
+    return { messages: page.messages.map(decoded), cursor: page.cursor, more: page.more };
+  }
+
+  /** Deletes messages, given as such or by their ids. */
+  async delete(queue, ...messages) {
+    const ids = messages.flat().map((each) => (typeof each === "string" ? each : `${each.partition}:${each.message_id}`));
+    if (ids.length) await this.#ask("DELETE", `${path(queue)}/${ids.join(",")}`, { again: true });
+  }
+
+  /** Claims messages: nobody else gets them until `ttl` is over. Each has a `receipt`. */
+  async claim(queue, options = {}) {
+    const { limit, ttl, wait, partitions } = options;
+    const query = { limit, ttl, wait, partitions };
+    const answer = await this.#ask("POST", `${path(queue)}/claims`, { ...options, query });
+    return (await answer.json()).messages.map(decoded);
+  }
+
+  /** Says that claimed messages are done. */
+  async acknowledge(queue, ...messages) {
+    await this.#settle(queue, "ack", messages);
+  }
+
+  /** Gives claimed messages back, to be claimed again. */
+  async release(queue, ...messages) {
+    await this.#settle(queue, "release", messages);
+  }
+
+  async #settle(queue, what, messages) {
+    const receipts = messages.flat().map((each) => (typeof each === "string" ? each : each.receipt));
+    const body = JSON.stringify({ receipts });
+    await this.#ask("POST", `${path(queue)}/claims/${what}`, { body, type: "application/json", again: true });
+  }
+
+  /**
+   * Messages as they come, of one queue, of several, or (undefined) of all that the caller may read. It goes on after
+   * failures, restarts of the service and the ends of tokens: nothing is left out, and nothing comes twice.
+   *
+   * @param {string | string[] | undefined} queues
+   * @param {import("./queuey.js").StreamOptions} [options]
+   */
+  async *stream(queues = undefined, options = {}) {
+    const one = typeof queues === "string";
+    const target = one ? path(queues) : "/_stream";
+    const body = one ? undefined : JSON.stringify({ ...fields(options), ...(queues && { queues }) });
+    const query = one ? fields(options) : undefined;
+    const place = { last: options.lastEventId ?? "", retry: 1000, fresh: false };
+    let failures = 0;
+    for (;;) {
+      let error;
+      try {
+        const headers = { Accept: "text/event-stream", ...(place.last && { "Last-Event-ID": place.last }) };
+        const asked = { headers, query, body, type: "application/json", signal: options.signal, fresh: place.fresh };
+        const answer = await this.#once(one ? "GET" : "POST", target, asked);
+        place.fresh = false;
+        failures = 0;
+        options.onState?.("open");
+        for await (const event of events(answer.body, place, options.signal)) {
+          if (event.type === "message") yield decoded(JSON.parse(event.data));
+          else if (event.type === "gone") options.onGone?.(JSON.parse(event.data));
+          else if (event.type === "expiring" && this.#options.token) {
+            place.fresh = true;
+            break;
+          } else if (event.type === "bye") {
+            const told = JSON.parse(event.data);
+            if (told.status && !TEMPORARY.has(told.status) && told.status !== 401) throw refused(told.status, told);
+            place.fresh = told.status === 401;
+            break;
+          }
+        }
+      } catch (caught) {
+        if (options.signal?.aborted) return;
+        error = caught;
+        const isRefused = error instanceof QueueyError && error.status && !TEMPORARY.has(error.status);
+        if (isRefused || !(error instanceof QueueyError)) throw error;
+        failures += 1;
+      }
+      if (options.signal?.aborted) return;
+      options.onState?.("waiting", error);
+      // Those that lost the same service come back apart.
+      const pause = place.fresh ? 0 : Math.max(error?.retryAfter ? error.retryAfter * 1000 : 0, backoff(failures, place.retry));
+      if (!(await slept(pause, options.signal))) return;
+    }
+  }
+
+  /** Asks, again and again after failures that pass, if that does no harm. */
+  async #ask(method, target, asked) {
+    for (let round = 1; ; round += 1) {
+      try {
+        return await this.#once(method, target, asked);
+      } catch (error) {
+        const passes = error instanceof QueueyError && (error.status === 0 || TEMPORARY.has(error.status));
+        const harmless = asked.again || error.outcome === "none";
+        if (!passes || !harmless || round >= ROUNDS || asked.signal?.aborted) throw error;
+        if (!(await slept(Math.max(error.retryAfter * 1000, backoff(round, BASE)), asked.signal))) throw error;
+      }
+    }
+  }
+
+  /** Asks once; with a token that is refused, once more with a new one. */
+  async #once(method, target, asked) {
+    let answer = await this.#send(method, target, asked, asked.fresh);
+    if (answer.status === 401 && this.#options.token && !asked.fresh) {
+      await answer.body?.cancel();
+      answer = await this.#send(method, target, asked, true);
+    }
+    if (answer.ok) return answer;
+    const text = await answer.text().catch(() => "");
+    let told = {};
+    try {
+      told = JSON.parse(text);
+    } catch {
+      told = { detail: text };
+    }
+    throw refused(answer.status, told, Number(answer.headers.get("Retry-After")) || 0);
+  }
+
+  async #send(method, target, asked, fresh = false) {
+    const url = new URL(this.#base + target, globalThis.location?.href);
+    for (const [name, value] of Object.entries(asked.query ?? {})) {
+      if (value !== undefined) url.searchParams.set(name, String(value));
+    }
+    const headers = { Accept: "application/problem+json", ...asked.headers };
+    const credential = await this.#credential(fresh);
+    if (credential) headers.Authorization = credential;
+    if (asked.body !== undefined) headers["Content-Type"] = asked.type;
+    const ask = this.#options.fetch ?? globalThis.fetch;
+    try {
+      return await ask(url, { method, headers, body: asked.body, signal: asked.signal, cache: "no-store" });
+    } catch (error) {
+      throw new QueueyError(`no answer from ${url.origin}`, {}, error);
+    }
+  }
+
+  async #credential(fresh) {
+    const { key, token } = this.#options;
+    if (key) return `Application ${key}`;
+    if (!token) return "";
+    if (typeof token === "string") return `Bearer ${token}`;
+    if (fresh || !this.#token) this.#token = await token({ refresh: fresh });
+    return `Bearer ${this.#token}`;
+  }
+}
+
+const path = (queue) => `/${encodeURIComponent(queue)}`;
+
+const fields = ({ since, limit, partitions }) =>
+  Object.fromEntries(Object.entries({ since, limit, partitions }).filter(([, value]) => value !== undefined));
+
+/** A message with bytes where it has base64. */
+function decoded(message) {
+  if (message.encoding !== "base64") return message;
+  const { encoding, ...rest } = message;
+  return { ...rest, body: Uint8Array.from(atob(message.body), (character) => character.charCodeAt(0)) };
+}
+
+function refused(status, told, retryAfter = 0) {
+  const errors = told.errors ?? told.error_msg ?? {};
+  const code = told.code ?? Object.keys(errors)[0] ?? "Error";
+  const text = told.detail ?? Object.entries(errors).map(([name, value]) => `${name}: ${value}`).join("; ");
+  return new QueueyError(text || `status ${status}`, { status, code, errors, outcome: told.outcome, retryAfter });
+}
+
+const backoff = (failures, least) => Math.random() * Math.min(CAP, BASE * 2 ** failures) + (failures ? 0 : Math.random() * least);
+
+/** Waits; returns false if that was ended. */
+function slept(milliseconds, signal) {
+  return new Promise((resolve) => {
+    if (signal?.aborted) return resolve(false);
+    const end = () => {
+      clearTimeout(timer);
+      resolve(false);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", end);
+      resolve(true);
+    }, milliseconds);
+    signal?.addEventListener("abort", end, { once: true });
+  });
+}
+
+/** Takes events from the body of an answer (WHATWG HTML, 9.2), and notes in `place` where to go on. */
+async function* events(body, place, signal) {
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  let event = { type: "", data: [], id: undefined };
+  try {
+    for (;;) {
+      const { done, value } = await answered(reader.read(), signal);
+      if (done) return;
+      const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
+      rest = lines.pop() ?? "";
+      for (const line of lines) {
+        if (line) {
+          take(line, event, place);
+          continue;
+        }
+        const { type, data, id } = event;
+        event = { type: "", data: [], id: undefined };
+        if (data.length) yield { type: type || "message", data: data.join("\n") };
+        // What was not handed over comes again.
+        if (id !== undefined) place.last = id;
+      }
+    }
+  } finally {
+    await reader.cancel().catch(() => undefined);
+  }
+}
+
+function take(line, event, place) {
+  const colon = line.indexOf(":");
+  const name = colon < 0 ? line : line.slice(0, colon);
+  const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+  if (name === "data") event.data.push(value);
+  else if (name === "event") event.type = value;
+  else if (name === "id") event.id = value;
+  else if (name === "retry" && /^\d+$/.test(value)) place.retry = Number(value);
+}
+
+/** Waits for bytes, but not for ever: a connection may be gone without a word. */
+async function answered(reading, signal) {
+  let timer;
+  const silent = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new QueueyError("nothing came for a minute")), SILENCE);
+  });
+  try {
+    return await Promise.race([reading, silent]);
+  } catch (error) {
+    if (signal?.aborted || error instanceof QueueyError) throw error;
+    throw new QueueyError("the stream has broken off", {}, error);
+  } finally {
+    clearTimeout(timer);
+  }
+}
