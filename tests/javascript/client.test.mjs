@@ -1,0 +1,148 @@
+// Plays the client against a running service; see test_node.py, which starts it and says where it is.
+import assert from "node:assert/strict";
+import test from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+
+const { URL_: url, KEY: key, APPLICATION: application, CLIENT: client } = process.env;
+const { Queuey, QueueyError } = await import(client);
+const queuey = new Queuey(url, application, { key });
+const fresh = async (fields) => (await queuey.createQueue(`js-${crypto.randomUUID().slice(0, 8)}`, fields)).queue_name;
+
+test("says who the caller is", async () => {
+  const me = await queuey.me();
+  assert.deepEqual(me.names, [`app:${application}`]);
+  assert.deepEqual(await queuey.myQueues(), []);
+});
+
+test("sends and reads text, bytes and JSON", async () => {
+  const queue = await fresh();
+  await queuey.send(queue, "ü", { ttl: 60, headers: { colour: "red" }, contentType: "text/x-note" });
+  await queuey.send(queue, new Uint8Array([255, 0]));
+  await queuey.send(queue, { a: [1, null] });
+  const { messages, cursor, more } = await queuey.read(queue);
+  assert.deepEqual(messages.map((each) => each.body), ["ü", new Uint8Array([255, 0]), { a: [1, null] }]);
+  assert.deepEqual([messages[0].headers, messages[0].content_type, more], [{ colour: "red" }, "text/x-note", false]);
+  await queuey.send(queue, "later");
+  assert.deepEqual((await queuey.read(queue, { since: cursor })).messages.map((each) => each.body), ["later"]);
+  await queuey.delete(queue, messages, []);
+  assert.deepEqual((await queuey.read(queue)).messages.map((each) => each.body), ["later"]);
+});
+
+test("sends once, however often it is sent", async () => {
+  const queue = await fresh();
+  let calls = 0;
+  const broken = new Queuey(url, application, {
+    key,
+    fetch: async (...asked) => {
+      const answer = await fetch(...asked);
+      calls += 1;
+      if (calls < 3) throw new TypeError("broke off");
+      return answer;
+    },
+  });
+  await broken.send(queue, "once");
+  assert.equal(calls, 3);
+  assert.equal((await queuey.read(queue)).messages.length, 1);
+});
+
+test("claims, releases and acknowledges", async () => {
+  const queue = await fresh();
+  await queuey.send(queue, "job");
+  const [first] = await queuey.claim(queue, { ttl: 30 });
+  assert.deepEqual([first.body, first.deliveries, await queuey.claim(queue)], ["job", 1, []]);
+  await queuey.release(queue, first);
+  const [again] = await queuey.claim(queue, { wait: 5 });
+  assert.equal(again.deliveries, 2);
+  await assert.rejects(queuey.acknowledge(queue, first), (error) => error.status === 409);
+  await queuey.acknowledge(queue, again);
+  assert.deepEqual(await queuey.claim(queue), []);
+});
+
+test("errors say what is wrong", async () => {
+  await assert.rejects(queuey.read("none"), (error) => {
+    assert.ok(error instanceof QueueyError);
+    assert.deepEqual([error.status, error.code, error.outcome], [404, "InvalidQueueName", "none"]);
+    return /does not exist/.test(error.message);
+  });
+  const nobody = new Queuey("http://127.0.0.1:1", "x");
+  await assert.rejects(nobody.claim("q"), (error) => error.status === 0 && error.outcome === "unknown");
+});
+
+/** Takes so many messages of a stream. */
+async function some(stream, count) {
+  const found = [];
+  for await (const message of stream) {
+    found.push(message.body);
+    if (found.length === count) break;
+  }
+  return found;
+}
+
+test("streams what comes, of one queue and of several", async () => {
+  const [one, two] = [await fresh(), await fresh({ partitions: 3 })];
+  await queuey.send(one, "before");
+  const both = some(queuey.stream([one, two], { since: "now" }), 2);
+  const single = some(queuey.stream(one), 2);
+  await sleep(300);
+  await queuey.send(one, "a");
+  await queuey.send(two, "b");
+  assert.deepEqual([await single, (await both).sort()], [["before", "a"], ["a", "b"]]);
+});
+
+test("a stream goes on after it has broken off, with nothing left out and nothing twice", async () => {
+  const queue = await fresh();
+  let opened = 0;
+  // Each connection breaks off after some bytes, in the middle of an event.
+  const brittle = async (target, options) => {
+    const answer = await fetch(target, options);
+    if (!String(options.headers.Accept).includes("event-stream")) return answer;
+    opened += 1;
+    let left = 700;
+    const cut = new TransformStream({
+      transform(chunk, controller) {
+        controller.enqueue(chunk.slice(0, left));
+        left -= chunk.length;
+        if (left <= 0) controller.error(new TypeError("broke off"));
+      },
+    });
+    return new Response(answer.body.pipeThrough(cut), { status: answer.status, headers: answer.headers });
+  };
+  const unlucky = new Queuey(url, application, { key, fetch: brittle });
+  const reading = some(unlucky.stream(queue), 30);
+  for (let number = 0; number < 30; number += 1) await queuey.send(queue, `${number}`);
+  assert.deepEqual(await reading, Array.from({ length: 30 }, (_, number) => `${number}`));
+  assert.ok(opened > 3);
+});
+
+test("a stream ends when it is told to, and says where it stands", async () => {
+  const queue = await fresh();
+  const controller = new AbortController();
+  const states = [];
+  const stream = queuey.stream(queue, { signal: controller.signal, onState: (state) => states.push(state) });
+  const next = stream.next();
+  await sleep(200);
+  controller.abort();
+  assert.deepEqual([await next, states], [{ done: true, value: undefined }, ["open"]]);
+  await assert.rejects(some(queuey.stream("none"), 1), (error) => error.status === 404);
+});
+
+test("a new token is asked for when the old one is refused", async () => {
+  const tokens = [];
+  const user = new Queuey(url, application, {
+    token: ({ refresh }) => (refresh ? "new" : "old"),
+    fetch: async (_, { headers }) => {
+      tokens.push(headers.Authorization);
+      return headers.Authorization === "Bearer new" ? Response.json({ names: ["ann"] }) : new Response("", { status: 401 });
+    },
+  });
+  assert.deepEqual([await user.me(), tokens], [{ names: ["ann"] }, ["Bearer old", "Bearer new"]]);
+  const refused = new Queuey(url, application, { token: "old", fetch: async () => new Response("", { status: 403 }) });
+  await assert.rejects(refused.me(), (error) => error.status === 403);
+});
+
+test("the types name what there is", async () => {
+  const { readFile } = await import("node:fs/promises");
+  const types = await readFile(new URL(client.replace(/\.js$/, ".d.ts")), "utf8");
+  const written = [...types.split("export declare class Queuey {")[1].matchAll(/^ {2}(\w+)\(/gm)].map((each) => each[1]);
+  assert.deepEqual(written.sort(), Object.getOwnPropertyNames(Queuey.prototype).sort());
+});

@@ -1,0 +1,30 @@
+// Compiled, not run: what the types allow, and what they do not.
+import { Queuey, QueueyError, type Message } from "./queuey.js";
+
+const queuey = new Queuey("https://queuey.example.com", "shop", { token: async ({ refresh }) => (refresh ? "b" : "a") });
+
+export async function show(signal: AbortSignal): Promise<string[]> {
+  const names: string[] = await queuey.myQueues();
+  const stored = await queuey.send("q", { any: ["json"] }, { ttl: 60, headers: { colour: "red" } });
+  const partition: number = stored.partition;
+  for await (const message of queuey.stream(names, { signal, since: "now", onGone: (gone) => names.push(gone.queue_name) })) {
+    const body: unknown = message.body;
+    console.log(partition, body, message.queue_name?.length);
+    await queuey.delete("q", message);
+  }
+  const [job] = await queuey.claim("q", { wait: 20 });
+  if (job) await queuey.acknowledge("q", job.receipt, [job]);
+  const { messages, cursor }: { messages: Message[]; cursor: string } = await queuey.read("q", { since: 0 });
+  return [cursor, ...messages.map((message) => message.message_id)];
+}
+
+export const outcome = (error: unknown): string => (error instanceof QueueyError ? error.outcome : "");
+
+// @ts-expect-error a body is needed
+void queuey.send("q");
+// @ts-expect-error no such option
+void queuey.claim("q", { seconds: 3 });
+// @ts-expect-error a queue's name is text
+void queuey.stream(7);
+// @ts-expect-error the state is one of two words
+void queuey.stream("q", { onState: (state: "closed") => state });
