@@ -21,6 +21,7 @@ QUICK := tests/unit tests/contract tests/web tests/qdo/unit tests/spark/unit tes
 MADE := $(VENV)/.made
 CORE := $(VENV)/.core
 SPARKED := $(VENV)/.spark
+OIDC := $(VENV)/.oidc
 DEV := $(VENV)/.dev
 
 # The tests are compiled once, also where the environment says that Python shall write no bytecode: each of the processes
@@ -30,13 +31,16 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test quick slow soak bench lint docs dist cluster install clean
+.PHONY: help demo inbox test quick slow soak bench lint docs dist cluster install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 demo: $(CORE) $(if $(SPARK),$(SPARKED)) ## Run the service and workers on a real feed, kill both, show that nothing is lost (SPARK=1: on Spark, too)
 	$(BIN)/python deploy/demo/run.py
+
+inbox: $(OIDC) ## Run an app with an inbox for each user, to be looked at in two browser windows
+	exec $(BIN)/python deploy/demo/inbox/run.py
 
 test: $(DEV) ## Run the test suite without the slow tests
 	$(PYTEST) -m "not slow"
@@ -93,6 +97,10 @@ $(MADE):
 $(CORE): $(MADE) pyproject.toml constraints.txt
 	@echo "Installing queuey into $(VENV)"
 	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(OIDC): $(CORE) pyproject.toml constraints.txt
+	$(PIP_INSTALL) -e '.[oidc]'
 	@touch $@
 
 $(SPARKED): $(CORE) pyproject.toml constraints.txt

@@ -25,8 +25,8 @@ SCRIPTS = Path(sys.executable).parent
 
 PROGRAMS = {"python", "sh", "sql", "cql", "dockerfile"}
 """Languages of blocks that are run."""
-DATA = {"toml", "json", "ini", "yaml"}
-"""Languages of blocks that are parsed."""
+DATA = {"toml", "json", "ini", "yaml", "html", "javascript", "nginx", "caddyfile"}
+"""Languages of blocks that are parsed, or that a test of the page uses."""
 REASONS = {
     "service": "starts the service, which the test has started",
     "cassandra": "needs a Cassandra cluster",
@@ -55,6 +55,7 @@ RUN_BY = {
     "docs/compat/curator.md": {"": "tests/qdo/curator/queues/test_docs.py"},
     "docs/compat/emodb.md": {"": TYPED},
     "docs/extending.md": {"": "tests/acceptance/gateway/test_other_servers.py"},
+    "docs/inbox.md": {"": "tests/javascript/test_chromium.py"},
     "docs/moves.md": {"": TYPED},
     "docs/operations-cassandra.md": {
         "Backup and restore": "tests/deploy/test_backup.py",

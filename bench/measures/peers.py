@@ -6,13 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench.baselines import elasticmq, postgres
+from bench.baselines import elasticmq
 from bench.harness import Bench, measure
 from bench.load import traffic, wrk
 from bench.load.traffic import Sample
 from bench.measures.over_http import QUEUE, fastest
 from bench.results import Report, Verdict, paired
-from bench.started import service
+from bench.started import postgres, service
 from bench.started.processes import Process
 
 PROTOCOLS = ("query", "json")

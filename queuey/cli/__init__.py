@@ -31,6 +31,7 @@ COMMANDS = {
     "explain": "Say why a message is not read or claimed, or what readers of a queue see now.",
     "offsets": "Show and set how far consumer groups have processed a queue.",
     "app": "Manage applications and their keys, on the store itself.",
+    "dev": "Try users on this machine before there is an issuer.",
     "pipeline": "Run jobs over whole queues on Spark: archive, replay, stats, audit, deadletter, pipe.",
 }
 """The commands in the order shown, each with its line in the list."""
@@ -52,6 +53,7 @@ _MODULES = {
     "explain": "explaining:app",
     "offsets": "offsets:app",
     "app": "operations.apps:app",
+    "dev": "dev:app",
     "pipeline": "pipeline:app",
 }
 

@@ -1,10 +1,20 @@
-"""A message as its producer gives it."""
+"""A message as its producer gives it, and what makes two posts of messages the same."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from hashlib import blake2b
+
 import msgspec
 
-from queuey.messages import Meta
+from queuey.messages import Meta, NewMessage, PostKey
+
+LEAST = 60
+"""Seconds for which a key is remembered at least: posts of short-lived messages are repeated as well."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_NOTHING = Meta()
 
 
 class Draft(msgspec.Struct, gc=False):
@@ -24,3 +34,26 @@ class Draft(msgspec.Struct, gc=False):
     meta: Meta | None = None
     delay: float = 0.0
     key: str | None = None
+
+
+def key_of(text: str, drafts: Sequence[Draft], items: Sequence[NewMessage], most: int) -> PostKey:
+    """Returns the key of a post.
+
+    Args:
+        text: What the caller calls it.
+        drafts: What it posts. What the service has chosen does not count: a repeated post may get another partition.
+        items: The same messages, addressed.
+        most: Seconds for which a key is remembered at most.
+    """
+    longest = max((item.ttl + math.ceil(item.delay) for item in items), default=0)
+    return PostKey(text, content_of(drafts), min(most, max(LEAST, longest)))
+
+
+def content_of(drafts: Sequence[Draft]) -> bytes:
+    """Returns a hash of everything that a caller says about messages. Other versions must find the same."""
+    said = []
+    for draft in drafts:
+        meta = draft.meta or _NOTHING
+        place = (draft.partition, draft.key, draft.ttl, draft.delay)
+        said.append((draft.body, *place, meta.content_type, meta.headers, meta.json))
+    return blake2b(_encode(said), digest_size=16).digest()

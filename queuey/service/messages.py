@@ -16,9 +16,8 @@ from queuey.messages import Location, Message, NewMessage, PostResult, Queue, bo
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
 from queuey.service.core import Core
-from queuey.service.drafts import Draft
+from queuey.service.drafts import Draft, key_of
 from queuey.service.limits import Limits
-from queuey.service.post_keys import key_of
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 

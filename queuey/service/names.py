@@ -20,9 +20,8 @@ from queuey.metrics import Metrics
 from queuey.partitions import by_key
 from queuey.service.claims import ClaimUseCases
 from queuey.service.core import Core
-from queuey.service.drafts import Draft
+from queuey.service.drafts import Draft, content_of
 from queuey.service.limits import Limits
-from queuey.service.post_keys import content_of
 from queuey.service.queue_access import InThread
 from queuey.storage import Store
 

@@ -12,11 +12,12 @@ from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table
-from queuey.settings.users import UserIssuer, Users
+from queuey.settings.users import DEV_ISSUER, UserIssuer, Users, origins_of
 
 __all__ = [
     "AUTO",
     "DEFAULT_SOURCE",
+    "DEV_ISSUER",
     "OPEN",
     "OTHER_VARIABLES",
     "EmodbFacade",
@@ -37,6 +38,7 @@ __all__ = [
     "is_of_cassandra",
     "load",
     "option_of",
+    "origins_of",
     "part",
     "shown",
     "table",

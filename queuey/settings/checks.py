@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from queuey.errors import SettingsError
 from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
 from queuey.settings.table import DEFAULT_SOURCE
+from queuey.settings.users import DEV_ISSUER, is_loopback
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:
@@ -24,6 +25,13 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
     for name, table in (("rates", settings.rates), ("facades", settings.facades)):
         for mistake in table.mistakes():
             refuse(f"Setting {name} has {mistake}.", name)
+    trusted = {issuer.issuer for issuers in settings.users.values() for issuer in issuers}
+    if DEV_ISSUER in trusted and not is_loopback(settings.host):
+        refuse(
+            "Setting users trusts the issuer of `queuey dev`, so host must be an address of this machine alone.",
+            "host",
+            "users",
+        )
     if settings.connections < settings.threads:
         refuse("Setting connections must not be below threads.", "connections", "threads")
     if settings.max_batch_bytes < settings.max_body:

@@ -47,10 +47,6 @@ class Consistency(msgspec.Struct, frozen=True, kw_only=True):
     ] = 3.0
 
 
-Origin = Annotated[str, Meta(pattern=r"\Ahttps?://[a-z0-9.\-]+(:[0-9]{1,5})?\Z", max_length=255)]
-"""As a browser writes it: in small letters, without a path, and without the port that is usual."""
-
-
 class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
     """Cassandra's consistency levels for queues, applications, keys and offsets."""
 
@@ -204,8 +200,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wait_slots: Annotated[
         int,
         Meta(
-            description="Long polls that one application has at the same time in a worker, at most half as many as "
-            "`connections`; further ones get 503. All applications together have half as many again.",
+            description="Long polls and streams that one application has at the same time in a worker, at most half as "
+            "many as `connections`; further ones get 503. All applications together have half as many again.",
             ge=0,
             le=32_768,
         ),
@@ -226,18 +222,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             extra={"default": "none"},
         ),
     ] = msgspec.field(default_factory=dict)
-
-    origins: Annotated[
-        dict[str, tuple[Origin, ...]],
-        Meta(
-            description="Only in a file: origins of pages that may speak with an application's queues from a browser, "
-            "such as `https://app.example.com`, by application.",
-            extra={"default": "none"},
-        ),
-    ] = msgspec.field(default_factory=dict)
-    user_streams: Annotated[
-        int, Meta(description="Streams that one user of an application may have in a worker.", ge=1, le=32_768)
-    ] = 20
 
     facades: Annotated[
         Facades,
@@ -333,7 +317,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         *("default_ttl", "idempotency_ttl", "max_body", "max_batch_bytes", "page_bytes", "max_wait"),
     ),
     "Capacity of a worker": ("threads", "connections", "memory", "claims_memory", "wait_slots", "rates"),
-    "Users of applications": ("users", "origins", "user_streams"),
+    "Users of applications": ("users",),
     "Clients of other systems": ("facades",),
     "Logs and metrics": ("metrics", "log_level", "log_format"),
     CASSANDRA: (

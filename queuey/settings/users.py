@@ -19,9 +19,13 @@ from queuey.user_queues import check_pattern, overlap
 UserVerb = Literal["send", "read", "delete", "claim"]
 Word = Annotated[str, Meta(pattern=r"\A[!-~]+\Z", max_length=255)]
 """Visible ASCII without blanks."""
+Origin = Annotated[str, Meta(pattern=r"\Ahttps?://[a-z0-9.\-]+(:[0-9]{1,5})?\Z", max_length=255)]
+"""As a browser writes it: in small letters, without a path, and without the port that is usual."""
 _APPLICATION = re.compile(r"[\w.\-]+")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-]+(?::[0-9]+)?")
 _HOST = re.compile(r"[a-z0-9\-]+(?:\.[a-z0-9\-]+)*")
+DEV_ISSUER = "http://localhost/queuey-dev"
+"""Of ``queuey dev``, whose keys anybody on this machine may have made; see docs/inbox.md."""
 MAX_ISSUERS = 16
 """Of one application."""
 
@@ -58,6 +62,13 @@ class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             "addresses. Not with `BrowserID`."
         ),
     ] = "sub"
+    origins: Annotated[
+        tuple[Origin, ...],
+        Meta(
+            description="Origins of pages that may speak with the application's queues from a browser, such as "
+            "`https://app.example.com`."
+        ),
+    ] = ()
     leeway: Annotated[
         float, Meta(description="Seconds by which the issuer's clock may differ from this one.", ge=0, le=300)
     ] = 30.0
@@ -111,6 +122,12 @@ def read_users(value: object, base: Path | None) -> Users:
         users[application] = issuers
     _check_places(chain.from_iterable(users.values()))
     return users
+
+
+def origins_of(users: Users) -> dict[str, list[str]]:
+    """Returns the origins that each application allows."""
+    found = {name: [origin for issuer in issuers for origin in issuer.origins] for name, issuers in users.items()}
+    return {name: origins for name, origins in found.items() if origins}
 
 
 def as_json(users: Users) -> str:

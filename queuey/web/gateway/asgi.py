@@ -29,7 +29,7 @@ from queuey.access import USERS_OF
 from queuey.errors import QueueyError, TooManyWaiters
 from queuey.metrics import Metrics
 from queuey.service.core import Call, Core, GivenUp, LoopCalls
-from queuey.settings import Settings
+from queuey.settings import Settings, origins_of
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
@@ -79,6 +79,8 @@ MAX_WAIT = 5.0
 """Seconds that a request waits for a thread and for memory."""
 BEAT = 25.0
 """Seconds without an event after which a stream says that it is there: proxies end what is silent for 30 or 60."""
+USER_STREAMS = 20
+"""Of one user of an application, in this process."""
 RETRY, SPREAD = 1000, 4000
 """Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
 NOTICE = 30.0
@@ -111,7 +113,7 @@ class Gateway:
         max_wait: float = MAX_WAIT,
         rates: RateLimits | None = None,
         origins: Mapping[str, Sequence[str]] = MappingProxyType({}),
-        user_streams: int = 20,
+        user_streams: int = USER_STREAMS,
     ) -> None:
         """Prepares the pools; their threads start with the loop.
 
@@ -567,8 +569,7 @@ def make_gateway(application: Any, settings: Settings) -> Gateway:  # noqa: ANN4
         memory=settings.memory,
         page_bytes=settings.page_bytes,
         rates=RateLimits(settings.rates) if settings.rates.any else None,
-        origins=settings.origins,
-        user_streams=settings.user_streams,
+        origins=origins_of(settings.users),
     )
 
 

@@ -85,9 +85,13 @@ def show_client(request: Request, match: Match) -> Response:
     )
 
 
-def always(request: Request) -> bool:
-    """Says of a stream that it waits."""
-    return True
+FILES: list[tuple[str, str, dict[str, View | Handler]]] = [
+    ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
+    ("v1.docs", "/docs", {"GET": show_page}),
+    ("v1.client", "/client/queuey.js", {"GET": show_client}),
+    ("v1.client_types", "/client/queuey.d.ts", {"GET": show_client}),
+]
+"""What is the same for everybody."""
 
 
 def resources(service: Service, authorization: Authorization) -> list[tuple[str, str, dict[str, View | Handler]]]:
@@ -95,12 +99,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
     claims, moves = ClaimViews(service, authorization), MoveViews(service, authorization)
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
-    streams = StreamViews(service, authorization)
-
-    async def read(request: Request, match: Match) -> Response:
-        is_stream = request.stream is not None or wants_events(request)
-        return await (streams.one if is_stream else ranges.read)(request, match)
-
+    streams = StreamViews(service, authorization, ranges.read)
     names, explain = NameViews(service, authorization), ExplainView(service, authorization)
     return [
         (
@@ -108,26 +107,21 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
             QUEUE,
             {
                 "POST": messages.post,
-                "GET": View(
-                    read, asks=True, reads=True, waits=lambda request: may_wait(request) or wants_events(request)
-                ),
+                "GET": View(streams.read, asks=True, reads=True, waits=may_wait),
                 "PUT": queues.update,
                 "DELETE": queues.delete,
             },
         ),
         ("v1.root", "/", {"GET": hello.show}),
         ("v1.hello", "/v1", {"GET": hello.show}),
-        ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
-        ("v1.docs", "/docs", {"GET": show_page}),
-        ("v1.client", "/client/queuey.js", {"GET": show_client}),
-        ("v1.client_types", "/client/queuey.d.ts", {"GET": show_client}),
+        *FILES,
         ("v1.applications", f"/v1/{OPERATORS}", {"GET": View(queues.applications, asks=True)}),
         ("v1.application", APP, {"POST": queues.create, "GET": View(queues.list, asks=True)}),
         ("v1.read", APP + "/_read", {"POST": View(ranges.read_many, page=True, waits=body_may_wait)}),
         (
             "v1.stream",
             APP + "/_stream",
-            dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True, waits=always)),
+            dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True, waits=wants_events)),
         ),
         ("v1.me", APP + "/_me", {"GET": queues.me}),
         ("v1.rights", APP + "/_rights", {"POST": queues.rights}),

@@ -7,7 +7,7 @@ come since. ``id`` of an event is the cursor behind it: a reader that sends the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -20,7 +20,7 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
-from queuey.web.requests import Request, bad_json, read_body, read_object, read_query
+from queuey.web.requests import Request, bad_json, read_body, read_object, read_query, wants_events
 from queuey.web.responses import Response, body_of, encode, event
 from queuey.web.v1.message_json import render_messages
 from queuey.web.v1.ranges import read_partitions
@@ -40,13 +40,28 @@ WAITS = 1.0
 DEFAULT_LIMIT = 100
 
 
-class StreamViews:
-    """Views of ``GET /v1/{app}/{queue}`` that accept events, and of ``/v1/{app}/_stream``."""
+Page = Callable[[Request, Match], Awaitable[Response]]
 
-    def __init__(self, service: Service, authorization: Authorization) -> None:
+
+class StreamViews:
+    """Views of ``GET /v1/{app}/{queue}``, and of ``/v1/{app}/_stream``.
+
+    Args:
+        service: Has the queues.
+        authorization: Lets callers in.
+        page: The view of a queue that gives a page.
+    """
+
+    def __init__(self, service: Service, authorization: Authorization, page: Page) -> None:
+        self._page = page
         self._service = service
         self._limits = service.limits
         self._authorization = authorization
+
+    async def read(self, request: Request, match: Match) -> Response:
+        """Gives what comes to one queue if the request asks for events, else a page of it."""
+        is_stream = request.stream is not None or wants_events(request)
+        return await (self.one if is_stream else self._page)(request, match)
 
     async def one(self, request: Request, match: Match) -> Response:
         """Gives what comes to one queue."""

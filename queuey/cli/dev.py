@@ -1,0 +1,118 @@
+"""``queuey dev``: users of one's own machine, before there is an issuer."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.output import Json
+from queuey.errors import SettingsError
+from queuey.extras import install_command
+from queuey.settings import DEV_ISSUER
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Try users on this machine before there is an issuer. A service that others can reach refuses this one.",
+)
+KEY, KEYS, CONFIG = "dev-key.pem", "dev-keys.json", "queuey-dev.toml"
+AUDIENCE = "queuey-dev"
+
+Directory = Annotated[Path, typer.Option(help="Where the issuer's keys and the settings are.", file_okay=False)]
+
+
+@app.command("setup")
+def setup(
+    directory: Directory = Path(),
+    application: Annotated[str, typer.Option("--app", help="Whose users.")] = "queuey",
+    origin: Annotated[
+        list[str] | None, typer.Option(help="Origin of a page, such as http://localhost:8000; may be given again.")
+    ] = None,
+) -> None:
+    """Make an issuer, and the settings with which ``queuey serve`` trusts it: each user reads an inbox."""
+    path = directory / CONFIG
+    if path.exists():
+        raise SettingsError(f"{path} is there already. Remove it to make another one.")
+    directory.mkdir(parents=True, exist_ok=True)
+    _make_keys(directory)
+    path.write_text(_settings(application, origin or []), "utf-8")
+    output.say(f"Made {path}. Serve with it: queuey serve --config {path}")
+
+
+@app.command("token")
+def token(
+    user: Annotated[str, typer.Option(help="Name of the user, as the issuer has it.")],
+    directory: Directory = Path(),
+    seconds: Annotated[int, typer.Option(help="How long it is valid.", min=1, max=86_400)] = 3600,
+    json: Json = False,
+) -> None:
+    """Print a user's token. With --json, also the names that the user has, and when the token ends."""
+    from queuey.user_queues import queue_name, user_name
+
+    made, expires = sign(directory, user, seconds)
+    if json:
+        name = user_name(DEV_ISSUER, user)
+        output.emit({"token": made, "expires": expires, "user": name, "inbox": queue_name("inbox-{user}", name)})
+    else:
+        output.say(made)
+
+
+def sign(directory: Path, user: str, seconds: int) -> tuple[str, int]:
+    """Returns a token, and when it ends in seconds since 1970.
+
+    Raises:
+        SettingsError: There is no issuer in the directory, or a library is missing.
+    """
+    jwt = _jwt()
+    try:
+        key = (directory / KEY).read_text("ascii")
+    except OSError as error:
+        raise SettingsError(f"There is no issuer in {directory.absolute()}. Make one: queuey dev setup") from error
+    expires = int(time.time()) + seconds
+    claims = {"iss": DEV_ISSUER, "aud": AUDIENCE, "sub": user, "exp": expires}
+    return jwt.encode(claims, key, "ES256", headers={"kid": "dev"}), expires
+
+
+def _make_keys(directory: Path) -> None:
+    """Writes a new key, which only its owner may read, and its public part."""
+    jwt = _jwt()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    place = directory / KEY
+    place.unlink(missing_ok=True)
+    with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(pem)
+    public = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    (directory / KEYS).write_text(json.dumps({"keys": [{**public, "kid": "dev", "alg": "ES256", "use": "sig"}]}))
+
+
+def _settings(application: str, origins: list[str]) -> str:
+    name = json.dumps(application)
+    lines = [
+        f"[users.{name}]",
+        f"issuer = {json.dumps(DEV_ISSUER)}",
+        f"audience = {json.dumps(AUDIENCE)}",
+        f"keys = {json.dumps(KEYS)}",
+        'queues = { "inbox-{user}" = ["read", "delete"] }',
+    ]
+    if origins:
+        lines.append(f"origins = {json.dumps(origins)}")
+    return "\n".join([*lines, ""])
+
+
+def _jwt() -> Any:  # noqa: ANN401 - an extra
+    try:
+        import jwt
+        import jwt.algorithms
+    except ImportError as error:
+        raise SettingsError(f"This needs a library that is not installed: {install_command('oidc')}") from error
+    return jwt

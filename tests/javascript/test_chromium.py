@@ -1,0 +1,120 @@
+"""The client in Chromium, on a page of another origin: the inbox of ``make inbox``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from tests.pages import SCRIPTS, Reader, blocks, to_run
+from tests.servers.processes import ending
+from tests.servers.served import Served, environment, free_port
+
+INBOX = Path(__file__).parents[2] / "deploy" / "demo" / "inbox" / "run.py"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATH = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
+LANGUAGES = ("toml", "python", "html")
+PATIENCE = 30_000
+"""Milliseconds: a busy machine is slow."""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which is not installed")
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """Where the app is."""
+    port = free_port()
+    command = [sys.executable, str(INBOX), str(port), str(free_port())]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True
+    )
+    with ending(process):
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert any("Open http" in line for line in lines)
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser without windows."""
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+def test_an_inbox(browser: Browser, url: str) -> None:
+    """Two users in two windows: each sees at once what is for them alone, also after a kill, until it is dismissed."""
+    expect.set_options(timeout=PATIENCE)
+    ada, bob = browser.new_page(), browser.new_page()
+    troubles: list[str] = []
+    for page, user in ((ada, "ada"), (bob, "bob")):
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.goto(f"{url}/?user={user}")
+        expect(page.locator("#state")).to_have_text("live")
+
+    def notify(user: str, text: str) -> None:
+        bob.select_option("select", user)
+        bob.fill("input", text)
+        bob.click("#notify button")
+
+    notify("ada", "first")
+    notify("bob", "for Bob")
+    expect(ada.locator("li")).to_have_text(["firstDismiss"])
+    expect(bob.locator("li")).to_have_text(["for BobDismiss"])
+    bob.click("#kill")
+    notify("ada", "second")
+    expect(ada.locator("li")).to_have_text(["secondDismiss", "firstDismiss"])
+    expect(ada.locator("#state")).to_have_text("live")
+    if shots := os.environ.get("QUEUEY_SCREENSHOTS"):
+        for page, user in ((ada, "ada"), (bob, "bob")):
+            page.set_viewport_size({"width": 640, "height": 420})
+            page.screenshot(path=f"{shots}/inbox-{user}.png")
+    ada.locator("li", has_text="first").locator("button").click()
+    expect(ada.locator("li")).to_have_text(["secondDismiss"])
+    ada.reload()
+    expect(ada.locator("li")).to_have_text(["secondDismiss"])
+    expect(bob.locator("li")).to_have_text(["for BobDismiss"])
+    assert troubles == []
+
+
+def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
+    """What the page has one type, from an empty folder on, shows each user the own inbox, and what comes to it."""
+    page, port = "docs/inbox.md", free_port()
+    expect.set_options(timeout=PATIENCE)
+    settings, program, html = (next(each for each in blocks(page) if each.language == one) for one in LANGUAGES)
+    (tmp_path / "notify.py").write_text(program.text)
+    typed = [block for block in to_run(page) if block.language == "sh"]
+
+    def here(text: str, served: int) -> str:
+        return text.replace(":8000", f":{port}").replace(":5000", f":{served}")
+
+    setup = here(typed[0].text, 0)
+    subprocess.run(["/bin/sh", "-euc", setup], cwd=tmp_path, env=environment(PATH=PATH), check=True, timeout=60)
+    config = tmp_path / "queuey-dev.toml"
+    assert config.read_text() == here(settings.text, 0)
+    with Served(tmp_path, ["--config", str(config)]) as served:
+        (tmp_path / "index.html").write_text(here(html.text, served.port))
+        reader = Reader(served, tmp_path)
+        reader.run(page, typed[1])
+        command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+        with ending(subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True)):
+            ada, bob = browser.new_page(), browser.new_page()
+            for window, user in ((ada, "ada"), (bob, "bob")):
+                window.goto(f"http://127.0.0.1:{port}/?user={user}")
+            expect(ada.locator("li")).to_have_text(["Welcome, Ada!"])
+            expect(bob.locator("li")).to_have_text(["Welcome, Bob!"])
+            reader.run(page, typed[2])
+            expect(ada.locator("li")).to_have_text(["Welcome, Ada!", "Your parcel arrives today."])
+            ada.locator("li").first.click()
+            expect(ada.locator("li")).to_have_text(["Your parcel arrives today."])
+            ada.reload()
+            expect(ada.locator("li")).to_have_text(["Your parcel arrives today."])
+            expect(bob.locator("li")).to_have_text(["Welcome, Bob!"])
