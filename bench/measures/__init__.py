@@ -16,6 +16,7 @@ from bench.measures import (
     qdo,
     scale,
     spark,
+    streams,
     waiting,
 )
 
@@ -35,5 +36,6 @@ __all__ = [
     "qdo",
     "scale",
     "spark",
+    "streams",
     "waiting",
 ]

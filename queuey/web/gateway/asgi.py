@@ -136,7 +136,7 @@ class Gateway:
         """
         self._deadline = deadline
         self._rates = rates
-        self._origins = Origins(origins)
+        self._origins = Origins(origins) if origins else None
         self._user_streams = user_streams
         self._patience = patience
         self._beat = beat
@@ -225,7 +225,7 @@ class Gateway:
             foreign: Names of headers that cannot be read.
         """
         request.path, endpoint, match = self._resources.find(path)
-        if not self._origins:
+        if self._origins is None:
             return await self._serve(request, endpoint, match, receive, foreign)
         response = self._origins.preflight(request)
         if response is not None:

@@ -39,9 +39,6 @@ class Origins:
     def __init__(self, allowed: Mapping[str, Sequence[str]]) -> None:
         self._allowed = {application: frozenset(origins) for application, origins in allowed.items()}
 
-    def __bool__(self) -> bool:
-        return bool(self._allowed)
-
     def preflight(self, request: Request) -> Response | None:
         """Answers a browser that asks before it sends a request for a page; None: this is no such question."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:

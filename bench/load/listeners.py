@@ -1,0 +1,91 @@
+"""Many streams, each of a queue of its own, in a process of its own.
+
+Run as ``python -m bench.load.listeners``; reads one JSON plan from standard input. It says ``open`` when all are there,
+and at the end of its input what has come: JSON with the milliseconds from each message's time to its arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from typing import TypedDict
+
+from bench.load.traffic import request
+
+_TIMES = re.compile(rb'"timestamp":"([0-9.]+)"')
+TOGETHER = 200
+"""Connections that are opened at a time."""
+
+
+class ListenPlan(TypedDict):
+    """What to do: a stream for each of these paths."""
+
+    port: int
+    paths: list[str]
+
+
+class Heard(TypedDict):
+    """What has come: messages, and the milliseconds that they took."""
+
+    messages: int
+    p50: float
+    p99: float
+    longest: float
+
+
+class Listener(asyncio.Protocol):
+    """One stream."""
+
+    def __init__(self, ask: bytes, heard: list[float], begun: asyncio.Event) -> None:
+        self._ask = ask
+        self._heard = heard
+        self.begun = begun
+        self.ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asks."""
+        transport.write(self._ask)  # type: ignore[attr-defined] # a socket's
+
+    def data_received(self, data: bytes) -> None:
+        """Notes when messages came."""
+        self.begun.set()
+        now = time.time()
+        self._heard += [now - float(found[1]) for found in _TIMES.finditer(data)]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Notes that nothing comes any more."""
+        self.ended = True
+
+
+async def listen(plan: ListenPlan) -> Heard:
+    """Listens until standard input ends."""
+    loop = asyncio.get_running_loop()
+    heard: list[float] = []
+    listeners: list[Listener] = []
+
+    async def open_one(path: str) -> None:
+        ask = request("GET", path, headers={"Accept": "text/event-stream"}).encode()
+        _, listener = await loop.create_connection(
+            lambda: Listener(ask, heard, asyncio.Event()), "127.0.0.1", plan["port"]
+        )
+        await listener.begun.wait()
+        listeners.append(listener)
+
+    for at in range(0, len(plan["paths"]), TOGETHER):
+        await asyncio.gather(*(open_one(path) for path in plan["paths"][at : at + TOGETHER]))
+    heard.clear()
+    print("open", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    if lost := sum(listener.ended for listener in listeners):
+        raise SystemExit(f"{lost} streams have ended")
+    times = sorted(heard) or [0.0]
+    p50, p99, longest = (times[min(int(len(times) * part), len(times) - 1)] * 1000 for part in (0.5, 0.99, 1))
+    return {"messages": len(heard), "p50": p50, "p99": p99, "longest": longest}
+
+
+if __name__ == "__main__":
+    given: ListenPlan = json.loads(sys.stdin.readline())
+    print(json.dumps(asyncio.run(listen(given))))
