@@ -20,7 +20,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
-from random import randrange
+from random import randrange, uniform
 from threading import Event, Lock
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -336,7 +336,9 @@ class Gateway:
                 self._release_memory(request)
                 self._leave(request)
                 left = math.inf if ends is None else ends - time.time() - NOTICE
-                again = await self._polls.next_turn(poll, max(0.0, min(self._beat, left)), more=stream.more)
+                # Streams that began together do not all speak at the same moment.
+                beat = self._beat * uniform(0.6, 1)  # noqa: S311 - it only spreads them
+                again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=stream.more)
                 if self._stopping.is_set():
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
                     return

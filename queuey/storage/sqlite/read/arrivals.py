@@ -40,6 +40,8 @@ class CommittedArrivals:
         self._db = database
         self._catalogue = 0
         self._mine = 0
+        self._seen = 0
+        """Up to here all watches were asked, but for those that came meanwhile."""
         self._others = True
         self.watches = Watches(self._look)
 
@@ -64,7 +66,10 @@ class CommittedArrivals:
         try:
             with self._db.readers.reading() as connection:
                 last, catalogue = self._db.read_clock(connection)
-                asked = watches if others or last > mine else [watch for watch in watches if not watch.prompt]
+                if others or last > max(mine, self._seen):
+                    asked, self._seen = watches, last
+                else:
+                    asked = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
                 woken = _asked(connection, asked, last + 1, self._db.clock())
                 if catalogue != self._catalogue:
                     woken += _changed(connection, watches, catalogue)
