@@ -68,8 +68,9 @@ docs: $(DEV) ## Build the documentation as a site, with a reference of the Pytho
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict -f deploy/site/mkdocs.yml
 	@echo "Open build/site/index.html"
 
-dist: $(DEV) ## Build the wheel and the source distribution into dist, the same bytes each time
+dist: $(DEV) ## Build the wheel, the source distribution and the client's npm package into dist, the same bytes each time
 	$(BIN)/python -m hatchling build --clean -d dist
+	$(BIN)/python deploy/npm.py dist
 
 cluster: $(DEV) ## Run three Cassandra nodes and three ZooKeeper servers on this machine until Ctrl-C
 	exec $(BIN)/python -m deploy.local
