@@ -89,6 +89,10 @@ class Watches:
                 else:
                     self._by_key.pop(watch.key, None)
 
+    def watched(self, keys: Iterable[int]) -> list[int]:
+        """Returns those of some partitions that somebody watches."""
+        return [key for key in keys if key in self._by_key]
+
     def wrote(self, keys: Iterable[int], *, shown: bool) -> None:
         """Wakes the watchers of messages that this process has stored.
 

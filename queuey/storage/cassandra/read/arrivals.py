@@ -5,13 +5,16 @@ and miss as little as a reader does (G1). Watchers that want messages before the
 what the delayed chain finds, because that one finds late messages.
 
 The cost does not depend on the number of waiting readers. The polls of a process are limited; applications take turns.
+Messages that this process has stored itself need no poll: their readers are woken when the read delay is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from heapq import heappop, heappush
 from itertools import islice, zip_longest
+from time import monotonic
 from typing import Protocol
 
 from queuey.errors import QueueChanged, QueueyError
@@ -19,6 +22,10 @@ from queuey.ids import LOW_MIN
 from queuey.messages import NewMessage, Page, Queue, Slice
 from queuey.storage.watching import Watch, Watches
 
+LONGEST_DELAY, MOST_OWN = 60.0, 100_000
+"""Seconds of a read delay, and writes of this process, beyond which the polls find them."""
+MARGIN = 0.05
+"""Seconds after the read delay: a reader that is woken too early finds nothing, and is not woken again."""
 MOST = 128
 """Partitions that are polled in one turn: with the pause after it about 500 a second."""
 
@@ -51,6 +58,8 @@ class PolledArrivals:
     def __init__(self, store: ReadableStore) -> None:
         self._store = store
         self._looks = 0
+        self._own: list[tuple[float, int]] = []
+        """A heap: when what this process has stored in a partition is shown."""
         self.watches = Watches(self._look)
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool) -> Callable[[], None]:
@@ -66,9 +75,18 @@ class PolledArrivals:
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
         """Called when this process has stored messages."""
         if self.watches:
-            self.watches.wrote({queue.qid << 8 | item.partition for item in items if not item.delay}, shown=False)
+            keys = {queue.qid << 8 | item.partition for item in items if not item.delay}
+            self.watches.wrote(keys, shown=False)
+            delay = self._store.read_delay(queue)
+            if 0 < delay <= LONGEST_DELAY and len(self._own) < MOST_OWN:
+                due = monotonic() + delay + MARGIN
+                for key in self.watches.watched(keys):
+                    heappush(self._own, (due, key))
 
     def _look(self, watches: Sequence[Watch]) -> None:
+        now = monotonic()
+        while self._own and self._own[0][0] <= now:
+            self.watches.wrote({heappop(self._own)[1]}, shown=True)
         left: dict[Queue, list[Watch]] = {}
         for watch in next_to_look_for(watches):
             self._looks += 1
