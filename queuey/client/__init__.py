@@ -82,6 +82,7 @@ from queuey.client.results import (
     Receipt,
     Received,
     Refused,
+    StreamedMessage,
 )
 from queuey.client.sync import Client
 from queuey.user_queues import queue_name, user_name
@@ -162,6 +163,7 @@ __all__ = [
     "SendOptions",
     "ServerError",
     "ServiceUnavailable",
+    "StreamedMessage",
     "Timeout",
     "Timing",
     "Token",

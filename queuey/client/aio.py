@@ -17,7 +17,7 @@ from queuey.client.calls import (
     send_calls,
     service_calls,
 )
-from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
+from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation, Point
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
@@ -49,7 +49,9 @@ from queuey.client.results import (
     QueueRead,
     RawMessage,
     Receipt,
+    StreamedMessage,
 )
+from queuey.client.streaming import Streaming
 from queuey.client.tailing import Tailing, start_query
 
 if TYPE_CHECKING:
@@ -344,6 +346,48 @@ class AsyncClient:
         async for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
             for message in page.messages:
                 yield message
+
+    async def stream(
+        self,
+        queues: str | Iterable[str] | None = None,
+        *,
+        since: Point | None = None,
+        partitions: str | int | Iterable[int] = "*",
+        limit: int | None = None,
+        cursor: str | None = None,
+        patience: float | None = None,
+        notice: Notice | None = None,
+    ) -> AsyncIterator[StreamedMessage]:
+        """Follows queues by a stream and never ends; see :meth:`Client.stream`."""
+        timing = self._timing
+        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        state = Streaming(queues, since, partitions, limit, cursor)
+        renewed = False
+        while True:
+            call = state.call()
+            attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
+            header = await self._authorization.header()
+            try:
+                async with self._sender.open(call, attempts, header) as parts:
+                    async for part in parts:
+                        patient.restored()
+                        renewed = False
+                        for streamed in state.take(part):
+                            yield streamed
+                        if state.renews and await self._authorization.renew(header):
+                            break
+                pause = timing.draw() * self._policy.base
+            except NotAuthenticated:
+                if renewed or not await self._authorization.renew(header):
+                    raise
+                renewed, pause = True, 0.0
+            except ClientError as error:
+                attempts.pause_after(error)
+                found = patient.pause_after(error)
+                if found is None:
+                    raise
+                pause = found
+            await timing.sleep(pause)
 
     async def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
         """Reads one page of each of several queues in one call; see :meth:`Client.read_queues`."""

@@ -85,6 +85,25 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return order_of(self.id)[0]
 
 
+class StreamedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message of a stream.
+
+    Example:
+        >>> streamed = next(client.stream("orders", since=0))
+        >>> streamed.queue, streamed.message.body
+        ('orders', 'one apple')
+
+    Attributes:
+        queue: Its queue's name.
+        message: The message.
+        cursor: Where another stream of the same queues goes on after it.
+    """
+
+    queue: str
+    message: Message
+    cursor: str
+
+
 class RawMessage(msgspec.Struct, frozen=True):
     """A message with its body as bytes. Fields as in :class:`Message`.
 

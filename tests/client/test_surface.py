@@ -62,6 +62,7 @@ METHODS = [
     "send",
     "send_iter",
     "send_many",
+    "stream",
     "tail",
     "tail_pages",
     "update_queue",

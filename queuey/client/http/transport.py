@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -43,6 +44,9 @@ CONNECTIONS = 500
 _left: list[httpx2.Client] = []
 """Clients of a parent. To drop them would close their connections."""
 _PROXIES = frozenset({"all_proxy", "http_proxy", "https_proxy"})
+OK = 200
+SILENCE = 60.0
+"""Seconds without a byte after which a stream counts as broken; the service writes at least every 25."""
 CONNECT_SECONDS = 5.0
 """The longest that a connection may take, so that another server is asked soon."""
 
@@ -97,6 +101,14 @@ class Sender:
         self._inherited = self._client
         self._lock = Lock()
 
+    def _leave_inherited(self) -> None:
+        """Makes connections of its own, in a child."""
+        if self._inherited is not None:
+            with self._lock:
+                if self._inherited is not None:
+                    _left.append(self._inherited)
+                    self._begin()
+
     def send(self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None) -> HttpAnswer:
         """Sends a call.
 
@@ -111,11 +123,7 @@ class Sender:
             TransportError: No whole answer came.
             InvalidAnswer: One came that is too large, or its encoding is broken.
         """
-        if self._inherited is not None:
-            with self._lock:
-                if self._inherited is not None:
-                    _left.append(self._inherited)
-                    self._begin()
+        self._leave_inherited()
         with (
             _translated(server, closed=self._client.is_closed),
             ends_in(times.whole),
@@ -125,6 +133,26 @@ class Sender:
             for part in cast("httpx2.SyncByteStream", response.stream):
                 content.add(part)
             return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+
+    @contextmanager
+    def open(self, call: Call[None], attempts: Attempts[None], authorization: str | None) -> Iterator[Iterator[bytes]]:
+        """Sends a call whose answer has no end; gives its bytes as they come.
+
+        Raises:
+            ClientError: It was refused, or there was no answer, or it broke off.
+        """
+        self._leave_inherited()
+        request = _request(call, Times(SILENCE, inf), authorization)
+        with (
+            _translated(attempts.server, closed=self._client.is_closed),
+            self._client.stream(call.method, attempts.url, **request) as response,
+        ):
+            if response.status_code != OK:
+                content = Content("", self._max_answer)
+                for part in cast("httpx2.SyncByteStream", response.stream):
+                    content.add(part)
+                attempts.read(HttpAnswer(response.status_code, dict(response.headers), content.whole()))
+            yield iter(cast("httpx2.SyncByteStream", response.stream))
 
     def send_until_answered(
         self, call: Call[T], attempts: Attempts[T], authorization: AuthorizationHeader, sleep: Callable[[float], None]
@@ -183,6 +211,21 @@ class AsyncSender:
                 async for part in cast("httpx2.AsyncByteStream", response.stream):
                     content.add(part)
                 return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+
+    @asynccontextmanager
+    async def open(
+        self, call: Call[None], attempts: Attempts[None], authorization: str | None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Sends a call whose answer has no end; see :meth:`Sender.open`."""
+        request = _request(call, Times(SILENCE, inf), authorization)
+        with _translated(attempts.server, closed=self._client.is_closed):
+            async with self._client.stream(call.method, attempts.url, **request) as response:
+                if response.status_code != OK:
+                    content = Content("", self._max_answer)
+                    async for part in cast("httpx2.AsyncByteStream", response.stream):
+                        content.add(part)
+                    attempts.read(HttpAnswer(response.status_code, dict(response.headers), content.whole()))
+                yield aiter(cast("httpx2.AsyncByteStream", response.stream))
 
     async def close(self) -> None:
         """Closes the connections."""

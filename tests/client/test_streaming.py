@@ -1,0 +1,113 @@
+"""Following queues by a stream: where it begins, what it gives, and how it goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuey.client import ApiError, InvalidAnswer, InvalidArgument, NotAuthenticated, QueueNotFound, RetryPolicy
+from tests.client.conftest import Connect
+from tests.client.scripted import Script, busy, message_id, refused
+
+
+def event(number: int, queue: str = "q") -> bytes:
+    """A message of a stream."""
+    fields = {"message_id": message_id(number), "timestamp": f"{number}.0000000", "partition": 1, "body": f"m{number}"}
+    return f"id: c{number}\ndata: {json.dumps({**fields, 'queue_name': queue})}\n\n".encode()
+
+
+def told(kind: str, **fields: object) -> bytes:
+    """Another event."""
+    return f"event: {kind}\ndata: {json.dumps(fields)}\n\n".encode()
+
+
+def stream(*events: bytes) -> httpx2.Response:
+    """An answer that has these events, and ends."""
+    return httpx2.Response(200, content=b"retry: 1000\nid: c0\n\n" + b"".join(events))
+
+
+def bodies(found: Any, count: int) -> list[Any]:  # noqa: ANN401 - an iterator of either client
+    """The bodies of the next messages."""
+    return [each.message.body for each in itertools.islice(found, count)]
+
+
+def test_a_stream_goes_on_from_what_was_taken(connect: Connect) -> None:
+    """After an end, an outage, a piece of an event: each request names the last event that was taken."""
+    half = event(3)[:20]
+    script = Script(stream(event(1), b":\n\n", event(2), half), refused, busy(), stream(event(3)), stream(event(4)))
+    following = connect(script, retry=RetryPolicy(rounds=1)).stream(["q", "r"], since=7, limit=5, partitions=1)
+    assert bodies(following, 4) == ["m1", "m2", "m3", "m4"]
+    assert [request.headers.get("last-event-id") for request in script.requests] == [None, "c2", "c2", "c2", "c3"]
+    asked = {"queues": ["q", "r"], "since": "7", "limit": 5, "partitions": "1"}
+    assert all(json.loads(request.content) == asked for request in script.requests)
+    assert all(request.headers["accept"] == "text/event-stream" for request in script.requests)
+
+
+def test_what_a_message_comes_with(connect: Connect) -> None:
+    """Its queue, and where to go on after it; a cursor that is given is where a stream begins."""
+    script = Script(stream(event(1, "ü")))
+    [streamed] = itertools.islice(connect(script).stream(cursor="before"), 1)
+    assert (streamed.queue, streamed.message.id, streamed.cursor) == ("ü", message_id(1), "c1")
+    assert script.requests[0].headers["last-event-id"] == "before"
+    assert json.loads(script.requests[0].content) == {"partitions": "*"}
+
+
+@pytest.mark.parametrize(
+    ("told_last", "error"),
+    [
+        (told("bye", status=403, code="Forbidden", detail="no"), ApiError),
+        (told("gone", queue_name="q", error_msg={"InvalidQueueName": "gone"}), QueueNotFound),
+        (b"data: {\n\n", InvalidAnswer),
+    ],
+)
+def test_what_will_not_pass_ends_it(connect: Connect, told_last: bytes, error: type[Exception]) -> None:
+    """A right that was taken away, a queue that is gone, an answer that is none."""
+    following = connect(Script(stream(event(1), told_last))).stream("q")
+    assert bodies(following, 1) == ["m1"]
+    with pytest.raises(error):
+        next(following)
+
+
+def test_what_passes_does_not(connect: Connect) -> None:
+    """A service that ends, and one of all queues that is gone."""
+    bye, gone = told("bye", detail="The service ends."), told("gone", queue_name="q", error_msg={"X": "y"})
+    script = Script(stream(event(1), gone, bye), stream(event(2)))
+    assert bodies(connect(script).stream(), 2) == ["m1", "m2"]
+
+
+def test_another_token_is_asked_for(connect: Connect) -> None:
+    """Before the old one ends, and when it is refused, once."""
+    tokens = iter(["one", "two", "three", "four", "five"])
+    unknown = httpx2.Response(401, json={"code": "InvalidToken"})
+    script = Script(stream(event(1), told("expiring", expires=1)), unknown, stream(event(2)), unknown, unknown)
+    following = connect(script, token=lambda: next(tokens)).stream("q")
+    assert bodies(following, 2) == ["m1", "m2"]
+    sent = [request.headers["authorization"] for request in script.requests]
+    assert sent == ["Bearer one", "Bearer two", "Bearer three"]
+    with pytest.raises(NotAuthenticated):
+        next(following)
+
+
+@pytest.mark.parametrize("wrong", [{"queues": []}, {"queues": "a/b"}, {"queues": "q", "limit": "x"}])
+def test_a_stream_that_cannot_be_is_refused(connect: Connect, wrong: dict[str, Any]) -> None:
+    """Before anything is sent."""
+    script = Script(stream())
+    with pytest.raises(InvalidArgument):
+        next(connect(script).stream(**wrong))
+    assert script.requests == []
+
+
+def test_on_the_real_service(queuey: Any, queue: str) -> None:  # noqa: ANN401 - either client
+    """What is there, what comes, and from a cursor on."""
+    queuey.send_many(queue, ["a", b"\xff", "c"])
+    found = [next(following) for following in [queuey.stream(queue)] for _ in range(3)]
+    assert sorted(str(each.message.body) for each in found) == ["a", "b'\\xff'", "c"]
+    assert {each.queue for each in found} == {queue}
+    [last] = itertools.islice(queuey.stream([queue], cursor=found[1].cursor), 1)
+    assert last.message.id == found[2].message.id
+    with pytest.raises(QueueNotFound):
+        next(queuey.stream([queue, "none"]))
