@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -111,12 +112,8 @@ def tail(
         start = page.horizon
     if left <= 0:
         return
-    for page in client.tail_pages(queue, partitions=partitions, since=start, notice=note_absence):
-        shown = page.messages[:left]
-        _show(shown, raw=raw, json=json)
-        left -= len(shown)
-        if left <= 0:
-            return
+    for streamed in islice(client.stream([queue], partitions=partitions, since=start, notice=note_absence), left):
+        _show([streamed.message], raw=raw, json=json)
 
 
 def note_missing(client: Client, queue: str, partitions: str) -> None:
