@@ -10,7 +10,7 @@ are read, which raises the base.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -186,7 +186,7 @@ class Stream:
         return self.cursor.text(self._queue)
 
     @property
-    def queues(self) -> Iterable[str]:
+    def queues(self) -> Collection[str]:
         """The names of its queues."""
         return self._sources.keys()
 

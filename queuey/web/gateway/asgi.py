@@ -81,6 +81,8 @@ BEAT = 25.0
 """Seconds without an event after which a stream says that it is there: proxies end what is silent for 30 or 60."""
 USER_STREAMS = 20
 """Of one user of an application, in this process."""
+QUEUES_A_PLACE = 16
+"""A stream of many queues takes a place more for each so many: it is woken by all of them."""
 RETRY, SPREAD = 1000, 4000
 """Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
 NOTICE = 30.0
@@ -303,9 +305,11 @@ class Gateway:
     def _streamed(self, endpoint: Endpoint, view: View, request: Request, match: Match, response: Response) -> Response:
         """Has a response go on that begins a stream."""
         assert request.poll is not None  # noqa: S101 - a stream waits
+        assert request.stream is not None  # noqa: S101 - see above
         if request.method == "HEAD":
             request.stream = None
             return response
+        request.poll.weight += len(request.stream.queues) // QUEUES_A_PLACE
         try:
             caller = self._authorization.seen(request)
             if caller is not None and caller.tenant.startswith(USERS_OF):

@@ -140,6 +140,7 @@ class LongPoll(Waiter):
         header: Its credential.
         began: Loop time.
         user: For whom it is counted as a stream; None: it is not.
+        weight: Places that it takes.
     """
 
     __slots__ = (
@@ -155,6 +156,7 @@ class LongPoll(Waiter):
         "timer",
         "trying",
         "user",
+        "weight",
     )
 
     def __init__(self, polls: LongPolls, tenant: str, header: str | None, client: Client) -> None:
@@ -171,6 +173,7 @@ class LongPoll(Waiter):
         self.queued = False
         self.trying = False
         self.user: frozenset[str] | None = None
+        self.weight = 1
 
     def wake(self, qid: int | None = None) -> None:
         """Makes it try again as soon as it is its turn."""
@@ -336,7 +339,7 @@ class LongPolls:
 
     def _enter(self, poll: LongPoll) -> bool:
         """Gives a poll a place; returns whether it has one."""
-        if not poll.place and self.places.take(poll.tenant, 1):
+        if not poll.place and self.places.take(poll.tenant, poll.weight):
             poll.place = True
             same = self._waiting.get(poll.header)
             if same is None:
@@ -351,7 +354,7 @@ class LongPolls:
         self._tried(poll)
         if poll.place:
             poll.place = False
-            self.places.change(poll.tenant, -1)
+            self.places.change(poll.tenant, -poll.weight)
             same = self._waiting[poll.header]
             same.polls.discard(poll)
             if not same.polls:

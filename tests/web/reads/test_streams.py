@@ -300,6 +300,23 @@ def test_too_many_streams(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Py
     running(app, waiters=2)(work)
 
 
+def test_a_stream_of_many_queues_takes_several_places(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """One for each sixteen queues, so that few streams cannot have the service watch everything."""
+    names = ",".join(owner.create(f"q{number}") for number in range(40))
+
+    async def work(gateway: Gateway) -> None:
+        places = gateway._polls.places
+        async with reading(gateway, Reader("_stream", f"queues={names}")) as reader:
+            await until(lambda: reader.status == 200)
+            assert places.total - places.free == 3
+            async with reading(gateway, Reader("_stream", f"queues={names}")) as another:
+                await until(lambda: another.answered)
+            assert another.status == 503
+        assert places.free == places.total
+
+    running(app, waiters=4)(work)
+
+
 @pytest.fixture
 def tokens() -> Tokens:
     """Users that the application knows."""
