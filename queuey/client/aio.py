@@ -17,7 +17,7 @@ from queuey.client.calls import (
     send_calls,
     service_calls,
 )
-from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation, Point
+from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
@@ -27,7 +27,8 @@ from queuey.client.credentials.authorization import AsyncAuthorizationHeader
 from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import TokenScheme
 from queuey.client.errors import ClientError, NotAuthenticated
-from queuey.client.http.attempts import AsyncTiming, Attempts, Notice, Patience
+from queuey.client.following import AsyncFollowing
+from queuey.client.http.attempts import AsyncTiming, Attempts
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice
 from queuey.client.moving import AsyncMoving
@@ -49,10 +50,7 @@ from queuey.client.results import (
     QueueRead,
     RawMessage,
     Receipt,
-    StreamedMessage,
 )
-from queuey.client.streaming import Streaming
-from queuey.client.tailing import Tailing, start_query
 
 if TYPE_CHECKING:
     import ssl
@@ -67,7 +65,7 @@ T = TypeVar("T")
 Messages = Iterable[ToSend] | AsyncIterable[ToSend]
 
 
-class AsyncClient:
+class AsyncClient(AsyncFollowing):
     """A client of the service for async code, with the arguments, results and errors of :class:`queuey.client.Client`.
 
     ::
@@ -303,91 +301,6 @@ class AsyncClient:
         async for page in self.read_pages(queue, **options):
             for message in page.messages:
                 yield message
-
-    async def tail_pages(
-        self,
-        queue: str,
-        *,
-        wait: float = 20.0,
-        patience: float | None = None,
-        notice: Notice | None = None,
-        **options: Unpack[ReadOptions],
-    ) -> AsyncIterator[Page]:
-        """Follows a queue live and never ends; see :meth:`Client.tail_pages`."""
-        timing = self._timing
-        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        following = Tailing(start_query(queue, options), wait, patient, timing.clock)
-        while True:
-            try:
-                page = await self._run(following.call())
-            except ClientError as error:
-                pause = following.pause_after(error)
-                if pause is None:
-                    raise
-                await timing.sleep(pause)
-                continue
-            pause = following.took(page)
-            if pause is None:
-                continue
-            yield page
-            if pause:
-                await timing.sleep(pause)
-
-    async def tail(
-        self,
-        queue: str,
-        *,
-        wait: float = 20.0,
-        patience: float | None = None,
-        notice: Notice | None = None,
-        **options: Unpack[ReadOptions],
-    ) -> AsyncIterator[Message]:
-        """Follows a queue live, message by message; see :meth:`Client.tail_pages`."""
-        async for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
-            for message in page.messages:
-                yield message
-
-    async def stream(
-        self,
-        queues: str | Iterable[str] | None = None,
-        *,
-        since: Point | None = None,
-        partitions: str | int | Iterable[int] = "*",
-        limit: int | None = None,
-        cursor: str | None = None,
-        patience: float | None = None,
-        notice: Notice | None = None,
-    ) -> AsyncIterator[StreamedMessage]:
-        """Follows queues by a stream and never ends; see :meth:`Client.stream`."""
-        timing = self._timing
-        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        state = Streaming(queues, since, partitions, limit, cursor)
-        renewed = False
-        while True:
-            call = state.call()
-            attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
-            header = await self._authorization.header()
-            try:
-                async with self._sender.open(call, attempts, header) as parts:
-                    async for part in parts:
-                        patient.restored()
-                        renewed = False
-                        for streamed in state.take(part):
-                            yield streamed
-                        if state.renews and await self._authorization.renew(header):
-                            break
-                pause = timing.draw() * self._policy.base
-            except NotAuthenticated:
-                if renewed or not await self._authorization.renew(header):
-                    raise
-                renewed, pause = True, 0.0
-            except ClientError as error:
-                attempts.pause_after(error)
-                found = patient.pause_after(error)
-                if found is None:
-                    raise
-                pause = found
-            await timing.sleep(pause)
 
     async def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
         """Reads one page of each of several queues in one call; see :meth:`Client.read_queues`."""

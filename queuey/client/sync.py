@@ -17,7 +17,7 @@ from queuey.client.calls import (
     send_calls,
     service_calls,
 )
-from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation, Point
+from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
@@ -27,8 +27,9 @@ from queuey.client.claims.keeper import Keeper
 from queuey.client.credentials.authorization import AuthorizationHeader
 from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import TokenScheme
-from queuey.client.errors import ClientError, NotAuthenticated
-from queuey.client.http.attempts import Attempts, Notice, Patience, Timing
+from queuey.client.errors import ClientError
+from queuey.client.following import Following
+from queuey.client.http.attempts import Attempts, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice
 from queuey.client.moving import Moving
@@ -50,10 +51,7 @@ from queuey.client.results import (
     QueueRead,
     RawMessage,
     Receipt,
-    StreamedMessage,
 )
-from queuey.client.streaming import Streaming
-from queuey.client.tailing import Tailing, start_query
 
 if TYPE_CHECKING:
     import ssl
@@ -66,7 +64,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Client:
+class Client(Following):
     """A client of the service, safe to use from several threads. Close it, or use it as a context manager.
 
     ::
@@ -392,126 +390,6 @@ class Client:
         """Reads all messages that are stored now, page by page; ``limit`` is the size of a page."""
         for page in self.read_pages(queue, **options):
             yield from page.messages
-
-    def tail_pages(
-        self,
-        queue: str,
-        *,
-        wait: float = 20.0,
-        patience: float | None = None,
-        notice: Notice | None = None,
-        **options: Unpack[ReadOptions],
-    ) -> Iterator[Page]:
-        """Follows a queue and never ends; yields an empty page whenever ``wait`` has passed without messages.
-
-        Servers may come and go meanwhile. The cursor of the last page, given as ``since`` to a later call, goes on
-        where this one stopped.
-
-        Args:
-            queue: The queue.
-            wait: Seconds, up to 20, that the server holds a request open.
-            patience: Seconds of uninterrupted failure after which to give up; None: never.
-            notice: Called with the error when the service begins to fail, and with None when it answers again.
-            options: See :class:`Query`. Without ``since`` only what becomes readable from now on; ``since=0`` begins
-                with the oldest.
-
-        Raises:
-            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
-        """
-        timing = self._timing
-        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        following = Tailing(start_query(queue, options), wait, patient, timing.clock)
-        while True:
-            try:
-                page = self._run(following.call())
-            except ClientError as error:
-                pause = following.pause_after(error)
-                if pause is None:
-                    raise
-                timing.sleep(pause)
-                continue
-            pause = following.took(page)
-            if pause is None:
-                continue
-            yield page
-            if pause:
-                timing.sleep(pause)
-
-    def tail(
-        self,
-        queue: str,
-        *,
-        wait: float = 20.0,
-        patience: float | None = None,
-        notice: Notice | None = None,
-        **options: Unpack[ReadOptions],
-    ) -> Iterator[Message]:
-        """Follows a queue, message by message; see :meth:`tail_pages`."""
-        for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
-            yield from page.messages
-
-    def stream(
-        self,
-        queues: str | Iterable[str] | None = None,
-        *,
-        since: Point | None = None,
-        partitions: str | int | Iterable[int] = "*",
-        limit: int | None = None,
-        cursor: str | None = None,
-        patience: float | None = None,
-        notice: Notice | None = None,
-    ) -> Iterator[StreamedMessage]:
-        """Follows one queue, several, or (None) all that the credential may read; never ends.
-
-        One connection serves up to 1,000 queues. It goes on after failures, restarts of the service and new tokens:
-        nothing is left out, and nothing comes twice.
-
-        Args:
-            queues: Which.
-            since: Where to begin; None: with the oldest messages; ``now``: with what comes.
-            partitions: Of the queues.
-            limit: Messages of a partition that the server reads together.
-            cursor: That of the last message of an earlier stream of the same queues.
-            patience: Seconds of uninterrupted failure after which to give up; None: never.
-            notice: Called with the error when the service begins to fail, and with None when it answers again.
-
-        Raises:
-            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
-
-        Example:
-            >>> for streamed in client.stream(["orders"], since=0):
-            ...     print(streamed.queue, streamed.message.body)
-            ...     break
-            orders one apple
-        """
-        timing = self._timing
-        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        state = Streaming(queues, since, partitions, limit, cursor)
-        renewed = False
-        while True:
-            call = state.call()
-            attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
-            header = self._authorization.header()
-            try:
-                with self._sender.open(call, attempts, header) as parts:
-                    for part in parts:
-                        patient.restored()
-                        renewed = False
-                        yield from state.take(part)
-                        if state.renews and self._authorization.renew(header):
-                            break
-                pause = timing.draw() * self._policy.base
-            except NotAuthenticated:
-                if renewed or not self._authorization.renew(header):
-                    raise
-                renewed, pause = True, 0.0
-            except ClientError as error:
-                attempts.pause_after(error)
-                found = patient.pause_after(error)
-                if found is None:
-                    raise
-                pause = found
-            timing.sleep(pause)
 
     def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
         """Reads one page of each of up to 100 queues in one call, in the order asked.

@@ -155,3 +155,11 @@ def _crashed(text: str, request: Request) -> Response:
     if _wants_problem(request):
         return _problem(500, "InternalError", texts, {}, ())
     return json_response({"status": "error", "error_msg": texts}, 500)
+
+
+def refusal(status: int, why: str) -> Response:
+    """Returns the answer to what is no request."""
+    response = json_response({"status": "error", "error_msg": {"request": why}}, status)
+    if status == 503:  # noqa: PLR2004 - there are too many connections
+        response.headers += (("Retry-After", "1"),)
+    return response

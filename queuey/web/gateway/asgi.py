@@ -34,7 +34,18 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
 from queuey.web.facades.facade import Facade
-from queuey.web.gateway.long_polls import Client, Clients, LongPolls
+from queuey.web.gateway.long_polls import (
+    BEAT,
+    NOTICE,
+    QUEUES_A_PLACE,
+    RETRY,
+    SILENCE,
+    SPREAD,
+    USER_STREAMS,
+    Client,
+    Clients,
+    LongPolls,
+)
 from queuey.web.gateway.origins import Origins
 from queuey.web.gateway.rates import RateLimits
 from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
@@ -63,7 +74,6 @@ from queuey.web.responses import (
     ResponseSender,
     Send,
     event,
-    json_response,
     short_messages,
 )
 
@@ -77,18 +87,6 @@ MEMORY = 256 * 1024 * 1024
 """Bytes of bodies and responses that may be in memory at the same moment."""
 MAX_WAIT = 5.0
 """Seconds that a request waits for a thread and for memory."""
-BEAT = 25.0
-"""Seconds without an event after which a stream says that it is there: proxies end what is silent for 30 or 60."""
-USER_STREAMS = 20
-"""Of one user of an application, in this process."""
-QUEUES_A_PLACE = 16
-"""A stream of many queues takes a place more for each so many: it is woken by all of them."""
-RETRY, SPREAD = 1000, 4000
-"""Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
-NOTICE = 30.0
-"""Seconds before the end of a reader's credential at which it is told."""
-SILENCE = b":\n\n"
-"""A comment."""
 CREDENTIALS = "credentials"
 """The tenant for which credentials are read, so that valid ones wait for other credentials and for no answers."""
 
@@ -592,11 +590,3 @@ def _nothing() -> None:
 def _needs_caller(request: Request) -> bool:
     """Returns whether a request is one for which its caller has to be known."""
     return request.facade is not None or request.path.startswith("/v1/")
-
-
-def refusal(status: int, why: str) -> Response:
-    """Returns the answer to what is no request."""
-    response = json_response({"status": "error", "error_msg": {"request": why}}, status)
-    if status == 503:  # noqa: PLR2004 - there are too many connections
-        response.headers += (("Retry-After", "1"),)
-    return response

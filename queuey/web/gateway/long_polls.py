@@ -30,6 +30,18 @@ from queuey.web.gateway.scheduling import FairQueue, SharedQuota
 from queuey.web.http.connection import LEFT
 from queuey.web.requests import Receive, client_left
 
+BEAT = 25.0
+"""Seconds without an event after which a stream says that it is there: proxies end what is silent for 30 or 60."""
+USER_STREAMS = 20
+"""Of one user of an application, in this process."""
+QUEUES_A_PLACE = 16
+"""A stream of many queues takes a place more for each so many: it is woken by all of them."""
+RETRY, SPREAD = 1000, 4000
+"""Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
+NOTICE = 30.0
+"""Seconds before the end of a reader's credential at which it is told."""
+SILENCE = b":\n\n"
+"""A comment."""
 TICK = 0.25
 """Seconds between checks whether the service ends, and of credentials."""
 CREDENTIALS = 500
