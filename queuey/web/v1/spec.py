@@ -137,7 +137,7 @@ STREAM_PARAMETERS = (
     _query("limit", "Messages of a partition that are read together", _number(1, LIMITS.max_limit)),
     _query("last_event_id", "As the header `Last-Event-ID`"),
 )
-EVENTS: Content = {"text/event-stream": ANY_TEXT}
+EVENTS: Content = {"text/event-stream": {}}
 STREAM = (
     "Events (WHATWG HTML, 9.2): `data` is a message, `id` the place to go on from. `gone`: a queue is not read any "
     "more; `expiring`: the credential ends soon; `bye`: the stream ends, and why. HEAD answers with the head alone."
