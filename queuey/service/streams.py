@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from queuey import ids
 from queuey.errors import QueueyError
-from queuey.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.ids import FIRST, LAST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message
 from queuey.service.queue_access import InThread, QueueAccess
 from queuey.service.ranges import OTHERS, Mark, Range, Reading, mark_of, parse_bound, parse_mark
@@ -25,6 +25,10 @@ from queuey.service.watching import Waiter
 
 MOST_MARKS = 16
 """In a cursor, which each event has."""
+LOOK = TICKS_PER_SECOND // 4
+"""Between looks which queues there are, at least."""
+CLOCKS = 2 * TICKS_PER_SECOND
+"""By how much clocks may differ: of who looks which queues there are, and of who stores in one that is new."""
 NOW = "now"
 Place = tuple[str, int]
 """A queue and a partition of it."""
@@ -147,6 +151,7 @@ class Stream:
         cursor: How far it has come.
         is_of_all: It is of all queues that its reader may read.
         looks_again: It may be time to look which these are.
+        looked: When that was looked at last: queues that are found later have no messages below. None: it was not.
     """
 
     __slots__ = (
@@ -158,6 +163,7 @@ class Stream:
         "_sources",
         "cursor",
         "is_of_all",
+        "looked",
         "looks_again",
     )
 
@@ -174,11 +180,17 @@ class Stream:
         self.cursor = cursor
         self.is_of_all = False
         self.looks_again = True
+        self.looked: Position | None = None
 
     @property
     def more(self) -> bool:
         """Whether there may be messages that were not given yet, even if no more come."""
         return bool(self._left)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it waits for its next look at which queues there are: until then its cursor can say no more."""
+        return self.is_of_all and self.looks_again
 
     @property
     def text(self) -> str:
@@ -193,6 +205,17 @@ class Stream:
     def admit(self, access: QueueAccess) -> None:
         """Reads a queue from now on, or with these rights."""
         self._sources[access.queue.name] = access
+
+    @property
+    def may_look(self) -> bool:
+        """Whether the last look is not too recent."""
+        return self.looked is None or ids.now_ticks() - CLOCKS - self.looked[0] >= LOOK
+
+    def look(self) -> None:
+        """Notes that it is looked now which queues there are."""
+        self.looks_again = False
+        if self.is_of_all:
+            self.looked = ids.now_ticks() - CLOCKS, LOW_MIN
 
     def drop(self, name: str) -> None:
         """Reads a queue no more."""
@@ -269,6 +292,8 @@ class Stream:
         """
         ends = [at for reading in readings.values() for at in reading.next.values() if at is not None]
         floor = min(ends) if whole and ends else FIRST
+        if self.looked is not None:
+            floor = min(floor, self.looked)
         for name, reading in readings.items():
             self._left.pop(name, None)
             if reading.more:
@@ -284,6 +309,7 @@ class Stream:
             if not is_below and place not in self.cursor.marks and len(self.cursor.marks) >= MOST_MARKS:
                 for at, each, late in reversed(found[number:]):
                     self._left.setdefault(each, {})[late.partition] = mark_of(at)
+                self.looks_again = self.looked is not None  # Only that lets the base rise.
                 break
             # A batch may have one position in several partitions: the first of these does not say that all were given.
             is_last = number + 1 == len(found) or found[number + 1][0] != position

@@ -38,6 +38,7 @@ from queuey.web.gateway.long_polls import (
     BEAT,
     NOTICE,
     QUEUES_A_PLACE,
+    REST,
     RETRY,
     SILENCE,
     SPREAD,
@@ -316,6 +317,7 @@ class Gateway:
         except TooManyWaiters:
             request.stream = None
             raise
+        self._drop_body(request)
         response.pieces = self._go_on(endpoint, view, request, match, response.body)
         response.body = b""
         return response
@@ -339,8 +341,9 @@ class Gateway:
                 self._leave(request)
                 left = math.inf if ends is None else ends - time.time() - NOTICE
                 # Streams that began together do not all speak at the same moment.
-                beat = self._beat * uniform(0.6, 1)  # noqa: S311 - it only spreads them
-                again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=stream.more)
+                beat = REST if stream.rests else self._beat * uniform(0.6, 1)  # noqa: S311 - it only spreads them
+                more = stream.more and not stream.rests
+                again = await self._polls.next_turn(poll, max(0.0, min(beat, left)), more=more)
                 if self._stopping.is_set():
                     yield event("bye", {"detail": "The service ends. Ask again: another one may answer."})
                     return
@@ -385,6 +388,9 @@ class Gateway:
         if request.client is not None:
             self._clients.end(request.client)
             request.client = None
+        self._drop_body(request)
+
+    def _drop_body(self, request: Request) -> None:
         if request.held:
             request.body = None
             self._change_memory(request.tenant, -request.held)

@@ -38,6 +38,8 @@ QUEUES_A_PLACE = 16
 """A stream of many queues takes a place more for each so many: it is woken by all of them."""
 RETRY, SPREAD = 1000, 4000
 """Milliseconds after which readers whose stream has ended come again, at least, and what is drawn for each."""
+REST = 0.3
+"""Seconds until a stream is tried again that has to look first which queues there are."""
 NOTICE = 30.0
 """Seconds before the end of a reader's credential at which it is told."""
 SILENCE = b":\n\n"

@@ -84,7 +84,7 @@ class StreamViews:
             names = None if stream.is_of_all else list(stream.queues)
         failed: list[tuple[str, QueueyError]] = []
         assert request.poll is not None  # noqa: S101 - a stream waits
-        if stream.looks_again or request.poll.may_be_any:
+        if (stream.looks_again and stream.may_look) or request.poll.may_be_any:
             admitted = partial(self._admit, request, stream, match["app"], names)
             failed = await request.in_thread(admitted)
             if failed and first:
@@ -135,6 +135,7 @@ class StreamViews:
     ) -> list[tuple[str, QueueyError]]:
         """Lets the caller in to queues, in a thread; returns those that are closed to it, or not there."""
         self._service.queues.require_application(application)
+        stream.look()
         most = self._limits.max_queues_per_stream
         asked = self._authorization.readable(request, application, most + 1) if names is None else names
         self._check_number(len(asked))
@@ -148,7 +149,6 @@ class StreamViews:
                     failed.append((name, error))
         for name in set(stream.queues).difference(asked):
             stream.drop(name)
-        stream.looks_again = False
         return failed
 
     async def _next(

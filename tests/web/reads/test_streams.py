@@ -183,16 +183,36 @@ def test_a_stream_of_many_queues(owner: Caller, run: Run, store: Store) -> None:
 
 
 def test_a_stream_of_all_queues_finds_new_ones(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
-    """It has what the credential may read; from time to time it looks whether there is more of that."""
+    """Also what was stored in them before they were found, while other messages came, and for who comes again."""
     owner.create("a")
 
     async def work(gateway: Gateway) -> None:
         async with reading(gateway, Reader("_stream")) as reader:
             queue, _ = store.create_queue("queuey", "b", QueueSpec())
-            store.append(queue, [new("x")])
-            await until(lambda: reader.bodies == ["x"])
+            store.append(queue, [new("early")])
+            store.append(store.queue("queuey", "a"), [new("late")])
+            await until(lambda: "late" in reader.bodies)
+            known = reader.events[-1].id if reader.bodies == ["late"] else ""
+            await until(lambda: sorted(reader.bodies) == ["early", "late"])
+        async with reading(gateway, Reader("_stream", last=known)) as again:
+            await until(lambda: "early" in again.bodies)
 
-    running(app, waiters=50, beat=0.05)(work)
+    running(app, waiters=50, beat=0.4)(work)
+
+
+def test_a_stream_of_all_queues_goes_on_when_many_are_busy(owner: Caller, store: Store, app: Any) -> None:  # noqa: ANN401
+    """More partitions than a cursor can name have it look again, which lets it say that all were read."""
+    queues = [store.queue("queuey", owner.create(f"q{number}")) for number in range(40)]
+
+    async def work(gateway: Gateway) -> None:
+        async with reading(gateway, Reader("_stream")) as reader:
+            for turn in range(3):
+                for queue in queues:
+                    store.append(queue, [new(f"{queue.name} {turn}")])
+            await until(lambda: len(reader.bodies) == 120)
+        assert len(set(reader.bodies)) == 120
+
+    running(app, waiters=50)(work)
 
 
 @pytest.mark.parametrize(
