@@ -10,12 +10,14 @@ import sys
 import tarfile
 from pathlib import Path
 
+from queuey import __version__
+
 ROOT = Path(__file__).parents[1]
 NAME = "queuey-client"
 FILES = ("queuey.js", "queuey.d.ts")
 README = """# queuey-client
 
-A client of [Queuey](README) for browsers and Node 18 or later: one ES module with types, without dependencies.
+A client of Queuey for browsers and Node 18 or later: one ES module with types, without dependencies.
 
 ```js
 import { Queuey } from "queuey-client";
@@ -23,13 +25,12 @@ import { Queuey } from "queuey-client";
 const queuey = new Queuey("https://queuey.example.com", "shop", { token: () => fetchToken() });
 for await (const message of queuey.stream("inbox")) show(message.body);
 ```
-""".replace("[Queuey](README)", "Queuey")
+"""
 
 
 def version() -> str:
     """Returns the version of the service, in npm's form."""
-    text = (ROOT / "queuey" / "__init__.py").read_text("utf-8")
-    found = re.search(r'__version__ = "(\d+(?:\.\d+)*)([^"]*)"', text)
+    found = re.fullmatch(r"(\d+(?:\.\d+)*)(.*)", __version__)
     assert found is not None  # noqa: S101 - it is there
     numbers, rest = found.groups()
     parts = [*numbers.split("."), "0", "0"][:3]

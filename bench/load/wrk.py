@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.harness import Void
+from bench.load import traffic
 from bench.load.cycles import Dialect
 from bench.load.traffic import Job, Metered, Sample
 from bench.started.processes import Process
@@ -169,3 +170,7 @@ def read(output: str, cpu: float, complaint: str, job: Job) -> Sample:
 def _milliseconds(text: str) -> float:
     number, unit = re.fullmatch(r"([\d.]+)([a-z]+)", text).groups()  # type: ignore[union-attr] # wrk's own form
     return round(float(number) * _UNITS[unit], 3)
+
+
+ASK = traffic.run if PATH is None else run
+"""The generator that takes least of the server's CPU, of those that are there."""

@@ -27,7 +27,6 @@ NAMES = ("now", "before")
 GOAL, TAIL = 0.97, 1.25
 """The rate that must remain, as a part of the rate of before, and the times of its p99 that a p99 may reach."""
 CONNECTIONS = (1, 64)
-ASK = traffic.run if wrk.PATH is None else wrk.run
 READ, JOBS, BACKLOG = "read", "jobs", "backlog"
 BATCH = 100
 PARTITIONS = 8
@@ -149,7 +148,7 @@ class Side:
         }
         found: dict[str, Callable[[], Sample]] = {
             f"{what}, {count} connection(s)": partial(
-                ASK, self._server, job, seconds=self._seconds, connections=count, backend=self._backend
+                wrk.ASK, self._server, job, seconds=self._seconds, connections=count, backend=self._backend
             )
             for what, job in asked.items()
             for count in CONNECTIONS

@@ -45,9 +45,8 @@ def inserts(bench: Bench) -> Report:
     post = traffic.posts_of_one(QUEUE, traffic.bodies(64))
     seconds = bench.pick(5, 1)
     with postgres.serve(bench.fresh("postgres")) as other, service.serve(directory) as ours:
-        ask = traffic.run if wrk.PATH is None else wrk.run
         calls: dict[str, Callable[[], Sample]] = {
-            "queuey": partial(ask, ours, post, seconds=seconds, connections=postgres.CONNECTIONS),
+            "queuey": partial(wrk.ASK, ours, post, seconds=seconds, connections=postgres.CONNECTIONS),
             "postgres": partial(other.inserts, seconds),
         }
         bench.interleave(calls, 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 from queuey.client.calls.call import Call, Point
 from queuey.client.calls.read_calls import ReadOptions
 from queuey.client.credentials.authorization import AsyncAuthorizationHeader, AuthorizationHeader
-from queuey.client.errors import ClientError, NotAuthenticated
+from queuey.client.errors import ClientError
 from queuey.client.http.attempts import AsyncTiming, Attempts, Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.http.servers import ServerChoice
@@ -130,8 +130,7 @@ class Following:
         """
         timing = self._timing
         patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        state = Streaming(queues, since, partitions, limit, cursor)
-        renewed = False
+        state = Streaming(queues, since, partitions, limit, cursor, patient)
         while True:
             call = state.call()
             attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
@@ -139,19 +138,15 @@ class Following:
             try:
                 with self._sender.open(call, attempts, header) as parts:
                     for part in parts:
-                        patient.restored()
-                        renewed = False
                         yield from state.take(part)
                         if state.renews and self._authorization.renew(header):
                             break
                 pause = timing.draw() * self._policy.base
-            except NotAuthenticated:
-                if renewed or not self._authorization.renew(header):
-                    raise
-                renewed, pause = True, 0.0
             except ClientError as error:
+                if state.asks_for_token(error) and self._authorization.renew(header):
+                    continue
                 attempts.pause_after(error)
-                found = patient.pause_after(error)
+                found = state.pause_after(error)
                 if found is None:
                     raise
                 pause = found
@@ -229,8 +224,7 @@ class AsyncFollowing:
         """Follows queues by a stream and never ends; see :meth:`Client.stream`."""
         timing = self._timing
         patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        state = Streaming(queues, since, partitions, limit, cursor)
-        renewed = False
+        state = Streaming(queues, since, partitions, limit, cursor, patient)
         while True:
             call = state.call()
             attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
@@ -238,20 +232,16 @@ class AsyncFollowing:
             try:
                 async with self._sender.open(call, attempts, header) as parts:
                     async for part in parts:
-                        patient.restored()
-                        renewed = False
                         for streamed in state.take(part):
                             yield streamed
                         if state.renews and await self._authorization.renew(header):
                             break
                 pause = timing.draw() * self._policy.base
-            except NotAuthenticated:
-                if renewed or not await self._authorization.renew(header):
-                    raise
-                renewed, pause = True, 0.0
             except ClientError as error:
+                if state.asks_for_token(error) and await self._authorization.renew(header):
+                    continue
                 attempts.pause_after(error)
-                found = patient.pause_after(error)
+                found = state.pause_after(error)
                 if found is None:
                     raise
                 pause = found

@@ -26,11 +26,12 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.error_answers import read_error
 from queuey.client.calls.read_calls import WireMessage, plain_messages
-from queuey.client.errors import InvalidAnswer, InvalidArgument
+from queuey.client.errors import ClientError, InvalidAnswer, InvalidArgument, NotAuthenticated
+from queuey.client.http.attempts import Patience
 from queuey.client.results import StreamedMessage
 
 LONGEST_LINE = 64 << 20
-"""Bytes of an event."""
+"""Bytes of a line of an event."""
 
 
 class _Data(WireMessage, frozen=True, gc=False):
@@ -41,7 +42,6 @@ class _Told(msgspec.Struct, frozen=True):
     """What an event says that is no message."""
 
     status: int = 0
-    queue_name: str = ""
 
 
 class Streaming:
@@ -53,6 +53,7 @@ class Streaming:
         partitions: Of the queues.
         limit: Messages of a partition that the server reads together; None: its default.
         cursor: Where an earlier stream of the same queues has come to; it wins over ``since``.
+        patience: Decides how long failures are put up with.
 
     Attributes:
         cursor: Where to go on.
@@ -66,6 +67,7 @@ class Streaming:
         partitions: str | int | Iterable[int],
         limit: int | None,
         cursor: str | None,
+        patience: Patience,
     ) -> None:
         names = [queues] if isinstance(queues, str) else None if queues is None else list(queues)
         if names is not None and not names:
@@ -80,6 +82,8 @@ class Streaming:
         if limit is not None:
             self._asked["limit"] = int(number_text("limit", limit))
         self._is_of_all = names is None
+        self._patience = patience
+        self._renewed = False
         self.cursor = "" if cursor is None else string("cursor", cursor)
         self._begin()
 
@@ -103,6 +107,8 @@ class Streaming:
             ApiError: The stream has ended for a reason, or a queue that was named is not there any more.
             InvalidAnswer: It is no stream.
         """
+        self._patience.restored()
+        self._renewed = False
         *lines, self._rest = (self._rest + part).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
             raise InvalidAnswer("an event of the stream has no end")
@@ -119,6 +125,16 @@ class Streaming:
             elif data:
                 self._heed(kind, data)
             self.cursor = position or self.cursor
+
+    def asks_for_token(self, error: ClientError) -> bool:
+        """Returns whether another token may help after a failure: once in a row."""
+        asks = isinstance(error, NotAuthenticated) and not self._renewed
+        self._renewed = self._renewed or asks
+        return asks
+
+    def pause_after(self, error: ClientError) -> float | None:
+        """Returns the seconds to pause after a failure; None: it is to be raised."""
+        return self._patience.pause_after(error)
 
     def _take_line(self, line: bytes) -> None:
         name, _, value = line.partition(b":")

@@ -260,7 +260,8 @@ class Stream:
 
     async def _read(self, woken: frozenset[int] | None, wait: float, waiter: Waiter, in_thread: InThread) -> Found:
         names = self._behind(woken)
-        every = [Source(access, self._range(each)) for each, access in self._sources.items()]
+        waits_for = Range(partitions=self._partitions)
+        every = [Source(access, waits_for) for access in self._sources.values()]
         asked = [Source(self._sources[each], self._range(each)) for each in names]
         results = await in_thread(lambda: self._reader.read_woken(every, asked, wait, waiter))
         readings: dict[str, Reading] = {}

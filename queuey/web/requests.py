@@ -224,14 +224,19 @@ def client_left() -> InvalidRequest:
 
 
 def may_wait(request: Request) -> bool:
-    """Returns whether a request may ask to wait for messages, however that is written."""
+    """Returns whether a query may ask to wait for messages, however that is written."""
     query = request.query
-    return "wait=" in (unquote(query) if "%" in query else query) or wants_events(request)
+    return "wait=" in (unquote(query) if "%" in query else query)
+
+
+def may_follow(request: Request) -> bool:
+    """Returns whether a request may ask to wait for messages, or to be given them as they come."""
+    return may_wait(request) or wants_events(request)
 
 
 def wants_events(request: Request) -> bool:
     """Returns whether a request asks for server-sent events."""
-    return "text/event-stream" in request.headers.get("accept", "") or request.path.rstrip("/").endswith("/_stream")
+    return "text/event-stream" in request.headers.get("accept", "")
 
 
 def body_may_wait(request: Request) -> bool:

@@ -129,10 +129,13 @@ class Sender:
             ends_in(times.whole),
             self._client.stream(call.method, url, **_request(call, times, authorization)) as response,
         ):
-            content = Content(response.headers.get("content-encoding", ""), self._max_answer)
-            for part in cast("httpx2.SyncByteStream", response.stream):
-                content.add(part)
-            return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+            return self._whole(response)
+
+    def _whole(self, response: httpx2.Response) -> HttpAnswer:
+        content = Content(response.headers.get("content-encoding", ""), self._max_answer)
+        for part in cast("httpx2.SyncByteStream", response.stream):
+            content.add(part)
+        return HttpAnswer(response.status_code, dict(response.headers), content.whole())
 
     @contextmanager
     def open(self, call: Call[None], attempts: Attempts[None], authorization: str | None) -> Iterator[Iterator[bytes]]:
@@ -148,10 +151,7 @@ class Sender:
             self._client.stream(call.method, attempts.url, **request) as response,
         ):
             if response.status_code != OK:
-                content = Content("", self._max_answer)
-                for part in cast("httpx2.SyncByteStream", response.stream):
-                    content.add(part)
-                attempts.read(HttpAnswer(response.status_code, dict(response.headers), content.whole()))
+                attempts.read(self._whole(response))
             yield iter(cast("httpx2.SyncByteStream", response.stream))
 
     def send_until_answered(
@@ -207,10 +207,13 @@ class AsyncSender:
         """Sends a call; see :meth:`Sender.send`."""
         with _translated(server, closed=self._client.is_closed), ends_in(times.whole):
             async with self._client.stream(call.method, url, **_request(call, times, authorization)) as response:
-                content = Content(response.headers.get("content-encoding", ""), self._max_answer)
-                async for part in cast("httpx2.AsyncByteStream", response.stream):
-                    content.add(part)
-                return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+                return await self._whole(response)
+
+    async def _whole(self, response: httpx2.Response) -> HttpAnswer:
+        content = Content(response.headers.get("content-encoding", ""), self._max_answer)
+        async for part in cast("httpx2.AsyncByteStream", response.stream):
+            content.add(part)
+        return HttpAnswer(response.status_code, dict(response.headers), content.whole())
 
     @asynccontextmanager
     async def open(
@@ -221,10 +224,7 @@ class AsyncSender:
         with _translated(attempts.server, closed=self._client.is_closed):
             async with self._client.stream(call.method, attempts.url, **request) as response:
                 if response.status_code != OK:
-                    content = Content("", self._max_answer)
-                    async for part in cast("httpx2.AsyncByteStream", response.stream):
-                        content.add(part)
-                    attempts.read(HttpAnswer(response.status_code, dict(response.headers), content.whole()))
+                    attempts.read(await self._whole(response))
                 yield aiter(cast("httpx2.AsyncByteStream", response.stream))
 
     async def close(self) -> None:

@@ -43,15 +43,14 @@ class Origins:
         """Answers a browser that asks before it sends a request for a page; None: this is no such question."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
-        headers = self.headers(request)
-        if len(headers) <= 1:
+        if request.headers.get("origin") not in self._allowed.get(_application(request.path), ()):
             return None
         named = request.headers.get("access-control-request-headers", "").lower().split(",")
         own = [name for name in map(str.strip, named) if name.startswith(OWN) and name.isascii()][:MOST_NAMED]
         return Response(
             204,
             b"",
-            *headers,
+            *self.headers(request),
             ("Access-Control-Allow-Methods", METHODS),
             ("Access-Control-Allow-Headers", ", ".join([ASKED, *own])),
             ("Access-Control-Max-Age", str(MAX_AGE)),

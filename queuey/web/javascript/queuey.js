@@ -81,8 +81,8 @@ export class Queuey {
     for (const [name, value] of Object.entries(options.headers ?? {})) headers[`X-Header-${name}`] = value;
     const isJson = typeof body !== "string" && !(body instanceof Uint8Array) && !(body instanceof ArrayBuffer);
     if (isJson) headers["X-Encoding"] = "json";
-    const bytes = isJson ? "application/json" : "application/octet-stream";
-    const type = isJson ? "text/plain" : options.contentType ?? (typeof body === "string" ? "text/plain" : bytes);
+    const usual = typeof body === "string" ? "text/plain" : "application/octet-stream";
+    const type = isJson ? "text/plain" : options.contentType ?? usual;
     const sent = isJson ? JSON.stringify(body) : body;
     const answer = await this.#ask("POST", path(queue), { ...options, headers, body: sent, type, again: true });
     return (await answer.json()).messages[0];

@@ -14,7 +14,7 @@ from queuey.service import Service
 from queuey.web import api_page
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, Match, View
-from queuey.web.requests import Request, body_may_wait, may_wait, wants_events
+from queuey.web.requests import Request, body_may_wait, may_follow, may_wait
 from queuey.web.responses import JSON, Response, encode
 from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.explain import ExplainView
@@ -85,6 +85,11 @@ def show_client(request: Request, match: Match) -> Response:
     )
 
 
+def always(request: Request) -> bool:
+    """Says of a stream that it waits."""
+    return True
+
+
 FILES: list[tuple[str, str, dict[str, View | Handler]]] = [
     ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
     ("v1.docs", "/docs", {"GET": show_page}),
@@ -107,7 +112,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
             QUEUE,
             {
                 "POST": messages.post,
-                "GET": View(streams.read, asks=True, reads=True, waits=may_wait),
+                "GET": View(streams.read, asks=True, reads=True, waits=may_follow),
                 "PUT": queues.update,
                 "DELETE": queues.delete,
             },
@@ -121,7 +126,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
         (
             "v1.stream",
             APP + "/_stream",
-            dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True, waits=wants_events)),
+            dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True, waits=always)),
         ),
         ("v1.me", APP + "/_me", {"GET": queues.me}),
         ("v1.rights", APP + "/_rights", {"POST": queues.rights}),

@@ -47,16 +47,22 @@ def read_partitions(value: object) -> tuple[int, ...] | None:
     return tuple(numbers)
 
 
+def take_partitions(given: dict[str, Any], errors: Errors, otherwise: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Reads the partitions to read; None: all. What is wrong with them is noted in ``errors``."""
+    named = given.get("partitions")
+    if named is None:
+        return otherwise
+    try:
+        return read_partitions(named)
+    except ValueError as error:
+        errors["partitions"] = str(error)
+        return otherwise
+
+
 def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
     """Reads what to read; bad fields are noted in ``errors``."""
     since, after, before, until = (errors.take(name, _bound, given.get(name)) for name in BOUNDS)
-    named = given.get("partitions")
-    partitions: tuple[int, ...] | None = (1,)
-    if named is not None:
-        try:
-            partitions = read_partitions(named)
-        except ValueError as error:
-            errors["partitions"] = str(error)
+    partitions = take_partitions(given, errors, (1,))
     limit = errors.take("limit", validators.integer, given.get("limit"), 1, limits.max_limit)
     order = errors.take("order", validators.one_of, given.get("order"), ORDERS)
     delay = given.get("delay")

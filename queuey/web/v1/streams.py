@@ -23,7 +23,7 @@ from queuey.web.errors import error_texts
 from queuey.web.requests import Request, bad_json, read_body, read_object, read_query, wants_events
 from queuey.web.responses import Response, body_of, encode, event
 from queuey.web.v1.message_json import render_messages
-from queuey.web.v1.ranges import read_partitions
+from queuey.web.v1.ranges import take_partitions
 from queuey.web.validators import Errors
 
 LAST_EVENT = "last_event_id"
@@ -37,9 +37,6 @@ HEADERS = (
 )
 WAITS = 1.0
 """Tells a try that it may wait; for how long, the gateway says."""
-DEFAULT_LIMIT = 100
-
-
 Page = Callable[[Request, Match], Awaitable[Response]]
 
 
@@ -117,18 +114,13 @@ class StreamViews:
 
     def _begin(self, request: Request, given: dict[str, Any], queue: str | None) -> Stream:
         errors = Errors()
-        partitions: tuple[int, ...] | None = None
-        if given.get("partitions") is not None:
-            try:
-                partitions = read_partitions(given["partitions"])
-            except ValueError as error:
-                errors["partitions"] = str(error)
+        partitions = take_partitions(given, errors, None)
         limit = errors.take("limit", validators.integer, given.get("limit"), 1, self._limits.max_limit)
         last = request.headers.get("last-event-id") or given.get(LAST_EVENT)
         field = LAST_EVENT if last else "since"
         cursor = errors.take(field, _cursor, last or given.get("since"), queue) or Cursor()
         errors.check()
-        return Stream(self._service.reader, cursor, limit or DEFAULT_LIMIT, partitions, queue)
+        return Stream(self._service.reader, cursor, limit or self._limits.default_limit, partitions, queue)
 
     def _admit(
         self, request: Request, stream: Stream, application: str, names: Sequence[str] | None
