@@ -13,6 +13,7 @@ from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.write.undo_writes import FLYING, Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import Written
+from tests.contract.samples import eventually
 
 Done = Callable[[None, StoreUnavailable | None], None]
 PATIENCE = 30.0
@@ -143,8 +144,8 @@ def test_some_at_a_time(deletes: Deletes, undo_writer: UndoWriter) -> None:
     answers = Answers(1)
     for number in range(FLYING + 10):
         undo(undo_writer, answers, 600.0, number=number)
-    deletes.wait_for(FLYING)
-    assert undo_writer._due
+    assert eventually(lambda: undo_writer.pending == FLYING + 10)  # All are taken on, not those alone that are sent.
+    assert len(deletes.begun) == FLYING
     deletes.begun[0](None, None)
     answers.wait()
     deletes.wait_for(FLYING + 1)
