@@ -7,6 +7,7 @@ processes and those that come due: it calls the store's ``look`` with all watche
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -30,9 +31,10 @@ class Watch:
         wake: Wakes the watcher.
         position: Ticks; the watcher knows all messages below. Only the polls use it.
         asking, looked: Whether it is being polled, and when the last poll was. Only the polls use them.
+        due: When it is to be polled whatever is known of new messages. Only the polls use it.
     """
 
-    __slots__ = ("asking", "looked", "partition", "position", "prompt", "queue", "wake")
+    __slots__ = ("asking", "due", "looked", "partition", "position", "prompt", "queue", "wake")
 
     def __init__(self, queue: Queue, partition: int, wake: Callable[[], None], position: int, *, prompt: bool) -> None:
         self.queue = queue
@@ -42,6 +44,7 @@ class Watch:
         self.position = position
         self.asking = False
         self.looked = 0
+        self.due = math.inf
 
     @property
     def key(self) -> int:
@@ -53,14 +56,18 @@ class Watches:
     """All watches of a store. Safe for use by many threads.
 
     Args:
-        look: Polls for new messages, and wakes the watchers of their partitions. It runs in a thread of its own.
+        look: Polls for new messages, and wakes the watchers of their partitions. It runs in a thread of its own, again
+            and again while there are watches or :meth:`stir` was called.
     """
 
     def __init__(self, look: Callable[[Sequence[Watch]], None]) -> None:
         self._look = look
         self._by_key: dict[int, tuple[Watch, ...]] = {}
+        self._all: Sequence[Watch] | None = None
+        """All of them, as long as none comes or goes."""
         self._changed = threading.Condition()
         self._closed = threading.Event()
+        self._stirred = False
         self._thread: threading.Thread | None = None
 
     def __bool__(self) -> bool:
@@ -70,18 +77,23 @@ class Watches:
     def add(self, *watches: Watch) -> Callable[[], None]:
         """Adds watches; returns a function that removes them."""
         with self._changed:
+            self._all = None
             for watch in watches:
                 self._by_key[watch.key] = (*self._by_key.get(watch.key, ()), watch)
-            if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._run, name="queuey-watch", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            self._start()
         if self._closed.is_set():
             _wake(watches)
         return partial(self._remove, watches)
 
+    def _start(self) -> None:
+        if self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._run, name="queuey-watch", daemon=True)
+            self._thread.start()
+        self._changed.notify()
+
     def _remove(self, watches: Iterable[Watch]) -> None:
         with self._changed:
+            self._all = None
             for watch in watches:
                 left = tuple(one for one in self._by_key.get(watch.key, ()) if one is not watch)
                 if left:
@@ -89,40 +101,44 @@ class Watches:
                 else:
                     self._by_key.pop(watch.key, None)
 
-    def watched(self, keys: Iterable[int]) -> list[int]:
-        """Returns those of some partitions that somebody watches."""
-        return [key for key in keys if key in self._by_key]
+    def of(self, key: int) -> tuple[Watch, ...]:
+        """Returns the watches of a partition."""
+        return self._by_key.get(key, ())
 
-    def wrote(self, keys: Iterable[int], *, shown: bool) -> None:
-        """Wakes the watchers of messages that this process has stored.
+    def stir(self) -> None:
+        """Has ``look`` called once more although there may be no watches."""
+        if not self._stirred:
+            with self._changed:
+                self._stirred = True
+                self._start()
 
-        Args:
-            keys: Of the partitions.
-            shown: Reads that keep the read delay show them already. If not, only prompt watchers are woken; the polls
-                wake the rest when it is time.
-        """
+    def wrote(self, keys: Iterable[int]) -> None:
+        """Wakes the watchers of partitions in which readers find something new."""
         for key in keys:
-            for watch in self._by_key.get(key, ()):
-                if shown or watch.prompt:
-                    watch.wake()
+            _wake(self.of(key))
 
     def close(self) -> None:
         """Ends the polls and wakes all watchers, which then find that the store is closed."""
         self._closed.set()
         with self._changed:
             self._changed.notify()
-            watches = self._all()
+            watches = self.all()
         _wake(watches)
 
-    def _all(self) -> list[Watch]:
-        return [watch for some in self._by_key.values() for watch in some]
+    def all(self) -> Sequence[Watch]:
+        """Returns all watches."""
+        found = self._all
+        if found is None:
+            found = self._all = [watch for some in self._by_key.values() for watch in some]
+        return found
 
     def _run(self) -> None:
         while not self._closed.wait(EVERY):
             with self._changed:
-                while not self._by_key and not self._closed.is_set():
+                while not (self._by_key or self._stirred or self._closed.is_set()):
                     self._changed.wait()
-                watches = self._all()
+                self._stirred = False
+                watches = self.all()
             try:
                 self._look(watches)
             except StoreClosed:

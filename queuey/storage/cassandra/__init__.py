@@ -13,6 +13,7 @@ What promises what:
 * claim logs: :mod:`.claim_logs`;
 * posts with idempotency keys: :mod:`.keyed_posts`, by the rules of :mod:`.write.post_keys`; named messages:
   :mod:`.names`, by the rules of :mod:`.write.names`, shown by :mod:`.read.named_values`;
+* waiting readers: :mod:`.read.arrivals`, by what :mod:`.read.recent_writes` records of all processes;
 * what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
@@ -56,6 +57,7 @@ from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.named_values import NamedValues
+from queuey.storage.cassandra.read.recent_writes import RecentWrites
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.step_run import StoreParts
 from queuey.storage.deadlines import Deadline, Done, bounded
@@ -144,7 +146,8 @@ class CassandraStore(
         self._parts = StoreParts(self._driver, options, clock, self._levels, self._writer)
         self._named_values = NamedValues(self._parts, self._deadline)
         self._appends = AppendsInFlight()
-        self._arrivals = PolledArrivals(self)
+        record = RecentWrites(self._driver, clock, self._process, self._deadline)
+        self._arrivals = PolledArrivals(self, clock, record)
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._garbage_collector = GarbageCollector(
             self._driver,
@@ -193,7 +196,7 @@ class CassandraStore(
         self._writer.close(timeout)
         self._appends.close(max(0.0, until - self._clock.boottime()))
         self._closing.set()
-        self._arrivals.watches.close()
+        self._arrivals.close()
         self._rows.close()
         self._watch.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)

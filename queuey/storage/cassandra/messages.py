@@ -122,7 +122,7 @@ class CassandraMessages(Scanning):
                 if other != time_bucket
             ]
         self._driver.gather(inserts, most=max(1, PUT_BYTES // max(1, len(body))))
-        self._arrivals.watches.wrote({qid << 8 | partition for partition, _ in locations}, shown=True)
+        self._arrivals.rewritten(qid, {partition for partition, _ in locations})
         try:
             # Only now: there may be readers, and if the write fails, the old message must stay as it was.
             self._driver.gather(deletes)

@@ -13,6 +13,7 @@ import pytest
 from queuey.messages import Queue, Slice
 from queuey.service import Draft, QueueAccess, Range, Service
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, connection, open_store
+from queuey.storage.sqlite.read import arrivals as arrivals_module
 from tests.backends import APP
 from tests.blocking import BlockingNames, blocking
 from tests.contract.samples import make_queue, new
@@ -136,3 +137,20 @@ def test_info_and_names(
     BlockingNames(service).create(access, "n", Draft("a"))
     assert count(partial(BlockingNames(service).replace, access, "n", Draft("b"))) <= 25
     assert count(partial(BlockingNames(service).fetch, access, "n")) <= 10
+
+
+def test_waiting_for_own_messages(store: SqliteStore, statements: list[str]) -> None:
+    """Whoever waits is woken once for what this process writes, without a statement; also if others have written."""
+    queue, woken, arrivals = make_queue(store), list[int](), store._arrivals
+    for _ in range(3):
+        store.watch(queue, 1, partial(woken.append, 1))
+    arrivals._look(arrivals.watches.all())
+    statements.clear()
+    for _ in range(20):
+        store.append(queue, [new("x")])
+        arrivals._look(arrivals.watches.all())
+    assert len(woken) == 3 * 20
+    assert arrivals_module._NEWS not in statements
+    arrivals._others = True
+    arrivals._look(arrivals.watches.all())
+    assert len(woken) == 3 * 20

@@ -19,6 +19,7 @@ from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(
@@ -63,6 +64,7 @@ class CassandraCatalogue(Catalogue, Applications):
     _rows: QueueCache
     _index: QueueIndex
     _pending_deletes: PendingDeletes
+    _arrivals: PolledArrivals
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         """See the contract."""
@@ -156,6 +158,7 @@ class CassandraCatalogue(Catalogue, Applications):
         numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, SHORTEST, purged.version
         self._change_row(queue, _PURGE, (*numbers, queue.application, queue.name, queue.version), purged.version)
         self._wait_for_others()
+        self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
         return purged
 
     def delete_queue(self, queue: Queue) -> None:
@@ -168,6 +171,7 @@ class CassandraCatalogue(Catalogue, Applications):
             if not outcome.applied and not (outcome.doubted and self._is_gone(queue)):
                 raise QueueChanged(queue.name)
         self._wait_for_others()
+        self._arrivals.rewritten(queue.qid, range(1, queue.partitions + 1))
         self._index.remove(queue.application, queue.name, queue.uid)
 
     def _is_gone(self, queue: Queue) -> bool:

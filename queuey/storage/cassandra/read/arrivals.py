@@ -1,33 +1,53 @@
-"""Polls partitions with waiting readers for new messages, because other processes do not notify this one.
+"""Finds new messages for waiting readers, because other processes do not notify this one.
+
+What this process writes itself it knows, and what others write they record (:mod:`.recent_writes`): readers are woken
+when the read delay is over. The record is a hint, so every watched partition is also polled: all of them in each turn
+where they are few; where they are many, all in very many turns, and soon after something may have been missed.
 
 A poll of a partition is a read of one message from where the previous poll ended, so the polls form a chain of cursors
 and miss as little as a reader does (G1). Watchers that want messages before the read delay is over are also woken by
-what the delayed chain finds, because that one finds late messages.
-
-The cost does not depend on the number of waiting readers. The polls of a process are limited; applications take turns.
-Messages that this process has stored itself need no poll: their readers are woken when the read delay is over.
+what the delayed chain finds, because that one finds late messages. The cost does not depend on the number of waiting
+readers. Applications take turns.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heappop, heappush, nsmallest
 from itertools import islice, zip_longest
-from time import monotonic
+from operator import attrgetter
 from typing import Protocol
 
 from queuey.errors import QueueChanged, QueueyError
-from queuey.ids import LOW_MIN
+from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import NewMessage, Page, Queue, Slice
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.read.recent import Recent
+from queuey.storage.cassandra.read.recent_writes import KEPT, WINDOW, RecentWrites
 from queuey.storage.watching import Watch, Watches
 
-LONGEST_DELAY, MOST_OWN = 60.0, 100_000
-"""Seconds of a read delay, and writes of this process, beyond which the polls find them."""
+log = logging.getLogger(__name__)
+
+LONGEST_DELAY, MOST_DUE = 61.0, 100_000
+"""Seconds until something is shown, and times that something is to be done at, beyond which the polls find it."""
 MARGIN = 0.05
 """Seconds after the read delay: a reader that is woken too early finds nothing, and is not woken again."""
 MOST = 128
 """Partitions that are polled in one turn: with the pause after it about 500 a second."""
+THREADS = 4
+"""For polls of partitions of which nothing is in memory."""
+FEW = 3
+"""Watches that need no record, as all are polled in each turn."""
+FIRST = 2
+"""Readings of the record that go back far."""
+SOME, SELDOM = 12, 5
+"""Partitions that are polled in every so many turns while the record is read: 12 a second, of two to three queries."""
 
 Done = Callable[[Page | None, Exception | None], None]
 
@@ -53,68 +73,201 @@ class PolledArrivals:
 
     Args:
         store: The store to poll.
+        clock: Its clock.
+        record: What processes have written lately.
     """
 
-    def __init__(self, store: ReadableStore) -> None:
+    def __init__(self, store: ReadableStore, clock: Clock, record: RecentWrites) -> None:
         self._store = store
+        self._clock = clock
+        self._record = record
+        self._readings = 0
+        """How often the record was read since it could not be, or need not be."""
+        self._missed = False
+        """An earlier one did not."""
+        self._lately: Recent[int, float] = Recent(clock.boottime, KEPT, MOST_DUE)
+        """When something was stored in partitions (boot time), while the record is followed."""
+        self._next_due = math.inf
+        """When the next watch is due (boot time)."""
+        self._noting = threading.Lock()
+        """For the two above."""
+        self._turns = 0
         self._looks = 0
-        self._own: list[tuple[float, int]] = []
-        """A heap: when what this process has stored in a partition is shown."""
+        self._shown: list[tuple[float, int]] = []
+        """A heap: when what was stored in a partition is shown (boot time)."""
+        self._arriving: list[tuple[float, int]] = []
+        """A heap: when delayed messages of this process in a partition become due (boot time)."""
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-poll")
         self.watches = Watches(self._look)
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool) -> Callable[[], None]:
         """See the storage contract."""
         promptly = [True] if not self._store.read_delay(queue) else [False] if delayed else [False, True]
-        return self.watches.add(
-            *(
-                Watch(queue, partition, wake, self._store.horizon_now(queue, delayed=not prompt), prompt=prompt)
-                for prompt in promptly
-            )
-        )
+        found = [
+            Watch(queue, partition, wake, self._store.horizon_now(queue, delayed=not prompt), prompt=prompt)
+            for prompt in promptly
+        ]
+        stop = self.watches.add(*found)
+        stored = self._lately.get(found[0].key)
+        for watch in found:
+            if watch.prompt:
+                continue
+            if self._delay_of(watch) > KEPT - WINDOW:
+                self._expect((watch,))
+            elif stored is not None:
+                self._show_later(watch, stored)
+        return stop
+
+    def _expect(self, watches: Iterable[Watch]) -> None:
+        """Has partitions polled once as soon as all that is stored in them by now is shown."""
+        now = self._clock.boottime()
+        for watch in watches:
+            watch.due = now + self._delay_of(watch)
+            self._note_due(watch.due)
+
+    def _note_due(self, due: float) -> None:
+        with self._noting:
+            self._next_due = min(self._next_due, due)
+
+    def _delay_of(self, watch: Watch) -> float:
+        return 0.0 if watch.prompt else self._store.read_delay(watch.queue) + MARGIN
 
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
         """Called when this process has stored messages."""
-        if self.watches:
-            keys = {queue.qid << 8 | item.partition for item in items if not item.delay}
-            self.watches.wrote(keys, shown=False)
-            delay = self._store.read_delay(queue)
-            if 0 < delay <= LONGEST_DELAY and len(self._own) < MOST_OWN:
-                due = monotonic() + delay + MARGIN
-                for key in self.watches.watched(keys):
-                    heappush(self._own, (due, key))
+        now = self._clock.boottime()
+        for delay, key in {(item.delay or 0.0, queue.qid << 8 | item.partition) for item in items}:
+            if not delay:
+                self._stored(key, now)
+            elif len(self._arriving) < MOST_DUE:
+                heappush(self._arriving, (now + delay, key))
+        self.watches.stir()
+
+    def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
+        """Called when this process has changed what readers of partitions find anywhere in them."""
+        keys = [qid << 8 | partition for partition in partitions]
+        self._record.note(keys)
+        self.watches.wrote(keys)
+        self.watches.stir()
+
+    def close(self) -> None:
+        """Wakes all watchers, and says to others that nothing will come any more."""
+        self.watches.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        while self._record.write():
+            pass
+
+    def _stored(self, key: int, at: float) -> None:
+        self._record.note((key,))
+        self._take(key, at)
+
+    def _take(self, key: int, at: float) -> None:
+        """Wakes prompt watchers of a partition now, the others when what was stored at a boot time is shown."""
+        if self._readings:
+            with self._noting:
+                self._lately.put(key, at, at)
+        # In this order: who begins to watch meanwhile finds one of the two.
+        for watch in self.watches.of(key):
+            if watch.prompt:
+                watch.wake()
+            else:
+                self._show_later(watch, at)
+
+    def _show_later(self, watch: Watch, stored: float) -> None:
+        delay = self._delay_of(watch)
+        if delay <= LONGEST_DELAY and len(self._shown) < MOST_DUE:
+            heappush(self._shown, (stored + delay, watch.key))
 
     def _look(self, watches: Sequence[Watch]) -> None:
-        now = monotonic()
-        while self._own and self._own[0][0] <= now:
-            self.watches.wrote({heappop(self._own)[1]}, shown=True)
+        now = self._clock.boottime()
+        while self._arriving and self._arriving[0][0] <= now:
+            self._stored(heappop(self._arriving)[1], now)
+        if self._record.write() or self._arriving:
+            self.watches.stir()
+        most = self._follow(watches)
+        while self._shown and self._shown[0][0] <= now:
+            self.watches.wrote({heappop(self._shown)[1]})
+        if most or self._next_due <= now:
+            self._next_due = math.inf
+            self._poll(next_to_look_for(watches, now, most), now)
+            self._note_due(min((watch.due for watch in self.watches.all()), default=math.inf))
+
+    def _follow(self, watches: Sequence[Watch]) -> int:
+        """Reads the record if not all partitions can be polled in each turn; returns how many are polled in this."""
+        if len(watches) <= FEW:
+            self._readings, self._missed = 0, False
+            return FEW
+        self._turns += 1
+        most = 0 if self._turns % SELDOM else SOME
+        if self._readings and self._turns % 2:
+            return most
+        try:
+            # Twice: the last that this process has written itself may not have shown in the first one.
+            news = self._record.read(first=self._readings < FIRST)
+        except QueueyError as error:
+            log.debug("Cannot read what was written lately: %s", error)
+            self._readings, self._missed = 0, True
+            return MOST
+        self._readings += 1
+        ticks, now = self._clock.both()
+        for at, keys in news:
+            for key in keys:
+                self._take(key, now + (at - ticks) / TICKS_PER_SECOND)
+        if self._record.lost() or self._missed:
+            self._expect(watches)
+            self._missed = False
+        return most
+
+    def _poll(self, watches: Sequence[Watch], now: float) -> None:
         left: dict[Queue, list[Watch]] = {}
-        for watch in next_to_look_for(watches):
+        for watch in watches:
             self._looks += 1
             watch.looked = self._looks
             watch.asking = True
+            if watch.due <= now:
+                watch.due = math.inf
             if not self._store.begin_look(watch.queue, _part(watch), partial(_ended, watch)):
                 left.setdefault(watch.queue, []).append(watch)
         for queue, some in left.items():
-            try:
-                pages = self._store.read(queue, [_part(watch) for watch in some])
-            except QueueyError as error:
-                for watch in some:
-                    _ended(watch, None, error)
-            else:
-                for watch, page in zip(some, pages, strict=True):
-                    _ended(watch, page, None)
+            with suppress(RuntimeError):  # It is being closed.
+                self._pool.submit(self._read, queue, some)
+
+    def _read(self, queue: Queue, watches: Sequence[Watch]) -> None:
+        """Polls partitions of a queue in a thread of the pool, which may have to wait."""
+        try:
+            pages = self._store.read(queue, [_part(watch) for watch in watches])
+        except Exception as error:  # noqa: BLE001 - it is polled again in its turn, and a reader gets the same
+            for watch in watches:
+                _ended(watch, None, error)
+        else:
+            for watch, page in zip(watches, pages, strict=True):
+                _ended(watch, page, None)
 
 
-def next_to_look_for(watches: Sequence[Watch]) -> list[Watch]:
-    """Returns the watches to poll for now: applications by turns, of each the ones that were polled longest ago."""
+def next_to_look_for(watches: Sequence[Watch], now: float, most: int) -> list[Watch]:
+    """Returns the watches to poll for now: those that are due, then the ones that were polled longest ago.
+
+    Args:
+        watches: All.
+        now: Boot time.
+        most: How many to poll if so many are not due; of those that are due, ``MOST`` may be under way.
+    """
+    free = [watch for watch in watches if not watch.asking]
+    room = MOST - (len(watches) - len(free))
+    found = _by_turns([watch for watch in free if watch.due <= now], room)
+    left = min(most, room) - len(found)
+    if left > 0:
+        found += _by_turns([watch for watch in free if watch.due > now], left)
+    return found
+
+
+def _by_turns(watches: Iterable[Watch], most: int) -> list[Watch]:
+    """Returns some watches: applications by turns, of each the ones that were polled longest ago."""
     by_application: dict[str, list[Watch]] = {}
     for watch in watches:
-        if not watch.asking:
-            by_application.setdefault(watch.queue.application, []).append(watch)
-    for some in by_application.values():
-        some.sort(key=lambda watch: watch.looked)
-    turns = (watch for turn in zip_longest(*by_application.values()) for watch in turn if watch is not None)
-    return list(islice(turns, MOST))
+        by_application.setdefault(watch.queue.application, []).append(watch)
+    ordered = [nsmallest(most, some, key=attrgetter("looked")) for some in by_application.values()]
+    turns = (watch for turn in zip_longest(*ordered) for watch in turn if watch is not None)
+    return list(islice(turns, most))
 
 
 def _part(watch: Watch) -> Slice:

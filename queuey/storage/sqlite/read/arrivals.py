@@ -7,6 +7,7 @@ watched partitions asked, all in one statement.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import sleep
 from typing import Any
 
 import msgspec
@@ -27,6 +28,8 @@ _NEWS = (
 """Which of some [qp, lowest tick, tick above the highest] hold a message."""
 _EARLIER = TICKS_PER_SECOND
 """How far before its beginning a watch searches for messages that the next read may not show."""
+_TIMES, _PAUSE = 4, 0.005
+"""How often a commit that shows may not have been noted yet as this process's own, and seconds in between."""
 
 
 class CommittedArrivals:
@@ -57,28 +60,42 @@ class CommittedArrivals:
         if transaction.began_at != self._mine or transaction.passed:
             self._others = True
         self._mine = transaction.last
-        self.watches.wrote(transaction.touched, shown=True)
+        for key in transaction.touched:
+            for watch in self.watches.of(key):
+                if watch.prompt:
+                    watch.position = max(watch.position, transaction.last + 1)  # It is woken to read all below.
+                watch.wake()
 
     def _look(self, watches: Sequence[Watch]) -> None:
-        # In this order: a commit meanwhile shows in one of the two, or in the clock below.
-        mine = self._mine
-        others, self._others = self._others, False
+        others = False
         try:
             with self._db.readers.reading() as connection:
                 last, catalogue = self._db.read_clock(connection)
-                if others or last > max(mine, self._seen):
-                    asked, self._seen = watches, last
-                else:
-                    asked = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
+            # In this order: what others committed before this process did last was noted when that was done.
+            mine = self._own(last)
+            others, self._others = self._others, False
+            if others or last > max(mine, self._seen):
+                asked, self._seen = watches, last
+            else:
+                asked = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
+            with self._db.readers.reading() as connection:
                 woken = _asked(connection, asked, last + 1, self._db.clock())
                 if catalogue != self._catalogue:
                     woken += _changed(connection, watches, catalogue)
         except BaseException:
-            self._others = True
+            self._others = self._others or others
             raise
         self._catalogue = catalogue
         for watch in woken:
             watch.wake()
+
+    def _own(self, last: int) -> int:
+        """Returns the last id of this process, when it has had the time to note a commit of its own that shows."""
+        for _ in range(_TIMES):
+            if last <= max(self._mine, self._seen):
+                break
+            sleep(_PAUSE)
+        return self._mine
 
 
 def _delay(queue: Queue) -> int:

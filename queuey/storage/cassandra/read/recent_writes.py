@@ -1,0 +1,151 @@
+"""The record of partitions that processes have written in lately: who watches very many need not ask for each.
+
+A process that writes adds a row every fifth of a second, one without keys when it has stopped, so that others notice if
+it ended before it could record all. What is read is a hint: rows come late, or not at all if their process is killed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from typing import NamedTuple
+from zlib import crc32
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.consistency_levels import usual
+from queuey.storage.cassandra.driver import Driver, Request, Statement
+from queuey.storage.cassandra.ids.clock import Clock, ticks
+from queuey.storage.deadlines import Deadline
+
+SHARDS = 2
+WINDOW = 3.0
+"""Seconds that each reading goes back: rows come late, and clocks differ."""
+KEPT = 10.0
+"""The same of the first one, for those who wait already for what is not shown yet."""
+GONE = 4.0
+"""Seconds without a row after which a process has ended that had not stopped writing."""
+MOST_NOTED = 200_000
+"""Keys that wait to be recorded at most."""
+MOST_KEYS, MOST_ROWS = 4_096, 4_000
+"""Keys in a row, and rows of one shard and minute that are read at a time."""
+TIMEOUT = 1.0
+_KEY = 9
+"""Bytes of a key."""
+_MINUTE = ticks(60.0)
+
+_ADD = Statement("INSERT INTO recent_writes (minute, shard, at, process, keys) VALUES (?, ?, ?, ?, ?)")
+_LATELY = Statement(
+    f"SELECT at, process, keys FROM recent_writes WHERE minute = ? AND shard = ? AND at >= ? LIMIT {MOST_ROWS}"
+)
+
+
+class Recorded(NamedTuple):
+    """What another process wrote.
+
+    Attributes:
+        at: Ticks; everything was acknowledged before.
+        keys: Of the partitions.
+    """
+
+    at: int
+    keys: list[int]
+
+
+class RecentWrites:
+    """The record as one process writes and reads it, in one thread; only :meth:`note` is for all.
+
+    Args:
+        driver: The way to Cassandra.
+        clock: Of the rows.
+        process: Names this one.
+        deadline: Of the store's calls.
+    """
+
+    def __init__(self, driver: Driver, clock: Clock, process: str, deadline: Deadline) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._process = process
+        self._deadline = deadline
+        self._shard = crc32(process.encode()) % SHARDS
+        self._noted: deque[int] = deque(maxlen=MOST_NOTED)
+        self._writing = False
+        self._seen: set[tuple[int, str]] = set()
+        self._others: dict[str, int] = {}
+        """Of each process that writes, when it last said so."""
+        self.note = self._noted.extend
+        """Takes the keys of partitions that this process has written in, to be recorded."""
+
+    def write(self) -> bool:
+        """Records what was noted, without waiting; returns whether there will be more to record, if only the end."""
+        keys = set()
+        with suppress(IndexError):  # While the store is closed, two threads write.
+            for _ in range(len(self._noted)):
+                keys.add(self._noted.popleft())
+        if keys or self._writing:
+            encoded = [key.to_bytes(_KEY) for key in keys]
+            try:
+                for first in range(0, max(1, len(encoded)), MOST_KEYS):
+                    self._add(b"".join(encoded[first : first + MOST_KEYS]), first)
+            except StoreUnavailable:
+                return self._writing  # Others will find what was written in their turns.
+        self._writing = bool(keys)
+        return self._writing
+
+    def _add(self, keys: bytes, number: int) -> None:
+        at = self._clock.now() + number
+        level = usual(self._driver.replication())
+        values = at // _MINUTE, self._shard, at, self._process, keys
+        self._driver.send(Request(_ADD, values, level, timeout=TIMEOUT), lambda _rows, _error: None)
+
+    def read(self, *, first: bool) -> list[Recorded]:
+        """Returns what others have recorded since the last reading, of the last seconds.
+
+        Args:
+            first: It is the first one: of more seconds, and what this process has recorded as well.
+
+        Raises:
+            StoreUnavailable: It cannot be read, or is too much to be read.
+        """
+        now = self._clock.now()
+        since = now - ticks(KEPT if first else WINDOW)
+        level = usual(self._driver.replication())
+        minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be a second ahead.
+        asked = [
+            Request(_LATELY, (minute, shard, since), level, timeout=TIMEOUT)
+            for minute in minutes
+            for shard in range(SHARDS)
+        ]
+        with self._deadline.running():
+            answers = self._driver.gather(asked)
+        if any(len(rows) >= MOST_ROWS for rows in answers):
+            raise StoreUnavailable("more was written lately than is read of it")
+        seen, self._seen = self._seen, set()
+        found = []
+        for at, process, keys in (row for rows in answers for row in rows):
+            self._seen.add((at, process))
+            if (at, process) in seen:
+                continue
+            if process != self._process:
+                self._note_process(at, process, writes=bool(keys))
+            if first or process != self._process:
+                found.append(Recorded(at, _keys_of(keys)))
+        return found
+
+    def _note_process(self, at: int, process: str, *, writes: bool) -> None:
+        if at > self._others.get(process, 0):
+            if writes:
+                self._others[process] = at
+            else:
+                self._others.pop(process, None)
+
+    def lost(self) -> bool:
+        """Returns whether a process has ended since the last call that may not have recorded all that it wrote."""
+        before = self._clock.now() - ticks(GONE)
+        gone = [process for process, at in self._others.items() if at < before]
+        for process in gone:
+            del self._others[process]
+        return bool(gone)
+
+
+def _keys_of(encoded: bytes) -> list[int]:
+    return [int.from_bytes(encoded[first : first + _KEY]) for first in range(0, len(encoded), _KEY)]
