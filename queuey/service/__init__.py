@@ -101,6 +101,7 @@ class Service:
             **self.moves.statistics(),
             **self.names.statistics(),
             "reads_waiting": float(self.reader.watchers.count(for_all=True)),
+            "streams_open": float(len(self.reader.streams)),
         }
         with suppress(StoreUnavailable):
             found |= self.store.statistics()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from weakref import WeakSet
 
 import msgspec
 
@@ -45,6 +46,8 @@ class Reader:
         self._metrics = metrics
         self._core = core
         self.watchers = Watchers()
+        self.streams: WeakSet[object] = WeakSet()
+        """Those that there are."""
         # By whether reads keep the read delay.
         self._triggers = {
             delayed: Trigger(partial(store.watch, delayed=delayed), for_all=True) for delayed in (True, False)

@@ -155,6 +155,7 @@ class Stream:
     """
 
     __slots__ = (
+        "__weakref__",
         "_left",
         "_limit",
         "_partitions",
@@ -171,6 +172,7 @@ class Stream:
         self, reader: Reader, cursor: Cursor, limit: int, partitions: tuple[int, ...] | None, queue: str | None
     ) -> None:
         self._reader = reader
+        reader.streams.add(self)
         self._limit = limit
         self._partitions = partitions
         self._queue = queue

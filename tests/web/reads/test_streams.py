@@ -317,6 +317,8 @@ def test_too_many_streams(owner: Caller, app: Any) -> None:  # noqa: ANN401 - Py
                 await until(lambda: three.answered)
             assert (one.status, two.status, three.status) == (200, 200, 503)
             assert b"TooManyWaiters" in three.response
+            await until(lambda: service_of(app).statistics()["streams_open"] == 2)
+        await until(lambda: service_of(app).statistics()["streams_open"] == 0)
 
     running(app, waiters=2)(work)
 
