@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from bench.harness import Bench, Void, measure
 from bench.load import traffic
 from bench.load.listeners import Heard, ListenPlan
 from bench.load.traffic import Job, Sample
+from bench.load.waiting import ask
 from bench.results import Report, Row, Verdict
-from bench.started import service
+from bench.started import nodes, on_cassandra, service
 from bench.started.processes import Process
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.storage import Store
 
 IDLE = 10.0
 """Seconds for which nothing comes, while the processor time is taken."""
 POSTERS = 8
 """Connections that post to the inboxes."""
+CREATORS = 16
+"""Threads that create queues."""
+A_SECOND = 100
+"""Messages that are posted to the streams on Cassandra: three times as many are too many for two processors, as each
+queue is one of which nothing is in memory."""
 ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
 
 
@@ -114,3 +125,76 @@ def streams(bench: Bench) -> Report:
         ratios = [a / b for a, b in zip(*map(sorted, tails), strict=True)]
         verdicts.append(Verdict(f"p99 of {what}: beside them / without", ratios, goal=1.5, better="lower"))
     return Report("", "", rows, verdicts, ["Messages of 200 B; streams by HTTP/1.1, without TLS."])
+
+
+@measure("cassandra-streams", "The same on Cassandra, and messages that another process stores, a hundred a second")
+def cassandra_streams(bench: Bench) -> Report:
+    """The store of this process posts, so all that the worker hears of it is what Cassandra holds."""
+    count = bench.size(10_000, 300)
+    seconds = bench.pick(30, 5)
+    with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
+        names = [f"inbox{number:05}" for number in range(count)]
+        with ThreadPoolExecutor(CREATORS) as pool:
+            queues = list(pool.map(lambda name: store.create_queue(service.APPLICATION, name, QueueSpec())[0], names))
+        server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), environment=ROOM))
+        before = max(server.memory())
+        with listening(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
+            time.sleep(2 * store.read_delay(queues[0]))  # Each is polled once when it has begun.
+            held = (max(server.memory()) - before) * 1e3 / count
+            spent, asked, began = server.cpu_seconds(), _asked(server), time.monotonic()
+            time.sleep(bench.pick(3 * IDLE, 3))
+            took = time.monotonic() - began
+            idle, queries = (server.cpu_seconds() - spent) / took * 100, (_asked(server) - asked) / took
+            posted = _post(store, queues, seconds)
+            time.sleep(store.read_delay(queues[0]) + 10)
+        [came] = heard
+        if came["messages"] != posted:
+            raise Void(f"{came['messages']} of {posted} messages came")
+        late = {"p50 ms": came["p50"], "longest ms": came["longest"]}
+        most = (store.read_delay(queues[0]) + 1) * 1000
+    return Report(
+        "",
+        "",
+        [
+            Row("a stream's memory", [held], "KB"),
+            Row("idle", [idle], "% of a core"),
+            Row("messages posted", [posted / seconds], "messages/s"),
+            Row("from a message's time to its arrival, p99", [came["p99"]], "ms", late),
+        ],
+        [
+            Verdict("idle, queries of the worker", [queries], unit="a second", goal=50, better="lower"),
+            Verdict("to arrival, p99, with the read delay", [came["p99"]], unit="ms", goal=most, better="lower"),
+        ],
+        ["One node, one worker, messages of 200 B. The queries include four a second for the clock."],
+    )
+
+
+def _asked(server: Process) -> float:
+    """Returns how many requests a worker has made to Cassandra."""
+    [line] = [one for one in ask(server, "/metrics").splitlines() if one.startswith("queuey_store_requests_total")]
+    return float(line.split()[-1])
+
+
+def _post(store: Store, queues: list[Queue], seconds: float) -> int:
+    """Posts messages, each to a queue drawn by lot; returns how many were stored."""
+    rng, text, begun = random.Random(1), traffic.bodies(1)[0], 0
+    stored: list[Position] = []
+    failed: list[Exception | None] = []
+
+    def ended(positions: list[Position] | None, error: Exception | None) -> None:
+        if positions is None:
+            failed.append(error)
+        else:
+            stored.extend(positions)
+
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < seconds:
+        while begun < passed * A_SECOND:
+            begun += 1
+            store.begin_append(rng.choice(queues), [NewMessage(text, 1, service.THREE_DAYS)], ended)
+        time.sleep(0.005)
+    time.sleep(2)
+    if failed:
+        raise Void(f"a message could not be stored: {failed[0]}")
+    return len(stored)
