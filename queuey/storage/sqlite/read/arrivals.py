@@ -46,6 +46,8 @@ class CommittedArrivals:
         self._seen = 0
         """Up to here all watches were asked, but for those that came meanwhile."""
         self._others = True
+        self._calm: Sequence[Watch] | None = None
+        """Watches of which none needs to be asked before others write."""
         self.watches = Watches(self._look)
 
     def watch(self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool) -> Callable[[], None]:
@@ -68,6 +70,7 @@ class CommittedArrivals:
 
     def _look(self, watches: Sequence[Watch]) -> None:
         others = False
+        asked: Sequence[Watch]
         try:
             with self._db.readers.reading() as connection:
                 last, catalogue = self._db.read_clock(connection)
@@ -76,8 +79,11 @@ class CommittedArrivals:
             others, self._others = self._others, False
             if others or last > max(mine, self._seen):
                 asked, self._seen = watches, last
+            elif watches is self._calm:
+                asked = ()
             else:
                 asked = [watch for watch in watches if not watch.prompt or watch.position <= self._seen]
+                self._calm = watches if not asked else None
             with self._db.readers.reading() as connection:
                 woken = _asked(connection, asked, last + 1, self._db.clock())
                 if catalogue != self._catalogue:
