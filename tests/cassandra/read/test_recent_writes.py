@@ -12,7 +12,7 @@ from queuey.storage.cassandra.read.arrivals import FEW, FIRST
 from tests.cassandra.conftest import OpenStore
 from tests.contract.samples import eventually
 
-WATCHED = FEW + 4
+WATCHED = FEW + 7
 
 
 class Watching:
