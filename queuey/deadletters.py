@@ -13,6 +13,7 @@ them:
 ``queuey-dead-error``     class of the last error
 ``queuey-dead-text``      what that error said, cut; absent if it said nothing
 ``queuey-dead-at``        when it was given up, ISO 8601 in UTC
+``queuey-dead-history``   JSON list of the last attempts, oldest first: when, who, class and text of the error, cut
 ``queuey-dead-json``      ``1``: the body is the text of what was a JSON value
 ``queuey-dead-type``      the content type, where HTTP cannot carry it as it is
 ``queuey-dead-headers``   a JSON object of headers that could not be kept as they are
@@ -53,10 +54,28 @@ Place = tuple[str, int, str]
 SAMPLES = 20
 """Dead letters that are named among those that stay."""
 
-_TEXT = 500
+_TEXT, _SHORT_TEXT = 500, 200
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
 _VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A delivery of a message that did not lead to an acknowledgement.
+
+    Attributes:
+        number: Numbers of later attempts are higher.
+        at: When it ended, in seconds since 1970.
+        worker: What its worker calls itself; blank: nothing.
+        error: Class of the error.
+        text: What that said.
+    """
+
+    number: int = 0
+    at: float
+    worker: str = ""
+    error: str = ""
+    text: str = ""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +86,14 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
         error: Class of the last error.
         text: What that error said.
         at: Seconds since 1970.
+        history: What is known of the last attempts, oldest first.
     """
 
     attempts: int
     error: str
     text: str = ""
     at: float
+    history: tuple[Attempt, ...] = ()
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,6 +305,7 @@ def headers_of(origin: Origin, cause: Cause, way: Way = "as they are") -> dict[s
         "attempts": str(cause.attempts),
         "error": _ascii(cause.error),
         "text": _ascii(cause.text[:_TEXT]),
+        "history": _history_text(cause.history),
         "at": datetime.fromtimestamp(cause.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "json": "1" if origin.json else "",
         "type": "" if is_carried(origin.content_type) else _ascii(origin.content_type or ""),
@@ -363,10 +385,17 @@ def dead_letter_from(
                 error=unquote(said["error"]),
                 text=unquote(said.get("text", "")),
                 at=datetime.fromisoformat(said["at"]).timestamp(),
+                history=msgspec.json.decode(said.get("history", "[]"), type=tuple[Attempt, ...]),
             ),
         )
     except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
         return None
+
+
+def _history_text(history: Sequence[Attempt]) -> str:
+    """Returns attempts as the text of a header, without what did not fit."""
+    short = [msgspec.structs.replace(one, text=one.text[:_SHORT_TEXT]) for one in history]
+    return json_text.dumps(msgspec.to_builtins(short)) if short else ""
 
 
 def is_carried(kind: str | None) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from queuey.claims import ClaimReceipt, Settlement, State
 from queuey.messages import Location, Message, PostResult, Queue
 from queuey.service import ClaimUseCases, Draft, HandedOut, QueueAccess, Service
+from queuey.service.claims import ReleaseReason
 from queuey.service.claims.move_turns import MoveOrder, MoveTurn
 from queuey.service.core import LoopCalls
 from queuey.service.names import Changed
@@ -39,9 +40,15 @@ class BlockingClaims:
         """Renews claims."""
         return self._claims.core.use(access, lambda queue: self._claims.renew(queue, receipts, ttl))
 
-    def release(self, access: QueueAccess, receipts: Sequence[ClaimReceipt], delay: float = 0.0) -> list[Settlement]:
+    def release(
+        self,
+        access: QueueAccess,
+        receipts: Sequence[ClaimReceipt],
+        delay: float = 0.0,
+        reason: ReleaseReason | None = None,
+    ) -> list[Settlement]:
         """Releases claims."""
-        return self._claims.core.use(access, lambda queue: self._claims.release(queue, receipts, delay))
+        return self._claims.core.use(access, lambda queue: self._claims.release(queue, receipts, delay, reason))
 
     def release_all(self, access: QueueAccess) -> None:
         """Releases all claims of a queue."""

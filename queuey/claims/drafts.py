@@ -14,7 +14,7 @@ from queuey import ids
 from queuey.claims.covers import CoverDraft
 from queuey.claims.entries import FORMAT, WITH_COVERS, Entry, Group, MoveStep
 from queuey.claims.receipts import ClaimReceipt
-from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
+from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, LastDelivery, State
 from queuey.claims.timing import ClaimTiming
 from queuey.ids import Position
 from queuey.messages import Message, bytes_at_most, rendered_bytes
@@ -52,12 +52,14 @@ class Poll(msgspec.Struct, gc=False):
         limit: So many messages at most.
         ttl: Seconds of the claims; 0: none are made.
         max_bytes: Bytes of the messages in an answer, but for the last one's.
+        worker: What the caller calls itself; blank: nothing.
         given: What it gets, filled in by :meth:`EntryDraft.deliver`.
     """
 
     limit: int
     ttl: float
     max_bytes: int
+    worker: str = ""
     given: list[Message] = []
 
 
@@ -89,8 +91,10 @@ class EntryDraft:
         "_taken",
         "expired",
         "groups",
+        "lapsed",
         "now",
         "size",
+        "workers",
     )
 
     def __init__(self, state: State, now: int, timing: ClaimTiming, covers: CoverDraft | None = None) -> None:
@@ -109,6 +113,10 @@ class EntryDraft:
         self._claims: set[Position] = set()
         self.groups: list[Group] = []
         """What each caller gets."""
+        self.workers: list[str] = []
+        """What each of these callers calls itself."""
+        self.lapsed: dict[Position, LastDelivery] = {}
+        """Last claims that have expired, neither acknowledged nor released, of messages that are dealt with here."""
         self._sent: list[Position] = []
         self._move: MoveStep | None = None
         self._taken: frozenset[Position] = frozenset()
@@ -244,6 +252,7 @@ class EntryDraft:
         for position in positions:
             if self._state.has_ended(position, self.expired) and not self._is_touched(position):
                 self._outs[position] = target
+                self._note_lapse(position)
                 self.size += 1
 
     def report_sent(self, positions: Iterable[Position]) -> None:
@@ -290,11 +299,18 @@ class EntryDraft:
                 at = first
             elif poll.given:
                 self.groups.append((expires, [message.position for message in poll.given]))
+                self.workers.append(poll.worker)
         if self._covers is not None:
             self.size += self._covers.hold(MOST_IDS - self.size)
 
+    def _note_lapse(self, position: Position) -> None:
+        last = self._state.outstanding.get(position)
+        if last is not None and last.expires:
+            self.lapsed[position] = last
+
     def _claim(self, message: Message) -> None:
         self._claims.add(message.position)
+        self._note_lapse(message.position)
         self.size += 1
         self._cover(message)
 
@@ -485,6 +501,7 @@ class EntryDraft:
             move=self._move,
             covers=covers,
             secrets=list(secrets),
+            workers=self.workers if any(self.workers) else [],
         )
 
 

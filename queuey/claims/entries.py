@@ -89,6 +89,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         move: What is done for a move to another queue.
         covers: What it says of copies, in a dedup queue.
         secrets: For each group of ``claims``, a random number in its receipts; empty: an older version made the entry.
+        workers: For each group of ``claims``, what its caller calls itself; empty: none says so.
     """
 
     format: int = FORMAT
@@ -109,6 +110,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     move: MoveStep | None = None
     covers: CoverChanges | None = None
     secrets: list[int] = []
+    workers: list[str] = []
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -53,12 +53,14 @@ class LastDelivery(msgspec.Struct, gc=False):
         deliveries: How many there were.
         expires: Milliseconds since 1970; 0: the claim has ended.
         secret: What its receipt has; 0: any receipt with the number is good.
+        worker: What its caller calls itself; blank: nothing.
     """
 
     number: int
     deliveries: int
     expires: int
     secret: int = 0
+    worker: str = ""
 
 
 class MoveState(msgspec.Struct, array_like=True):
@@ -94,6 +96,7 @@ class _Snapshot(msgspec.Struct, array_like=True, omit_defaults=True):
     covers: list[Encoded] = []
     stored_until: int = 0
     secrets: list[int] = []
+    workers: list[str] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -206,8 +209,9 @@ class State:
             for position in positions:
                 self._renew(position, expires)
         secrets = entry.secrets or [0] * len(entry.claims)
-        for (expires, positions), secret in zip(entry.claims, secrets, strict=True):
-            self._claim(positions, expires, secret)
+        workers = entry.workers or [""] * len(entry.claims)
+        for (expires, positions), secret, worker in zip(entry.claims, secrets, workers, strict=True):
+            self._claim(positions, expires, secret, worker)
         self._pass(number, entry)
         if self.superseded and (entry.at > self._forget_from or len(self.superseded) > MOST_SUPERSEDED):
             self._forget(entry.at)
@@ -249,12 +253,12 @@ class State:
             self._take_away(step.taken, at)
         move.ended = move.ended or step.ended
 
-    def _claim(self, positions: list[Position], expires: int, secret: int) -> None:
+    def _claim(self, positions: list[Position], expires: int, secret: int, worker: str) -> None:
         outstanding, number = self.outstanding, self.number
         for position in positions:
             before = outstanding.get(position)
             deliveries = 1 if before is None else before.deliveries + 1
-            outstanding[position] = LastDelivery(number, deliveries, expires, secret)
+            outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker)
             self._ended.pop(position, None)
             heappush(self._expiries, (expires, position))
         if len(self._expiries) > 2 * len(outstanding) + _STALE:
@@ -386,7 +390,7 @@ class State:
         outstanding = sorted(
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
         )
-        covers = self.covers
+        covers, last = self.covers, [self.outstanding[ticks, low] for ticks, low, *_ in outstanding]
         return _encoder.encode(
             _Snapshot(
                 WITH_COVERS if covers.by_digest or covers.stored_until else FORMAT,
@@ -400,7 +404,8 @@ class State:
                 self.move,
                 covers.encode(),
                 covers.stored_until,
-                [self.outstanding[ticks, low].secret for ticks, low, *_ in outstanding],
+                [claim.secret for claim in last],
+                [claim.worker for claim in last] if any(claim.worker for claim in last) else [],
             )
         )
 
@@ -421,9 +426,12 @@ class State:
         state.number = state.snapshot = found.number
         state.cursor = found.cursor
         secrets = found.secrets or [0] * len(found.outstanding)
+        workers = found.workers or [""] * len(found.outstanding)
         state.outstanding = {
-            (ticks, low): LastDelivery(number, deliveries, expires, secret)
-            for (ticks, low, number, deliveries, expires), secret in zip(found.outstanding, secrets, strict=True)
+            (ticks, low): LastDelivery(number, deliveries, expires, secret, worker)
+            for (ticks, low, number, deliveries, expires), secret, worker in zip(
+                found.outstanding, secrets, workers, strict=True
+            )
         }
         state.above = set(found.above)
         state.outbox = dict(found.outbox)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from functools import partial
 from random import random
 from typing import TYPE_CHECKING, Annotated
@@ -16,19 +19,26 @@ from queuey.cli import output
 from queuey.cli.output import Json
 from queuey.cli.reading import Partitions, Queue, body_bytes, body_text, json_fields, note_absence
 from queuey.cli.service_options import connected, existing
+from queuey.terminal.time_parsing import length
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from queuey.client import Client, Job, JobQueue
-    from queuey.client.results import Claimed, Refused
+    from queuey.client.results import Claimed, OutstandingJob, Refused
 
 claim_app = typer.Typer(add_completion=False)
 ack_app = typer.Typer(add_completion=False)
 release_app = typer.Typer(add_completion=False)
+jobs_app = typer.Typer(add_completion=False)
 
 _FATE = "the message is delivered again, or becomes a dead letter after the last of the queue's max_deliveries."
 LOST = "Another caller has the message by now, or the queue was purged."
+
+MOST_SAID = 2048
+"""Bytes of the end of what a program writes to standard error that are kept as the reason."""
+REST = 1.0
+"""Seconds that its end is waited for when the program has ended."""
 
 Receipts = Annotated[
     list[str] | None,
@@ -107,6 +117,43 @@ def release(
         _settle(partial(client.job_queue(queue).release, delay=delay), receipt, "released", json=json)
 
 
+@jobs_app.command()
+@connected
+def jobs(
+    client: Client,
+    queue: Queue,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
+    json: Json = False,
+) -> None:
+    """Show how much is to be done, and which messages are claimed: by whom, and for how long."""
+    with existing(queue):
+        backlog = client.job_queue(queue).backlog()
+        found = client.job_queue(queue).outstanding(limit)
+    now = time.time()
+    if json:
+        import msgspec
+
+        output.emit(msgspec.to_builtins(backlog) | {"jobs": msgspec.to_builtins(found)})
+        return
+    age = "" if backlog.oldest is None else f"; the oldest is {length(round(max(0.0, now - backlog.oldest)))} old"
+    about = "" if backlog.exact else "about "
+    output.say(
+        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.claimed} claimed, "
+        f"{output.plural(backlog.dead, 'dead letter')}{age}."
+    )
+    columns = ["message", "deliveries", "worker", "left"]
+    rows = [(f"{one.partition}:{one.message_id}", one.deliveries, one.worker or "-", _left(one, now)) for one in found]
+    if rows:
+        output.table(columns, rows)
+
+
+def _left(job: OutstandingJob, now: float) -> str:
+    """Returns for how long a job is claimed."""
+    if job.expires is None or job.expires <= now:
+        return "waits"
+    return length(math.ceil(job.expires - now))
+
+
 def _work(
     jobs: JobQueue,
     command: list[str],
@@ -126,14 +173,14 @@ def _work(
 
     left, failed = sys.maxsize if limit is None else limit, 0
     for job in jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence):
-        code = _run(job, command)
+        code, said = _run(job, command)
         if code == 0:
             _acknowledge(job)
         else:
             failed += 1
             output.note(f"{command[0]} ended with {code} for {job.receipt}, delivery {job.deliveries}; {_FATE}")
             try:
-                job.release(delay=retry)
+                job.release(delay=retry, reason=ProgramFailed(code, said))
             except ClientError as error:
                 if not (error.temporary or job.lost):
                     raise
@@ -167,7 +214,21 @@ def _acknowledge(job: Job) -> None:
             return
 
 
-def _run(job: Job, command: list[str]) -> int:
+class ProgramFailed(Exception):
+    """A program did not end with 0.
+
+    Args:
+        code: What it ended with.
+        said: The end of what it wrote to standard error.
+    """
+
+    def __init__(self, code: int, said: bytes) -> None:
+        text = said.decode(errors="replace").strip()
+        super().__init__(f"it ended with {code}{f': {text}' if text else ''}")
+
+
+def _run(job: Job, command: list[str]) -> tuple[int, bytes]:
+    """Runs a program for a job; returns its exit code and the end of what it wrote to standard error."""
     message = job.message
     about = {
         "JOB_ID": message.id,
@@ -175,11 +236,41 @@ def _run(job: Job, command: list[str]) -> int:
         "JOB_DELIVERIES": str(job.deliveries),
     }
     try:
-        return subprocess.run(  # noqa: S603 - it is what the caller has typed
-            command, input=body_bytes(job.body), env=os.environ | about, check=False
-        ).returncode
+        program = subprocess.Popen(  # noqa: S603 - it is what the caller has typed
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | about
+        )
     except OSError as error:
         raise typer.BadParameter(f"{command[0]!r} cannot be run: {error}", param_hint="command") from error
+    said = bytearray()
+    feeding = threading.Thread(target=_feed, args=(program, body_bytes(job.body)), daemon=True)
+    hearing = threading.Thread(target=_pass_on, args=(program, said), daemon=True)
+    feeding.start()
+    hearing.start()
+    try:
+        code = program.wait()
+    except BaseException:
+        program.kill()
+        raise
+    hearing.join(REST)  # What it has started may keep its standard error open.
+    return code, bytes(said)
+
+
+def _feed(program: subprocess.Popen[bytes], body: bytes) -> None:
+    """Gives a program its standard input, as far as it reads that."""
+    if program.stdin is not None:
+        with suppress(OSError), program.stdin:
+            program.stdin.write(body)
+
+
+def _pass_on(program: subprocess.Popen[bytes], said: bytearray) -> None:
+    """Writes to standard error what a program writes there, as it comes; keeps the end of it."""
+    if program.stderr is not None:
+        with program.stderr as stream:
+            while piece := os.read(stream.fileno(), 1 << 16):
+                with suppress(OSError):
+                    os.write(2, piece)
+                said += piece
+                del said[:-MOST_SAID]
 
 
 def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str, *, json: bool) -> None:

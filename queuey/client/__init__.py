@@ -59,6 +59,7 @@ from queuey.client.moving import AsyncMoving, Moving
 from queuey.client.named import AsyncNamedMessages, NamedMessages
 from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.client.results import (
+    Backlog,
     ClaimCounts,
     Claimed,
     CreatedQueue,
@@ -69,6 +70,7 @@ from queuey.client.results import (
     Move,
     NamePage,
     Offsets,
+    OutstandingJob,
     Page,
     PartitionClaims,
     PartitionInfo,
@@ -98,6 +100,7 @@ __all__ = [
     "AsyncMoving",
     "AsyncNamedMessages",
     "AsyncTiming",
+    "Backlog",
     "ClaimCounts",
     "ClaimLost",
     "ClaimOptions",
@@ -134,6 +137,7 @@ __all__ = [
     "OffsetConflict",
     "Offsets",
     "Outgoing",
+    "OutstandingJob",
     "Page",
     "PartitionClaims",
     "PartitionInfo",

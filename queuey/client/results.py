@@ -453,6 +453,58 @@ class ClaimCounts(msgspec.Struct, frozen=True):
     partitions: dict[int, PartitionClaims]
 
 
+class Backlog(msgspec.Struct, frozen=True):
+    """How much of a queue is to be done.
+
+    Example:
+        >>> backlog = client.job_queue("orders").backlog()
+        >>> backlog.waiting, backlog.claimed, backlog.failed
+        (2, 0, 0)
+
+    Attributes:
+        waiting: Messages for a claim; delayed ones do not count.
+        exact: ``waiting`` was counted; otherwise it is estimated.
+        claimed: Now, or released with a delay that is not over.
+        failed: Of those that wait: delivered before.
+        dead: In ``<queue>.dead``.
+        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
+    """
+
+    waiting: int
+    exact: bool
+    claimed: int
+    failed: int
+    dead: int
+    oldest: float | None
+
+
+class OutstandingJob(msgspec.Struct, frozen=True):
+    """A message that was delivered and is not acknowledged.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(1)
+        >>> [one.deliveries for one in jobs.outstanding()]
+        [1]
+
+    Attributes:
+        worker: What the one calls itself that has it, or had it last.
+        expires: When its claim ends, in seconds since 1970; None: it has ended.
+    """
+
+    message_id: str
+    partition: int
+    deliveries: int
+    worker: str
+    expires: float | None
+
+
+class OutstandingJobs(msgspec.Struct, frozen=True):
+    """Some of them, as the service says it."""
+
+    jobs: list[OutstandingJob]
+
+
 class QueueSize(msgspec.Struct, frozen=True):
     """The number of messages of a queue that are not acknowledged. ``exact``: counted, otherwise estimated.
 

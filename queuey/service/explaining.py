@@ -13,6 +13,7 @@ from queuey.claims import State
 from queuey.ids import Position
 from queuey.messages import MAX_TTL, Message, Queue, Slice
 from queuey.service.claims import ClaimUseCases
+from queuey.service.claims.attempts import Attempts
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
@@ -24,6 +25,7 @@ Code = Literal[
     "read_delay",
     "expires",
     "claimed",
+    "attempt",
     "waiting",
     "unclaimed",
     "done",
@@ -163,9 +165,17 @@ class Explaining:
             return
         for number, standing in self._standings(queue, numbers, position).items():
             yield from _of_stored(standing, number)
+            yield from self._attempts(queue, number, position)
         if queue.kind == "dedup":
             text = "This is a dedup queue: of messages with equal bodies that wait one is delivered, perhaps another."
             yield Reason(code="duplicates", text=text)
+
+    def _attempts(self, queue: Queue, number: int, position: Position) -> Iterator[Reason]:
+        """Says why the message was not acknowledged when it was delivered, as far as somebody said so."""
+        for one in Attempts(self._store).of(queue, number, [position]).get(position, ()):
+            by, why = f" by {one.worker}" if one.worker else "", f": {one.text}" if one.text else ""
+            text = f"An attempt{by} failed at {iso(one.at)}: {one.error}{why}"
+            yield Reason(code="attempt", text=text, partition=number, at=one.at)
 
     def _standings(self, queue: Queue, numbers: Sequence[int], position: Position) -> dict[int, _Standing]:
         return self._claims.core.run(self._claims.look_at(queue, partial(_standing, position), numbers))
@@ -207,6 +217,7 @@ class Explaining:
         if self._store.claims_refusal(queue) is None:
             for number, standing in self._standings(queue, numbers, position).items():
                 yield from _of_absent(standing, number)
+                yield from self._attempts(queue, number, position)
 
 
 class _Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,6 +229,7 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
         deliveries: How often it was delivered, if that is known still.
         expires: When its claim ends or has ended (seconds since 1970); 0: not known.
         target: The queue in which it is about to become a dead letter.
+        worker: What the one calls itself that has it, or had it last; blank: nothing.
     """
 
     code: Code | None
@@ -225,13 +237,14 @@ class _Standing(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: int = 0
     expires: float = 0.0
     target: str = ""
+    worker: str = ""
 
 
 def _standing(position: Position, state: State, expired: int) -> _Standing:
     """Looks a message up in a state; ``expired``: claims that expire before this are over (ms since 1970)."""
     if (claim := state.outstanding.get(position)) is not None:
         code: Code = "claimed" if claim.expires >= expired else "waiting"
-        return _Standing(code=code, deliveries=claim.deliveries, expires=claim.expires / 1000)
+        return _Standing(code=code, deliveries=claim.deliveries, expires=claim.expires / 1000, worker=claim.worker)
     if position in state.outbox:
         target, deliveries = state.outbox[position]
         return _Standing(code="dead_letter", deliveries=deliveries, target=target)
@@ -271,7 +284,8 @@ def _noted(standing: _Standing, number: int) -> Iterator[Reason]:
     times = f"{standing.deliveries} time{'' if standing.deliveries == 1 else 's'}"
     match standing.code:
         case "claimed":
-            text = f"It is claimed until {iso(standing.expires)}, delivered {times}. By whom is not recorded."
+            whom = f"By {standing.worker}." if standing.worker else "By whom was not said."
+            text = f"It is claimed until {iso(standing.expires)}, delivered {times}. {whom}"
             yield Reason(code="claimed", text=text, partition=number, at=standing.expires)
         case "waiting":
             text = f"It was delivered {times}, and its last claim has ended: one of the next claims gets it."

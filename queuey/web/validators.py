@@ -122,6 +122,14 @@ def text(value: object, longest: int | None = None) -> str:
     return value
 
 
+def plain_text(value: object, longest: int) -> str:
+    """Reads text of one line."""
+    found = text(value, longest)
+    if not found.isprintable():
+        raise BadField("Has characters that cannot be printed")
+    return found
+
+
 def boolean(value: object) -> bool:
     """Reads truth: ``false``, ``0`` and nothing are false, everything else is true."""
     if isinstance(value, str):

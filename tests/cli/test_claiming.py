@@ -10,6 +10,7 @@ from threading import Timer
 import pytest
 
 from queuey.client import Client
+from queuey.client.calls.claim_calls import this_process
 from queuey.client.claims import claiming
 from queuey.client.claims.claiming import LONGEST_WAIT
 from tests.commands import Run
@@ -98,7 +99,8 @@ def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: P
     """Each message is a program's standard input; what fails is handed out again later, the rest is acknowledged."""
     script = tmp_path / "job"
     told = "$body $JOB_DELIVERIES $JOB_PARTITION $JOB_ID"
-    script.write_text(f'#!/bin/sh\nread body\necho "{told}" >> {tmp_path / "done"}\n[ "$body" != b ]\n')
+    work = f'read body\necho "{told}" >> {tmp_path / "done"}\n[ "$body" != b ] || {{ echo no b >&2; exit 1; }}'
+    script.write_text(f"#!/bin/sh\n{work}\n")
     script.chmod(0o700)
     ended = run("claim", jobs, "--wait", "0", "--retry", "600", "--", str(script))
     assert ended.code == 1
@@ -108,7 +110,25 @@ def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: P
     assert sorted(words[0] for words in found) == ["a", "b", "c"]
     assert {words[1] for words in found} == {"1"}
     (left,) = client.job_queue(jobs).peek()
+    reasons = [one.text for one in client.explain(jobs, left.id).reasons if one.code == "attempt"]
+    assert [text.partition(": ")[2] for text in reasons] == ["queuey.cli.claiming.ProgramFailed: it ended with 1: no b"]
     assert (left.body, str(left.partition), left.id) in [(words[0], words[2], words[3]) for words in found]
+
+
+def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
+    """``queuey jobs`` shows the backlog, and who has which job for how long."""
+    assert run("jobs", jobs).text.startswith("3 waiting (0 failed before), 0 claimed, 0 dead letters; the oldest is ")
+    [claimed] = client.job_queue(jobs).receive(1, ttl=600)
+    [again] = client.job_queue(jobs).receive(1, ttl=600)
+    client.job_queue(jobs).release(again)
+    ended = run("jobs", jobs)
+    assert ended.text.startswith("2 waiting (1 failed before), 1 claimed, ")
+    table = ended.text.splitlines()[1:]
+    assert any(again.message.id in line and "waits" in line for line in table)
+    assert any(claimed.message.id in line and this_process() in line for line in table)
+    shown = run("jobs", jobs, "--json", "--limit", "1").json
+    assert (shown["waiting"], shown["claimed"], [one["deliveries"] for one in shown["jobs"]]) == (2, 1, [1])
+    assert run("jobs", "nowhere").code != 0
 
 
 def test_what_failed_comes_again_after_the_delay(run: Run, jobs: str) -> None:
@@ -138,7 +158,7 @@ def test_a_program_that_is_not_there(run: Run, client: Client, jobs: str) -> Non
 
 def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str, tmp_path: Path) -> None:
     """A job whose queue is purged while its program runs is lost, which is said; the next one is worked on."""
-    program = f"cat; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    program = f"cat; echo busy >&2; until [ -e {tmp_path}/go ]; do sleep 0.1; done"
     with served.command("claim", jobs, "--limit", "2", "--wait", "20", "--", "sh", "-c", program) as process:
         assert process.stdout is not None
         assert process.stdout.read(1) in {"a", "b", "c"}
@@ -148,6 +168,7 @@ def test_a_purge_does_not_end_the_work(served: Served, client: Client, jobs: str
         rest, said = process.communicate(timeout=100)
     assert (process.returncode, rest) == (0, "after")
     assert "the queue was purged" in said
+    assert "busy\n" in said
 
 
 def test_ctrl_c_releases(served: Served, client: Client, jobs: str) -> None:

@@ -112,7 +112,7 @@ def test_jobs_are_the_same_for_both_clients(kind: type, other: type) -> None:
     assert public(kind) == public(other)
     for name in public(kind):
         one, two = (inspect.signature(getattr(each, name)) for each in (kind, other))
-        assert one.parameters == two.parameters
+        assert str(one.replace(return_annotation=None)) == str(two.replace(return_annotation=None)).replace("Async", "")
 
 
 def test_options_are_those_of_the_structs() -> None:

@@ -33,7 +33,7 @@ from queuey.messages import (
     rendered_bytes,
 )
 from queuey.storage import Store
-from queuey.storage.contracts.claim_logs import PAGE, Appended
+from queuey.storage.contracts.claim_logs import PAGE, Appended, ClaimLogs
 from tests.sim.availability import Stored
 from tests.sim.world import Process, World
 
@@ -255,6 +255,12 @@ class ModelStore:
     def claim_time(self) -> int:
         """See the contract."""
         return ids.seconds_to_ticks(self._process.clock())
+
+    claim_now = ClaimLogs.claim_now
+
+    def entry(self, work: str, piece: int) -> bytes | None:
+        """See the contract. Nobody says here why he has released a message, so nothing was ever entered."""
+        return None
 
     # Covers
 

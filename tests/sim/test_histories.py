@@ -24,7 +24,7 @@ from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
 from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key
-from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog, claim_now
+from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
 from queuey.service.claims.scans import Candidates
 from queuey.service.core import Done
@@ -217,7 +217,7 @@ async def publishing_first(log: PartitionLog, queue: Queue, entry: Entry, taken:
     letters = {position: (target, deliveries) for position, target, deliveries in entry.outs}
     if letters:
         with suppress(StoreUnavailable):
-            publish(log._store, queue, log.key[1], letters, ids.FIRST, claim_now(log._store) / 1000)
+            publish(log._store, queue, log.key[1], letters, ids.FIRST, log._store.claim_now() / 1000)
     applied: bool = await REAL_APPEND(log, queue, entry, taken)
     return applied
 

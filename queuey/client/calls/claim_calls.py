@@ -12,7 +12,10 @@ The one exception is *release all*: sent again it might release what was claimed
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from socket import gethostname
+from typing import Any
 
 import msgspec
 
@@ -30,10 +33,25 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.read_calls import Partitions, WireMessage, messages_of, plain_messages
 from queuey.client.errors import InvalidArgument
-from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
+from queuey.client.results import (
+    Backlog,
+    ClaimCounts,
+    Claimed,
+    Message,
+    OutstandingJob,
+    OutstandingJobs,
+    QueueSize,
+    Received,
+    Refused,
+)
 
-RECEIPTS_PER_CALL = 1000
-"""The server's limit."""
+RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON = 1000, 100
+"""The server's limits."""
+MOST_OF_ERROR, MOST_OF_TEXT, MOST_OF_HOST = 200, 4096, 50
+"""Characters that the server takes, or a host may have in what a worker calls itself."""
+
+ReleaseReason = BaseException | str
+"""Why a message could not be handled: an error, or a text."""
 
 Claim = str | Claimed
 """A claim: its receipt, or what a call returned."""
@@ -51,9 +69,17 @@ class _WireClaims(msgspec.Struct, frozen=True):
 
 
 def claim(
-    queue: str, limit: int, ttl: float, wait: float, partitions: Partitions, acknowledged: Sequence[str] = ()
+    queue: str,
+    limit: int,
+    ttl: float,
+    wait: float,
+    partitions: Partitions,
+    acknowledged: Sequence[str] = (),
+    worker: str = "",
 ) -> Call[Received]:
     """Claims up to ``limit`` messages for ``ttl`` seconds; waits for some up to ``wait`` seconds.
+
+    ``worker`` is what the caller calls itself; blank: its host and process.
 
     Before that, and at once, it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts.
     """
@@ -63,6 +89,7 @@ def claim(
     named = partitions_text(partitions)
     if named != "*":
         params.append(("partitions", named))
+    params.append(("worker", worker or this_process()))
     path = f"{queue_segment(queue)}/claims"
     content = encode({"acknowledge": list(acknowledged)}) if acknowledged else None
     headers = JSON if acknowledged else {}
@@ -76,9 +103,15 @@ def acknowledge(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
     return _by_receipts(queue, "ack", receipts)
 
 
-def release(queue: str, receipts: Iterable[str], delay: float = 0.0) -> Iterator[Call[None]]:
-    """Gives messages back, now or in ``delay`` seconds; no call for no receipts."""
-    return _by_receipts(queue, "release", receipts, **({"delay": delay} if delay else {}))
+def release(
+    queue: str, receipts: Iterable[str], delay: float = 0.0, reason: ReleaseReason | None = None
+) -> Iterator[Call[None]]:
+    """Gives messages back, now or in ``delay`` seconds, and says why; no call for no receipts."""
+    fields: dict[str, Any] = {"delay": delay} if delay else {}
+    if reason is None:
+        return _by_receipts(queue, "release", receipts, **fields)
+    why = {"error": error_of(reason)[:MOST_OF_ERROR], "text": text_of(reason)[:MOST_OF_TEXT]}
+    return _by_receipts(queue, "release", receipts, most=RECEIPTS_WITH_REASON, reason=why, **fields)
 
 
 def renew(queue: str, receipts: Iterable[str], ttl: float) -> Iterator[Call[None]]:
@@ -103,6 +136,22 @@ def size(queue: str, limit: int | None) -> Call[QueueSize]:
     return Call("GET", path, reads(QueueSize), params=params, repeatable=True)
 
 
+def backlog(queue: str, limit: int | None) -> Call[Backlog]:
+    """Asks how much is to be done; what waits is counted up to ``limit``."""
+    params = () if limit is None else (("limit", number_text("limit", limit)),)
+    return Call("GET", f"{queue_segment(queue)}/backlog", reads(Backlog), params=params, repeatable=True)
+
+
+def outstanding(queue: str, limit: int) -> Call[list[OutstandingJob]]:
+    """Asks which messages are claimed, and by whom."""
+
+    def jobs_of(answer: HttpAnswer) -> list[OutstandingJob]:
+        return decode(answer, OutstandingJobs).jobs
+
+    params = (("limit", number_text("limit", limit)),)
+    return Call("GET", f"{queue_segment(queue)}/jobs", jobs_of, params=params, repeatable=True)
+
+
 def peek(queue: str, limit: int) -> Call[list[Message]]:
     """Returns the oldest messages that are not acknowledged."""
     params = (("limit", number_text("limit", limit)),)
@@ -123,10 +172,38 @@ def receipts_of(claims: Claim | Iterable[Claim]) -> list[str]:
     return receipts
 
 
-def _by_receipts(queue: str, what: str, receipts: Iterable[str], **fields: float) -> Iterator[Call[None]]:
+def this_process() -> str:
+    """Returns what a worker calls itself unless it is told: its host and process."""
+    return f"{gethostname()[:MOST_OF_HOST]}:{os.getpid()}"
+
+
+def text_of(reason: ReleaseReason) -> str:
+    """Returns what an error says, as far as it can be told: a worker is not to end because of it."""
+    try:
+        text = str(reason)
+    except Exception:  # noqa: BLE001 - of any kind
+        text = "What it says cannot be read."
+    return text.encode(errors="replace").decode()
+
+
+def error_of(reason: ReleaseReason) -> str:
+    """Returns the class of an error, with its module if it is not built in; a text is none."""
+    if isinstance(reason, str):
+        return "Released"
+    kind = type(reason)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _by_receipts(
+    queue: str,
+    what: str,
+    receipts: Iterable[str],
+    most: int = RECEIPTS_PER_CALL,
+    **fields: Any,  # noqa: ANN401 - as JSON has them
+) -> Iterator[Call[None]]:
     path, given = f"{queue_segment(queue)}/claims/{what}", list(receipts)
-    for start in range(0, len(given), RECEIPTS_PER_CALL):
-        content = encode({"receipts": given[start : start + RECEIPTS_PER_CALL], **fields})
+    for start in range(0, len(given), most):
+        content = encode({"receipts": given[start : start + most], **fields})
         yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True)
 
 

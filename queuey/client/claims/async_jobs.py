@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
 from queuey.client.calls import claim_calls
 from queuey.client.calls.call import Call, queue_segment
-from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim
+from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
-from queuey.client.claims.claiming import Claiming, ClaimOptions
+from queuey.client.claims.claiming import (
+    Claiming,
+    ClaimOptions,
+    LoopOptions,
+    OnError,
+    check_on_error,
+    later_each_time,
+)
 from queuey.client.claims.held import LEAVING, HeldJob, Hold, Holding, Work
 from queuey.client.errors import ClaimLost, ClientError, InvalidArgument
 from queuey.client.http.attempts import AsyncTiming, Notice, Patience
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
+from queuey.client.results import (
+    Backlog,
+    ClaimCounts,
+    Claimed,
+    Message,
+    OutstandingJob,
+    QueueSize,
+    Received,
+    Refused,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -176,9 +193,9 @@ class AsyncJob(HeldJob):
         with self._acknowledging():
             await self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
 
-    async def release(self, delay: float = 0.0) -> None:
+    async def release(self, delay: float = 0.0, reason: ReleaseReason | None = None) -> None:
         """Releases the message, now or after ``delay`` seconds; see :meth:`Job.release`."""
-        calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay))
+        calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay, reason))
         with self._releasing(delay):
             await self._send(calls)
 
@@ -234,7 +251,7 @@ class AsyncJobQueue:
         patience: float | None = None,
         notice: Notice | None = None,
         **options: Unpack[ClaimOptions],
-    ) -> AsyncIterator[AsyncJob]:
+    ) -> AsyncGenerator[AsyncJob, None]:
         """Iterates over jobs; see :meth:`JobQueue.claim`."""
         timing, holding = self._timing, self._keeper.holding
         patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
@@ -274,6 +291,29 @@ class AsyncJobQueue:
         finally:
             await self._leave(holds)
 
+    async def run(
+        self,
+        handle: Callable[[AsyncJob], object],
+        *,
+        on_error: OnError = "retry",
+        retry_delay: Callable[[int], float] = later_each_time,
+        **options: Unpack[LoopOptions],
+    ) -> None:
+        """Handles jobs one after another, as a rule with a coroutine function; see :meth:`JobQueue.run`."""
+        check_on_error(on_error)
+        async with contextlib.aclosing(self.claim(**options)) as loop:
+            async for job in loop:
+                try:
+                    result = handle(job)
+                    if isawaitable(result):
+                        await result
+                except Exception as error:
+                    if job.held:
+                        with job.failing(error):
+                            await job.release(retry_delay(job.deliveries), error)
+                    if on_error == "raise":
+                        raise
+
     async def receive(
         self,
         limit: int = 10,
@@ -299,9 +339,12 @@ class AsyncJobQueue:
         """Keeps claims for ``ttl`` seconds from now on; see :meth:`JobQueue.renew`."""
         return await send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
 
-    async def release(self, claims: Claim | Iterable[Claim], delay: float = 0.0) -> list[Refused]:
+    async def release(
+        self, claims: Claim | Iterable[Claim], delay: float = 0.0, reason: ReleaseReason | None = None
+    ) -> list[Refused]:
         """Gives messages back, now or after ``delay`` seconds; see :meth:`JobQueue.release`."""
-        return await send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims), delay))
+        receipts = claim_calls.receipts_of(claims)
+        return await send_all(self._run, claim_calls.release(self.name, receipts, delay, reason))
 
     async def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""
@@ -314,6 +357,17 @@ class AsyncJobQueue:
     async def size(self, limit: int | None = None) -> QueueSize:
         """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
         return await self._run(claim_calls.size(self.name, limit))
+
+    async def backlog(self, limit: int | None = None) -> Backlog:
+        """Returns how much is to be done: what waits, is claimed, has failed before, and is a dead letter.
+
+        What waits is counted exactly up to ``limit`` (10,000), and estimated beyond.
+        """
+        return await self._run(claim_calls.backlog(self.name, limit))
+
+    async def outstanding(self, limit: int = 100) -> list[OutstandingJob]:
+        """Returns who has which messages, at most 1,000: those first whose claims have ended or end first."""
+        return await self._run(claim_calls.outstanding(self.name, limit))
 
     async def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, and claims nothing."""

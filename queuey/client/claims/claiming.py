@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import TypedDict
+from typing import Literal, TypedDict, get_args
 
 from queuey.client.calls.call import Call, number_text, partitions_text
 from queuey.client.calls.claim_calls import claim
 from queuey.client.calls.read_calls import Partitions
-from queuey.client.claims.held import Hold
+from queuey.client.claims.held import LATEST, Hold
 from queuey.client.errors import ClientError, InvalidArgument
-from queuey.client.http.attempts import Patience
+from queuey.client.http.attempts import Notice, Patience
 from queuey.client.results import Received
 
 SHORTEST_TTL = 2.0
@@ -42,6 +42,44 @@ class ClaimOptions(TypedDict, total=False):
     limit: int
     ttl: float
     partitions: Partitions
+
+
+class LoopOptions(ClaimOptions, total=False):
+    """What a loop over jobs takes.
+
+    Example:
+        >>> client.job_queue("orders").run(lambda job: print(job.body), idle=0, patience=60)
+        one apple
+        two eggs
+
+    Attributes:
+        idle: Seconds without a message after which it ends. Never.
+        patience: Seconds of uninterrupted failure of the service after which it gives up. Never.
+        notice: Called with the error when the service begins to fail, and with None when it answers again.
+    """
+
+    idle: float | None
+    patience: float | None
+    notice: Notice | None
+
+
+OnError = Literal["retry", "raise"]
+"""What becomes of a run of jobs when one fails: it goes on, or ends with the error."""
+
+
+def check_on_error(on_error: OnError) -> None:
+    """Refuses what is none.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    if on_error not in get_args(OnError):
+        raise InvalidArgument(f"on_error is {on_error!r}: it is 'retry' or 'raise'")
+
+
+def later_each_time(deliveries: int) -> float:
+    """Returns the seconds until a job is delivered again that was delivered so often: 1, 2, 4 and so on, 60 at most."""
+    return min(2.0 ** min(deliveries - 1, 9), LATEST)
 
 
 class Claiming:

@@ -20,6 +20,7 @@ keeps the claim. So the claim is released once more when the renewal has ended.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import acknowledge, release, renew
 from queuey.client.errors import ClaimLost, ClientError, InvalidRequest, QueueNotFound
 from queuey.client.results import Claimed, Message
+
+log = logging.getLogger("queuey.client")
 
 State = Literal["held", "finished", "settled", "lost"]
 
@@ -49,7 +52,7 @@ _SHORTEST = 10.0
 """Seconds: no renewal is hurried by a shorter claim than this."""
 _POSTPONED = 0.4
 """The part of a claim's time that a loop has for an acknowledgement. A claim that waits takes a third."""
-_MAX_LATER = 60.0
+LATEST = 60.0
 """Seconds after which the job in hand is delivered again, at most, if the loop is left."""
 _ABOUT_RECEIPTS = re.compile(r"(?:acknowledge|receipts)(?:\.(\d+))?")
 """Names of the fields of a refusal that are about receipts: about that of a number, or about all of them."""
@@ -323,7 +326,7 @@ class HeldJob:
         self._hold = hold
         self._holding = holding
         self._clock = clock
-        hold.later = min(2.0 ** min(claimed.deliveries - 1, 9), _MAX_LATER)
+        hold.later = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
 
     @property
     def message(self) -> Message:
@@ -366,6 +369,22 @@ class HeldJob:
             if not error.temporary:
                 self._holding.resume(self._hold)
             raise
+
+    @property
+    def held(self) -> bool:
+        """Whether it is neither acknowledged nor released yet."""
+        return self._hold.state == "held"
+
+    @contextmanager
+    def failing(self, error: Exception) -> Iterator[None]:
+        """Is for the release of a job whose handler has failed: what the service does not take now is only logged."""
+        log.warning("Handling %r failed, delivery %d: %r", self, self.deliveries, error, exc_info=error)
+        try:
+            yield
+        except ClientError as failure:
+            if not (failure.temporary or self.lost):
+                raise
+            log.warning("%r could not be released, so its claim has to expire first: %s", self, failure)
 
     @property
     def lost(self) -> bool:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, suppress
+from inspect import iscoroutinefunction
 from typing import Unpack
 
 from queuey.client.calls import claim_calls
 from queuey.client.calls.call import Call, queue_segment
-from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim
+from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
-from queuey.client.claims.claiming import Claiming, ClaimOptions
+from queuey.client.claims.claiming import (
+    Claiming,
+    ClaimOptions,
+    LoopOptions,
+    OnError,
+    check_on_error,
+    later_each_time,
+)
 from queuey.client.claims.held import LEAVING, HeldJob, Hold, Holding
 from queuey.client.claims.keeper import Keeper, SendCall, send_all
-from queuey.client.errors import ClientError
+from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Received, Refused
+from queuey.client.results import (
+    Backlog,
+    ClaimCounts,
+    Claimed,
+    Message,
+    OutstandingJob,
+    QueueSize,
+    Received,
+    Refused,
+)
 
 
 class Job(HeldJob):
@@ -57,18 +74,19 @@ class Job(HeldJob):
         with self._acknowledging():
             self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
 
-    def release(self, delay: float = 0.0) -> None:
+    def release(self, delay: float = 0.0, reason: ReleaseReason | None = None) -> None:
         """Releases the message: it is delivered again, now or after a time.
 
         If this fails because the service is away, the message is delivered again when its claim expires.
 
         Args:
             delay: Seconds, at most 43,200, however long the claim would have lasted.
+            reason: Why: an error or a text. ``queuey explain`` shows it, and a dead letter has the last ten.
 
         Raises:
             ClaimLost: It was already delivered to another caller.
         """
-        calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay))
+        calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay, reason))
         with self._releasing(delay):
             self._send(calls)
 
@@ -133,7 +151,7 @@ class JobQueue:
         patience: float | None = None,
         notice: Notice | None = None,
         **options: Unpack[ClaimOptions],
-    ) -> Iterator[Job]:
+    ) -> Generator[Job, None, None]:
         """Iterates over jobs, each claimed for this process alone and renewed while the loop's body runs.
 
         When the loop asks for the next job, the one before is acknowledged. When the loop is left, by ``break``,
@@ -203,6 +221,56 @@ class JobQueue:
         finally:
             self._leave(holds)
 
+    def run(
+        self,
+        handle: Callable[[Job], object],
+        *,
+        on_error: OnError = "retry",
+        retry_delay: Callable[[int], float] = later_each_time,
+        **options: Unpack[LoopOptions],
+    ) -> None:
+        """Handles jobs one after another: a job is acknowledged when ``handle`` returns.
+
+        When it raises, the job is released with the error as the reason, and the next one is handled. What ``handle``
+        has acknowledged or released by itself stays so.
+
+        Args:
+            handle: Does the work of a job.
+            on_error: ``raise`` ends this with the error, after the job was released.
+            retry_delay: Returns the seconds until a job is delivered again, given how often it was delivered: a second
+                at first, then twice as long each time, a minute at most.
+            options: As for :meth:`claim`.
+
+        Raises:
+            ClientError, RenewalError, InvalidArgument: As :meth:`claim`.
+            Exception: That of ``handle``, if ``on_error`` is ``raise``.
+
+        Example:
+            >>> from queuey.client import Client
+            >>> with Client() as client:
+            ...     name = client.create_queue().name
+            ...     _ = client.send_many(name, ["1", "0"])
+            ...     client.job_queue(name).run(lambda job: print(1 / int(job.body)), idle=0)
+            ...     waits = client.job_queue(name).counts().claimed
+            ...     client.delete_queue(name)
+            1.0
+            >>> waits
+            1
+        """
+        check_on_error(on_error)
+        if iscoroutinefunction(handle):
+            raise InvalidArgument("handle is a coroutine function, which nothing would await here: use AsyncClient")
+        with closing(self.claim(**options)) as loop:
+            for job in loop:
+                try:
+                    handle(job)
+                except Exception as error:
+                    if job.held:
+                        with job.failing(error):
+                            job.release(retry_delay(job.deliveries), error)
+                    if on_error == "raise":
+                        raise
+
     def receive(
         self,
         limit: int = 10,
@@ -256,9 +324,14 @@ class JobQueue:
         """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
         return send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
 
-    def release(self, claims: Claim | Iterable[Claim], delay: float = 0.0) -> list[Refused]:
-        """Releases messages: they are delivered again, at once or after ``delay`` seconds; see :meth:`ack`."""
-        return send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims), delay))
+    def release(
+        self, claims: Claim | Iterable[Claim], delay: float = 0.0, reason: ReleaseReason | None = None
+    ) -> list[Refused]:
+        """Releases messages: they are delivered again, at once or after ``delay`` seconds; see :meth:`ack`.
+
+        ``reason`` says why, as for :meth:`Job.release`.
+        """
+        return send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims), delay, reason))
 
     def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""
@@ -271,6 +344,17 @@ class JobQueue:
     def size(self, limit: int | None = None) -> QueueSize:
         """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
         return self._run(claim_calls.size(self.name, limit))
+
+    def backlog(self, limit: int | None = None) -> Backlog:
+        """Returns how much is to be done: what waits, is claimed, has failed before, and is a dead letter.
+
+        What waits is counted exactly up to ``limit`` (10,000), and estimated beyond.
+        """
+        return self._run(claim_calls.backlog(self.name, limit))
+
+    def outstanding(self, limit: int = 100) -> list[OutstandingJob]:
+        """Returns who has which messages, at most 1,000: those first whose claims have ended or end first."""
+        return self._run(claim_calls.outstanding(self.name, limit))
 
     def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""

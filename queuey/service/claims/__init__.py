@@ -7,23 +7,29 @@ them at any time: what was sent goes on, and what arrives for nobody is released
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from heapq import nsmallest
+from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
 from queuey import ids
 from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State, digest_of
-from queuey.errors import ClaimsRefused, InvalidRequest
+from queuey.deadletters import Attempt, queue_for
+from queuey.errors import ClaimsRefused, InvalidRequest, NotFound
 from queuey.ids import Position
 from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
 from queuey.metrics import Metrics
+from queuey.service.claims.attempts import Attempts
 from queuey.service.claims.claiming import ClaimSearch, HandedOut, JoinedAck, answers, by_partition, in_order
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimNews
-from queuey.service.claims.partition_log import PartitionLog, claim_now
+from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
     ClaimUndecided,
     Kind,
@@ -44,7 +50,7 @@ from queuey.service.watching import Trigger, Waiter, Watchers
 from queuey.service.workers import Workers
 from queuey.storage import Store
 
-__all__ = ["ClaimCounts", "ClaimUseCases", "HandedOut", "JoinedAck", "Size"]
+__all__ = ["Backlog", "ClaimCounts", "ClaimUseCases", "HandedOut", "JoinedAck", "Outstanding", "ReleaseReason", "Size"]
 
 T = TypeVar("T")
 ENOUGH = 100
@@ -52,7 +58,8 @@ ENOUGH = 100
 leave the other partitions idle."""
 AGAIN = 1.0
 """Seconds after which a claim that waits tries again where messages may have been free that it did not get."""
-_PAGE = 1000
+_PAGE, FIRST_PAGE = 1000, 10
+"""Messages that are read at a time, of all and to find the first one that is not done."""
 
 
 class ClaimCounts(msgspec.Struct, frozen=True):
@@ -67,6 +74,49 @@ class ClaimCounts(msgspec.Struct, frozen=True):
     claimed: int
     waiting: int
     dead: int
+
+
+class ReleaseReason(msgspec.Struct, frozen=True):
+    """Why a message could not be handled: a class of error, and what that said."""
+
+    error: str
+    text: str = ""
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """The messages of a queue that are not done.
+
+    Attributes:
+        waiting: For a claim: never delivered, or delivered and released, or with a claim that has expired.
+        exact: ``waiting`` was counted; otherwise it is estimated.
+        claimed: With a claim that lives, or released with a delay that is not over.
+        failed: Those that wait and were delivered before.
+        dead: In the queue's own queue of dead letters, estimated if there are many.
+        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
+    """
+
+    waiting: int
+    exact: bool
+    claimed: int
+    failed: int
+    dead: int
+    oldest: float | None
+
+
+class Outstanding(msgspec.Struct, frozen=True):
+    """A message that was delivered and is not done.
+
+    Attributes:
+        deliveries: How often it was.
+        worker: What the one calls itself that has it, or had it last; blank: nothing.
+        expires: When its claim ends (seconds since 1970); 0: it has ended.
+    """
+
+    partition: int
+    position: Position
+    deliveries: int
+    worker: str
+    expires: float
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -147,6 +197,7 @@ class ClaimUseCases:
         max_bytes: int | None = None,
         gather: bool = False,
         ack: JoinedAck | None = None,
+        worker: str = "",
     ) -> list[HandedOut]:
         """Gives messages to a caller. It does not wait: if there is no message to claim, it calls the ``waiter``.
 
@@ -162,6 +213,7 @@ class ClaimUseCases:
             gather: Give as many as ``limit``, of several partitions, if they are there; else the messages are of one.
             ack: Acknowledge this at once, in the same entry if it is of the partition that is asked first. It learns
                 the result before this returns. If it fails, nothing is claimed.
+            worker: What the caller calls itself, for people who ask who has a message.
 
         Raises:
             ClaimsRefused: The queue's consistency level does not allow claims.
@@ -182,7 +234,7 @@ class ClaimUseCases:
                 # There may be a receipt that no entry has made: then nothing is claimed.
                 await self._check_receipts(queue, parts)
             settles = {number: SettleRequest(queue, "acknowledge", some) for number, some in parts.items()}
-        poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes))
+        poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes), worker)
         search = ClaimSearch(self._logs, self._turns, queue, poll, gather=gather)
         try:
             found = await search.run(order, ack, settles, partial(self._is_late, ttl))
@@ -257,12 +309,36 @@ class ClaimUseCases:
         """
         return await self._settle(queue, "renew" if ttl else "release", receipts, ttl)
 
-    async def release(self, queue: Queue, receipts: Sequence[ClaimReceipt], delay: float = 0.0) -> list[Settlement]:
+    async def release(
+        self, queue: Queue, receipts: Sequence[ClaimReceipt], delay: float = 0.0, reason: ReleaseReason | None = None
+    ) -> list[Settlement]:
         """Ends claims: the messages can be delivered again ``delay`` seconds from now, and not before.
 
-        The rest is as for :meth:`acknowledge`.
+        Args:
+            queue: As for :meth:`acknowledge`, as is what is returned and raised.
+            receipts: The same; not very many with a reason, which is noted for each.
+            delay: Seconds.
+            reason: Why the messages could not be handled; None: nothing is noted.
         """
+        if reason is not None:
+            await self._note(queue, receipts, reason)
         return await self._settle(queue, "release", receipts, delay)
+
+    async def _note(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
+        """Notes why messages could not be handled, before their claims end: dead letters may be made of them then."""
+        parts = by_partition(receipts)
+        self.check(queue, list(parts))
+        looks = {number: LookRequest(queue, partial(_workers, some)) for number, some in parts.items()}
+        found = await self._ask(queue, looks)
+        now = self._store.claim_now() / 1000
+
+        def note() -> None:
+            attempts = Attempts(self._store)
+            for receipt, worker in chain.from_iterable(found.values()):
+                why = Attempt(number=receipt.number, at=now, worker=worker, error=reason.error, text=reason.text)
+                attempts.note(queue, receipt.partition, receipt.position, why)
+
+        await self.core.in_thread(note)
 
     async def _settle(
         self, queue: Queue, kind: Kind, receipts: Sequence[ClaimReceipt], ttl: float = 0.0
@@ -348,7 +424,7 @@ class ClaimUseCases:
         self.check(queue, numbers)
 
         def seen(state: State) -> T:
-            return look(state, self._timing.expired(claim_now(self._store)))
+            return look(state, self._timing.expired(self._store.claim_now()))
 
         return await self._ask(queue, {number: LookRequest(queue, seen) for number in numbers})
 
@@ -360,6 +436,47 @@ class ClaimUseCases:
             return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
 
         return self.core.use(access, lambda queue: self.look_at(queue, count))
+
+    def backlog(self, access: QueueAccess, limit: int) -> Backlog:
+        """Says how much is to be done; what waits is counted up to the limit and estimated beyond."""
+        counts, size = self.counts(access), self.size(access, limit)
+        claimed = sum(each.claimed for each in counts.values())
+        dead = 0
+        with suppress(NotFound):
+            letters = self._store.queue(access.queue.application, queue_for(access.queue.name))
+            dead = sum(info.count for info in self._store.inspect(letters, rough=True)[1])
+
+        def oldest(queue: Queue) -> float | None:
+            views = self.core.run(self.look_at(queue, _View)).items()
+            firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views]
+            return min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None)
+
+        return Backlog(
+            waiting=max(0, size.count - claimed),
+            exact=size.exact,
+            claimed=claimed,
+            failed=sum(each.waiting for each in counts.values()),
+            dead=dead,
+            oldest=access.use(oldest),
+        )
+
+    def outstanding(self, access: QueueAccess, limit: int) -> list[Outstanding]:
+        """Shows who has which messages: those first whose claims end first, or have ended."""
+
+        def look(number: int, state: State) -> list[Outstanding]:
+            found = [
+                Outstanding(number, position, one.deliveries, one.worker, one.expires / 1000)
+                for position, one in state.outstanding.items()
+            ]
+            return nsmallest(limit, found, key=attrgetter("expires"))
+
+        async def ask(queue: Queue) -> list[Outstanding]:
+            self.check(queue)
+            numbers = range(1, queue.partitions + 1)
+            found = await self._ask(queue, {number: LookRequest(queue, partial(look, number)) for number in numbers})
+            return nsmallest(limit, chain.from_iterable(found.values()), key=attrgetter("expires"))
+
+        return self.core.use(access, ask)
 
     def size(self, access: QueueAccess, limit: int) -> Size:
         """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""
@@ -396,24 +513,34 @@ class ClaimUseCases:
         self._metrics.delivered(len(found))
         return found
 
-    def _undone(self, queue: Queue, number: int, view: _View) -> Iterator[Message]:
-        """Gives the messages of a partition that are not done, in order."""
+    def _undone(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
+        """Gives the messages of a partition that are not done, in order; reads so many at a time."""
         step = max(1, self._limits.page_bytes // self._limits.longest)
         for at in range(0, len(view.below), step):
             yield from self._store.fetch(queue, [(number, position) for position in view.below[at : at + step]])
-        for page in self._pages(queue, number, ids.following(view.cursor)):
+        for page in self._pages(queue, number, ids.following(view.cursor), limit):
             yield from (message for message in page if not view.is_done(message))
 
-    def _pages(self, queue: Queue, number: int, lower: Position) -> Iterator[list[Message]]:
+    def _pages(self, queue: Queue, number: int, lower: Position, limit: int = _PAGE) -> Iterator[list[Message]]:
         """Reads a partition from a position up to now."""
         more = True
         while more:
-            part = Slice(number, lower, limit=_PAGE, max_bytes=self._limits.page_bytes, ahead=True)
+            part = Slice(number, lower, limit=limit, max_bytes=self._limits.page_bytes, ahead=True)
             [page] = self._store.read(queue, [part])
             if page.messages:
                 yield page.messages
             more = page.more and page.next is not None
             lower = page.next or lower
+
+
+def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:
+    """Returns those of some receipts whose claims were the last ones of their messages, with the claims' workers."""
+    claims = [(receipt, state.outstanding.get(receipt.position)) for receipt in receipts]
+    return [
+        (receipt, claim.worker)
+        for receipt, claim in claims
+        if claim is not None and claim.number == receipt.number and claim.secret in {0, receipt.secret}
+    ]
 
 
 class _View:

@@ -164,8 +164,8 @@ class ClaimSearch:
         return refused
 
     def _wanted(self) -> Poll:
-        weight = bytes_of(each.message for each in self._found)
-        return Poll(self._poll.limit - len(self._found), self._poll.ttl, self._poll.max_bytes - weight)
+        poll, weight = self._poll, bytes_of(each.message for each in self._found)
+        return Poll(poll.limit - len(self._found), poll.ttl, poll.max_bytes - weight, poll.worker)
 
     def _has_enough(self) -> bool:
         """Returns whether no further partition is to be asked."""

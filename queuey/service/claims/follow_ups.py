@@ -6,7 +6,7 @@ Doing it twice has the same effect as once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from math import inf
@@ -15,10 +15,11 @@ import msgspec
 
 from queuey import deadletters
 from queuey.claims import State, place_in
-from queuey.deadletters import Cause
+from queuey.deadletters import Attempt, Cause
 from queuey.errors import QueueChanged, QueueExists, QueueNotFound, QueueyError
 from queuey.ids import Position
 from queuey.messages import Location, Message, NewMessage, PostKey, Queue, QueueSpec
+from queuey.service.claims.attempts import Attempts
 from queuey.storage import Store
 
 OVERDUE = 10.0
@@ -142,11 +143,13 @@ def publish(
     done: list[Position] = []
     try:
         messages = store.fetch(queue, [(partition, position) for position in letters])
+        attempts = Attempts(store).of(queue, partition, [message.position for message in messages])
         there = {message.position for message in messages}
         done += [position for position in letters if position not in there and position < gone_below]
         for message in messages:
             name, deliveries = letters[message.position]
-            _put(store, queue, name, (partition, message.position), letter_of(queue, message, deliveries, now))
+            letter = letter_of(queue, message, deliveries, now, attempts.get(message.position, ()))
+            _put(store, queue, name, (partition, message.position), letter)
             done.append(message.position)
     except QueueyError:
         return done, True
@@ -186,10 +189,14 @@ def _has_place(store: Store, queue: Queue, target: Queue, location: Location, le
     )
 
 
-def letter_of(queue: Queue, message: Message, deliveries: int, now: float) -> NewMessage:
-    """Returns a message as a dead letter."""
-    text = f"delivered {deliveries} times without an acknowledgement"
-    cause = Cause(attempts=deliveries, error=ERROR, text=text, at=now)
+def letter_of(
+    queue: Queue, message: Message, deliveries: int, now: float, attempts: Sequence[Attempt] = ()
+) -> NewMessage:
+    """Returns a message as a dead letter, for the reason of its last attempt if that is known."""
+    error, text = ERROR, f"delivered {deliveries} times without an acknowledgement"
+    if attempts:
+        error, text = attempts[-1].error, attempts[-1].text
+    cause = Cause(attempts=deliveries, error=error, text=text, at=now, history=tuple(attempts))
     dead = deadletters.dead_letter_of(message, queue.name, cause)
     return NewMessage(dead.body, dead.partition, deadletters.TTL, dead.meta)
 

@@ -35,6 +35,7 @@ class _Claim(msgspec.Struct, array_like=True, frozen=True):
     limit: int
     ttl: float
     max_bytes: int
+    worker: str = ""
 
 
 class _Settle(msgspec.Struct, array_like=True, frozen=True):
@@ -111,7 +112,7 @@ class Forwarding:
         read: Callable[[bytes], list[Any]]
         if isinstance(request, PollRequest):
             poll = request.poll
-            claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes)
+            claim = _Claim(request.queue, key[1], poll.limit, poll.ttl, poll.max_bytes, poll.worker)
             topic, question, read = Topic.CLAIM, _encode(claim), partial(_given, key[1])
         elif isinstance(request, SettleRequest):
             receipts = [(one.ticks, one.low, one.number, one.secret) for one in request.receipts]
@@ -142,7 +143,7 @@ class Forwarding:
 
     def _claim(self, question: bytes, answer: Answer) -> Callable[[], object]:
         asked = _read_claim(question)
-        poll = Poll(asked.limit, asked.ttl, asked.max_bytes)
+        poll = Poll(asked.limit, asked.ttl, asked.max_bytes, asked.worker)
         return self._begin(asked, lambda: PollRequest(asked.queue, poll), answer, _write_given)
 
     def _settle(self, question: bytes, answer: Answer) -> Callable[[], object]:

@@ -20,7 +20,7 @@ from queuey.claims import ClaimTiming, State
 from queuey.errors import QueueyError, StoreUnavailable
 from queuey.messages import Queue
 from queuey.service.claims.log_cache import Key, LogCache
-from queuey.service.claims.partition_log import PartitionLog, claim_now
+from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import LookRequest
 from queuey.service.claims.scans import LOOK_BACK_EVERY
 from queuey.service.core import Core
@@ -136,7 +136,7 @@ class ClaimNews:
             watched.wake()
 
     def _see(self, state: State) -> _Seen:
-        now = claim_now(self._store)
+        now = self._store.claim_now()
         ended = bool(state.ended(self._timing.expired(now), 1))
         return _Seen(ended, self._timing.left(state.next_expiry(), now))
 

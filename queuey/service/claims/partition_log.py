@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -47,6 +48,7 @@ from queuey.errors import (
 )
 from queuey.ids import Position
 from queuey.messages import Location, LogEntry, LogPage, Message, Page, Queue, Slice, bytes_of
+from queuey.service.claims.attempts import note_lapsed
 from queuey.service.claims.duplicates import Duplicates, divided
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
@@ -236,6 +238,7 @@ class PartitionLog:
                 self._totals.ended(taken, entry, self.state)
                 await self._delete(queue, number)
                 self._answer(taken, polls, candidates, Appended(number, chosen, more))
+                await self._note_lapsed(queue, draft)
                 await self._follow_up(queue, [position for position, _, _ in entry.outs])
                 return
             # It is certain that nothing was done for them.
@@ -534,6 +537,12 @@ class PartitionLog:
         await self._publish(queue, outs)
         await self._duplicates.forget(queue, self.state)
 
+    async def _note_lapsed(self, queue: Queue, draft: EntryDraft) -> None:
+        """Notes who has let claims expire, of those who say who they are."""
+        if known := {position: last for position, last in draft.lapsed.items() if last.worker}:
+            with suppress(QueueyError):
+                await self._core.in_thread(partial(note_lapsed, self._store, queue, self._partition, known))
+
     async def _delete(self, queue: Queue, number: int) -> None:
         """Deletes the messages that the log asks to delete. If that fails, it is repeated later."""
         for key in self._follow_ups.deletions(self.state, number, self._core.boottime()):
@@ -575,16 +584,7 @@ class PartitionLog:
         self._length.written(state.number, length)
 
     def _now(self) -> int:
-        return claim_now(self._store)
-
-
-def claim_now(store: Store) -> int:
-    """Returns the clock that the ends of claims are compared with (milliseconds since 1970).
-
-    Raises:
-        StoreUnavailable: It cannot be trusted now.
-    """
-    return (store.claim_time() - ids.EPOCH_TICKS) // 10_000
+        return self._store.claim_now()
 
 
 async def _in_doubt(work: Awaitable[T]) -> T:

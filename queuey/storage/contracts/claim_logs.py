@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from queuey.ids import EPOCH_TICKS
 from queuey.storage.contracts import never_waits
 
 if TYPE_CHECKING:
@@ -126,6 +127,10 @@ class ClaimLogs(ABC):
         Raises:
             StoreUnavailable: The clock was not compared with others lately, or is off.
         """
+
+    def claim_now(self) -> int:
+        """Returns the same in milliseconds since 1970."""
+        return (self.claim_time() - EPOCH_TICKS) // 10_000
 
     @never_waits
     @abstractmethod

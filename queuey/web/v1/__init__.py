@@ -154,6 +154,8 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
         ("v1.renew", QUEUE + "/claims/renew", {"POST": claims.renew}),
         ("v1.release", QUEUE + "/claims/release", {"POST": claims.release}),
         ("v1.size", QUEUE + "/size", {"GET": View(claims.size, asks=True)}),
+        ("v1.backlog", QUEUE + "/backlog", {"GET": View(claims.backlog, asks=True)}),
+        ("v1.jobs", QUEUE + "/jobs", {"GET": View(claims.jobs, asks=True)}),
         ("v1.peek", QUEUE + "/peek", {"GET": View(claims.peek, asks=True, page=True)}),
         (
             "v1.named",

@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
+from queuey import ids
 from queuey.claims import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.errors import ClaimLost, InvalidRequest
 from queuey.messages import Queue
 from queuey.service import JoinedAck, QueueAccess, Service
+from queuey.service.claims import ReleaseReason
 from queuey.service.reading import SHORT_BYTES
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -22,21 +24,36 @@ from queuey.web.responses import JSON, Response, body_of, json_response
 from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.ranges import read_partitions
-from queuey.web.v1.spec import DEFAULT_CLAIM, DEFAULT_CLAIMS, DEFAULT_COUNTED, MAX_CLAIM, MOST_CLAIMS, MOST_COUNTED
+from queuey.web.v1.spec import (
+    DEFAULT_CLAIM,
+    DEFAULT_CLAIMS,
+    DEFAULT_COUNTED,
+    MAX_CLAIM,
+    MOST_CLAIMS,
+    MOST_COUNTED,
+    MOST_OF_ERROR,
+    MOST_OF_TEXT,
+    MOST_OF_WORKER,
+    MOST_WITH_REASON,
+)
 from queuey.web.validators import Errors
 
 T = TypeVar("T")
-CLAIM_FIELDS = frozenset({"limit", "ttl", "wait", "partitions"})
+CLAIM_FIELDS = frozenset({"limit", "ttl", "wait", "partitions", "worker"})
 LIMIT_FIELDS = frozenset({"limit"})
 
 
 class _Given(NamedTuple):
-    """What a request says: receipts, as texts and read; seconds for which to renew, and after which to release them."""
+    """What a request says: receipts, as texts and read; seconds for which to renew, and after which to release them.
+
+    ``reason`` is why they are released.
+    """
 
     texts: list[str]
     receipts: list[ClaimReceipt]
     ttl: float
     delay: float
+    reason: ReleaseReason | None
 
 
 _Settle = Callable[[_Given, Queue], Coroutine[Any, Any, list[Settlement]]]
@@ -92,6 +109,7 @@ class ClaimViews:
         partitions = errors.take("partitions", read_partitions, given.get("partitions"))
         if partitions == ():
             errors["partitions"] = "Names no partition"
+        worker = errors.take("worker", validators.plain_text, given.get("worker"), MOST_OF_WORKER)
         errors.check()
         return {
             "limit": limit or DEFAULT_CLAIMS,
@@ -100,6 +118,7 @@ class ClaimViews:
             "partitions": partitions,
             "max_bytes": SHORT_BYTES,
             "waiter": request.poll,
+            "worker": worker or "",
         }
 
     # Receipts
@@ -117,7 +136,7 @@ class ClaimViews:
     async def release(self, request: Request, match: Match) -> Response:
         """Releases claims."""
         return await self._settle(
-            request, match, lambda given, queue: self._claims.release(queue, given.receipts, given.delay)
+            request, match, lambda given, queue: self._claims.release(queue, given.receipts, given.delay, given.reason)
         )
 
     async def _settle(self, request: Request, match: Match, settle: _Settle) -> Response:
@@ -139,8 +158,9 @@ class ClaimViews:
         receipts = _receipts("receipts", given.get("receipts"), queue, errors)
         ttl = _ttl(given, errors)
         delay = errors.take("delay", validators.decimal, given.get("delay"), 0, MAX_CLAIM)
+        reason = _reason(given.get("reason"), len(receipts), errors)
         errors.check()
-        return _Given(given["receipts"], receipts, ttl, delay or 0.0)
+        return _Given(given["receipts"], receipts, ttl, delay or 0.0, reason)
 
     # The queue
 
@@ -166,6 +186,28 @@ class ClaimViews:
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         size = self._claims.size(access, _limit(request, MOST_COUNTED) or DEFAULT_COUNTED)
         return json_response(schemas.QueueSize(size=size.count, exact=size.exact))
+
+    def backlog(self, request: Request, match: Match) -> Response:
+        """Says how much is to be done."""
+        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
+        found = self._claims.backlog(access, _limit(request, MOST_COUNTED) or DEFAULT_COUNTED)
+        return json_response(schemas.Backlog(**structs.asdict(found)))
+
+    def jobs(self, request: Request, match: Match) -> Response:
+        """Shows which messages are claimed, and by whom."""
+        access = self._authorization.enter(request, self._authorization.find(request, match), "read")
+        found = self._claims.outstanding(access, _limit(request, MOST_CLAIMS) or DEFAULT_CLAIMS)
+        jobs = [
+            schemas.Job(
+                message_id=ids.to_hex(one.position),
+                partition=one.partition,
+                deliveries=one.deliveries,
+                worker=one.worker,
+                expires=one.expires or None,
+            )
+            for one in found
+        ]
+        return json_response(schemas.Jobs(jobs=jobs))
 
     def peek(self, request: Request, match: Match) -> Response:
         """Shows the oldest messages that are not acknowledged."""
@@ -204,6 +246,20 @@ def _receipts(name: str, value: object, queue: Queue, errors: Errors) -> list[Cl
             errors[f"{name}.{index}"] = f'"{item}" is of another queue, or of before this one was purged'
         found.append(receipt)
     return found
+
+
+def _reason(value: object, count: int, errors: Errors) -> ReleaseReason | None:
+    """Reads why messages are released; what is wrong is noted in ``errors``."""
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        errors["reason"] = "Is not an object with error and text"
+        return None
+    if count > MOST_WITH_REASON:
+        errors["reason"] = f"Is for at most {MOST_WITH_REASON} receipts at a time"
+    error = errors.take("reason.error", validators.plain_text, value.get("error"), MOST_OF_ERROR)
+    text = errors.take("reason.text", validators.text, value.get("text"), MOST_OF_TEXT)
+    return ReleaseReason(error or "Released", text or "")
 
 
 def mark_of(queue: Queue) -> str:

@@ -415,17 +415,22 @@ class Renewal(Receipts):
     ttl: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
 
 
+class ReleaseReason(Struct):
+    """Why messages could not be handled: a class of error, and what that said; for at most 100 receipts at a time."""
+
+    error: Annotated[str, Meta(max_length=200)] | None = None
+    text: Annotated[str, Meta(max_length=4096)] | None = None
+
+
 class Release(Receipts):
     """Claims that are to end ``delay`` seconds from now; 0, the default: at once."""
 
     delay: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
+    reason: ReleaseReason | None = None
 
 
 class Settlement(Struct, omit_defaults=True):
-    """The result of one receipt.
-
-    ``superseded``: its message was delivered again, became a dead letter, was moved, or was replaced under its name.
-    """
+    """The result of a receipt; ``superseded``: its message was delivered again, moved, replaced or is a dead letter."""
 
     receipt: str
     status: Literal["ok", "superseded"]
@@ -474,6 +479,33 @@ class QueueSize(Done, kw_only=True):
 
     size: Count
     exact: Annotated[bool, Meta(description="counted; otherwise estimated")]
+
+
+class Backlog(Done, kw_only=True):
+    """How much of a queue is to be done."""
+
+    waiting: Annotated[int, Meta(ge=0, description="for a claim; delayed messages do not count")]
+    exact: Annotated[bool, Meta(description="`waiting` was counted; otherwise it is estimated")]
+    claimed: Annotated[int, Meta(ge=0, description="now, or released with a delay that is not over")]
+    failed: Annotated[int, Meta(ge=0, description="of those that wait: delivered before")]
+    dead: Annotated[int, Meta(ge=0, description="in `<queue>.dead`")]
+    oldest: Annotated[float | None, Meta(description="seconds since 1970 of the oldest that is not done")]
+
+
+class Job(Struct, kw_only=True):
+    """A message that was delivered and is not acknowledged."""
+
+    message_id: Id
+    partition: Partition
+    deliveries: Count
+    worker: Annotated[str, Meta(description="what the one calls itself that has it, or had it last")]
+    expires: Annotated[float | None, Meta(description="seconds since 1970; null: its claim has ended")]
+
+
+class Jobs(Done, kw_only=True):
+    """They, and those first whose claims have ended or end first."""
+
+    jobs: list[Job]
 
 
 class Reason(Struct):

@@ -39,6 +39,10 @@ ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 
 
 MOST_CLAIMS = 1000
+MOST_OF_WORKER, MOST_OF_ERROR, MOST_OF_TEXT = 64, 200, 4096
+"""Characters of what a worker calls itself, and of a reason."""
+MOST_WITH_REASON = 100
+"""Receipts that are released with a reason at a time: it is noted for each."""
 """Messages that one request claims, shows or settles."""
 MAX_CLAIM = 43200
 """Seconds of the longest claim."""
@@ -162,6 +166,7 @@ CLAIM_PARAMETERS = (
     _query(
         "partitions", "Comma list of partitions, `*` for all", _pattern(r"(\*|([0-9]+(,[0-9]+)*)?)") | {"default": "*"}
     ),
+    _query("worker", "What the caller calls itself", {"type": "string", "maxLength": MOST_OF_WORKER}),
     STRICT,
 )
 RAW_HEADERS = {
@@ -392,6 +397,23 @@ CLAIM_OPERATIONS = (
             _query("limit", "Count up to so many, and estimate beyond", _number(1, MOST_COUNTED, DEFAULT_COUNTED)),
             STRICT,
         ),
+        errors=(*USUAL, 409),
+    ),
+    _operation(
+        f"GET {QUEUE}/backlog",
+        "Say how much is to be done",
+        schemas.Backlog,
+        parameters=(
+            _query("limit", "Count up to so many, and estimate beyond", _number(1, MOST_COUNTED, DEFAULT_COUNTED)),
+            STRICT,
+        ),
+        errors=(*USUAL, 409),
+    ),
+    _operation(
+        f"GET {QUEUE}/jobs",
+        "Show which messages are claimed, and by whom",
+        schemas.Jobs,
+        parameters=(_query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)), STRICT),
         errors=(*USUAL, 409),
     ),
     _operation(

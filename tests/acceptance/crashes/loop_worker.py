@@ -100,7 +100,7 @@ async def work_in_task(url: str, key: str, app: str, queue: str, limit: int, han
                 async for job in jobs:
                     for pause in handler.steps(job):
                         await asyncio.sleep(pause)
-            await jobs.aclose()  # type: ignore[attr-defined] # it is a generator
+            await jobs.aclose()  # it is a generator
 
 
 def main(colour: str, url: str, key: str, app: str, queue: str, limit: str, record: str, seed: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client import AsyncClient, ClaimLost, Client, RetryPolicy
+from queuey.client import AsyncClient, ClaimLost, Client, InvalidArgument, RetryPolicy
+from queuey.client.calls import claim_calls
+from queuey.client.calls.claim_calls import this_process
+from queuey.client.claims.claiming import later_each_time
 from queuey.client.credentials.profile import read_profile
 from queuey.client.results import Claimed
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Served
@@ -53,6 +57,105 @@ def test_an_error_gives_the_job_back(queuey: Queuey, queue: str) -> None:
     assert (counts.claimed, counts.waiting) in {(1, 0), (0, 1)}
     job = next(each for _ in range(30) for each in jobs.receive(wait=1))
     assert (job.message.body, job.deliveries) == ("a", 2)
+
+
+def test_a_run_goes_on_after_errors(queuey: Queuey, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Jobs whose handler returns are acknowledged; where it raises, the job is released with the error, and kept."""
+    sent = queuey.send_many(queue, ["1", "0", "x", "2"])
+    done = []
+
+    def handle(job: Any) -> None:  # noqa: ANN401 - of either kind
+        done.append(1 / int(job.body))
+
+    queuey.job_queue(queue).run(handle, retry_delay=lambda _deliveries: 600.0, idle=0)
+    assert sorted(done) == [0.5, 1.0]
+    counts = queuey.job_queue(queue).counts()
+    assert counts.claimed == 2
+    told = [reason.text for one in sent for reason in queuey.explain(queue, one).reasons if reason.code == "attempt"]
+    kinds = ["ValueError: invalid literal", "ZeroDivisionError: "]
+    assert len(told) == 2
+    assert all(any(kind in text for text in told) for kind in kinds)
+    assert all(f" by {this_process()} " in text for text in told)
+    assert len(caplog.messages) == 2
+    assert "could" not in caplog.text
+
+
+def test_a_run_leaves_decisions_alone(service: Served) -> None:
+    """What a handler, here a coroutine, has released or acknowledged by itself stays so, whatever it raises then."""
+    profile = read_profile(service.profile)
+
+    async def handle(job: Any) -> None:  # noqa: ANN401 - of this kind
+        await (job.ack() if job.body == "done" else job.release(delay=600, reason="not now"))
+        raise KeyError(job.body)
+
+    async def main() -> None:
+        async with AsyncClient(profile.url, key=profile.key) as client:
+            name = (await client.create_queue()).name
+            sent = await client.send_many(name, ["done", "later"])
+            jobs = client.job_queue(name)
+            await jobs.run(handle, idle=0)
+            assert ((await jobs.size()).size, (await jobs.counts()).claimed) == (1, 1)
+            texts = [reason.text for one in sent for reason in (await client.explain(name, one)).reasons]
+            assert [text.partition(": ")[2] for text in texts if "attempt" in text] == ["Released: not now"]
+            await client.delete_queue(name)
+
+    asyncio.run(main())
+
+
+def test_a_run_that_ends_with_the_error(queuey: Queuey, queue: str) -> None:
+    """With ``on_error="raise"`` the job is released, and the run ends; another word than these two is refused."""
+    queuey.send(queue, "a")
+
+    def fail(job: Any) -> None:  # noqa: ANN401 - of either kind
+        raise ValueError(job.body)
+
+    jobs = queuey.job_queue(queue)
+    with pytest.raises(ValueError, match="a"):
+        jobs.run(fail, on_error="raise", retry_delay=lambda _deliveries: 600.0)
+    assert jobs.counts().claimed == 1
+    with pytest.raises(InvalidArgument, match="on_error is 'stop': it is 'retry' or 'raise'"):
+        jobs.run(fail, on_error="stop")
+
+
+def test_a_coroutine_function_needs_the_other_client(service: Served) -> None:
+    """A client for threads would await nothing, and acknowledge jobs that were not begun."""
+    profile = read_profile(service.profile)
+
+    async def handle(_job: Any) -> None:  # noqa: ANN401 - of either kind
+        """Does nothing."""
+
+    with (
+        Client(profile.url, key=profile.key) as client,
+        pytest.raises(InvalidArgument, match=r"handle is a coroutine function, .*: use AsyncClient"),
+    ):
+        client.job_queue("mail").run(handle)
+
+
+class Unspeakable(Exception):
+    """An error that says nothing, or nothing that can be encoded."""
+
+    def __str__(self) -> str:
+        """Says it."""
+        if self.args:
+            return str(self.args[0])
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(Unspeakable("\udcff" * 5000), "?" * 4096), (Unspeakable(), "What it says")]
+)
+def test_errors_that_cannot_be_told(error: Exception, text: str) -> None:
+    """A worker goes on, whatever its handler raises."""
+    [call] = claim_calls.release("mail", ["r1"], 1.0, error)
+    reason = json.loads(call.content or b"")["reason"]
+    assert reason["error"].endswith("test_jobs.Unspeakable")
+    assert reason["text"].startswith(text)
+    assert len(reason["text"]) <= 4096
+
+
+def test_when_failed_jobs_come_again() -> None:
+    """A second later, then twice as late each time, a minute at most."""
+    assert [later_each_time(number) for number in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -180,7 +283,7 @@ def test_a_claim_is_renewed_while_the_coroutine_runs(service: Served) -> None:
                     lost = job.lost
                     if watch.stood_still:
                         break
-                await claimed.aclose()  # type: ignore[attr-defined]
+                await claimed.aclose()
                 if not watch.stood_still:
                     assert (others, lost, (await jobs.size()).size) == ([], False, 0)
                     return

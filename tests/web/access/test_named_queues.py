@@ -197,9 +197,21 @@ def test_a_named_queue_that_is_not_there(owner: Caller, deleted: bool) -> None: 
 ROWS = rows("option")
 PROGRAMS = rows("program")
 NO_QUEUES = {
-    *("acknowledge", "after", "before", "body", "consistency", "content_type", "delay", "encoding", "headers", "kind"),
+    *(
+        "acknowledge",
+        "after",
+        "before",
+        "body",
+        "consistency",
+        "content_type",
+        "delay",
+        "encoding",
+        "error",
+        "headers",
+        "kind",
+    ),
     *("limit", "max_deliveries", "merge", "message_key", "messages", "on_ack", "order", "partition", "partitions"),
-    *("principals", "principles", "read_delay", "receipts", "since", "ttl", "type", "until", "wait"),
+    *("principals", "principles", "read_delay", "reason", "receipts", "since", "text", "ttl", "type", "until", "wait"),
 }
 """Fields of requests that name no other queue."""
 

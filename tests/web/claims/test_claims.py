@@ -113,6 +113,23 @@ def test_a_release_with_a_delay_ends_the_claim_then(owner: Caller, q: str, clock
     assert settle(owner, "release", long, delay=43201).status == 400
 
 
+def test_a_release_says_why(owner: Caller, q: str) -> None:
+    """A reason is remembered with what the worker calls itself; one that is none is refused, and releases nothing."""
+    [claim] = owner.claim(worker="ann:1", limit=1)
+    assert statuses(settle(owner, "release", claim, reason={"error": "ValueError", "text": "no egg"})) == ["ok"]
+    reasons = owner.get(f"q/explain/{claim['partition']}:{claim['message_id']}").json["reasons"]
+    [text] = [one["text"] for one in reasons if one["code"] == "attempt"]
+    assert text.startswith("An attempt by ann:1 failed at ")
+    assert text.endswith(": ValueError: no egg")
+    [claim] = owner.claim(limit=1)
+    for reason in ("x", {"error": "a\nb"}, {"error": "e" * 201}, {"text": "t" * 4097}, {"text": 1}):
+        assert settle(owner, "release", claim, reason=reason).status == 400
+    reply = settle(owner, "release", *[claim["receipt"]] * 101, reason={})
+    assert (reply.status, "at most 100 receipts" in reply.body.decode()) == (400, True)
+    assert owner.send_json("POST", "q/claims?worker=" + "w" * 65, {}).status == 400
+    assert statuses(settle(owner, "ack", claim)) == ["ok"]
+
+
 def test_a_delayed_release_can_be_taken_back(owner: Caller, q: str, clock: Clock) -> None:
     """Until the message comes again its receipt is good: the same worker may renew, release or acknowledge it."""
     one, two = owner.claim(limit=2, ttl=100)

@@ -1,0 +1,160 @@
+"""Why messages were not acknowledged: what workers say, who let claims expire, and what a dead letter has of it."""
+
+from __future__ import annotations
+
+from queuey import ids
+from queuey.deadletters import DeadLetter, dead_letter_from
+from queuey.ids import Position
+from queuey.messages import Queue, QueueSpec
+from queuey.service import QueueAccess, Service
+from queuey.service.claims import Backlog, ReleaseReason
+from queuey.service.claims.attempts import EXPIRED, KEPT, Attempts
+from queuey.storage import Store
+from tests.backends import APP, Clock
+from tests.blocking import blocking
+from tests.contract.claims.test_claims import enter
+from tests.contract.samples import eventually, fresh_name, make_queue, new, say
+
+
+def queue_of(store: Store, most: int) -> Queue:
+    """A queue whose messages are delivered so often at most."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=most))
+    return queue
+
+
+def said(service: Service, access: QueueAccess, place: Position) -> list[str]:
+    """What is told of the attempts at a message."""
+    reasons = service.explaining.explain(access, place, 1).reasons
+    return [reason.text for reason in reasons if reason.code == "attempt"]
+
+
+def letter(store: Store, queue: Queue, place: Position) -> DeadLetter:
+    """The dead letter of a message, once it is there."""
+    found: list[DeadLetter] = []
+
+    def is_there() -> bool:
+        dead = f"{queue.name}.dead"
+        if any(one.name == dead for one in store.list_queues(APP, start=dead, limit=1)):
+            for one in store.fetch(store.queue(APP, dead, fresh=True), [(1, place)]):
+                headers = dict(one.meta.headers) if one.meta else {}
+                read = dead_letter_from(headers, one.body, lies=(dead, 1, one.id), content_type=None)
+                assert read is not None
+                found.append(read)
+        return bool(found)
+
+    assert eventually(is_there)
+    return found[0]
+
+
+def test_reasons(store: Store, other: Store) -> None:
+    """A worker says why it releases a message; all processes know it, and the dead letter has it with the others."""
+    queue = queue_of(store, 2)
+    [place] = say(store, queue, "bad")
+    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    [claimed] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1")
+    blocking(one.claims).release(access, [claimed.receipt], reason=ReleaseReason("ValueError", "no egg"))
+    [attempt] = said(two, there, place)
+    assert attempt.startswith("An attempt by ann:1 failed at ")
+    assert attempt.endswith(": ValueError: no egg")
+    [claimed] = blocking(two.claims).claim(there, limit=1, ttl=60, worker="bob:2")
+    blocking(two.claims).release(there, [claimed.receipt], reason=ReleaseReason("KeyError", "ü\n" * 3000))
+    assert blocking(one.claims).claim(access, limit=1, ttl=60) == []
+    cause = letter(store, queue, place).cause
+    assert (cause.attempts, cause.error, cause.text[:3]) == (2, "KeyError", "ü\nü")
+    assert [(each.worker, each.error) for each in cause.history] == [("ann:1", "ValueError"), ("bob:2", "KeyError")]
+    assert cause.history[0].at <= cause.history[1].at <= cause.at
+    assert len(said(one, access, place)) == 2
+
+
+def test_claims_that_expire(store: Store, clock: Clock) -> None:
+    """Who lets a claim expire is named when the message is delivered again, or becomes a dead letter."""
+    queue = queue_of(store, 2)
+    [place] = say(store, queue, "x")
+    service, access = enter(store, queue)
+    for worker in ("ann:1", "bob:2"):
+        assert len(blocking(service.claims).claim(access, limit=1, ttl=10, worker=worker)) == 1
+        clock.advance(60)
+    assert blocking(service.claims).claim(access, limit=1, ttl=10, worker="eve:3") == []
+    history = letter(store, queue, place).cause.history
+    assert [(each.worker, each.error) for each in history] == [("ann:1", EXPIRED), ("bob:2", EXPIRED)]
+
+
+def test_who_has_a_message(store: Store) -> None:
+    """As long as a message is claimed it is known by whom, if he has said who he is."""
+    queue = make_queue(store)
+    places = say(store, queue, "a", "b")
+    service, access = enter(store, queue)
+    for worker, place, whom in (("ann:1", places[0], "By ann:1."), ("", places[1], "By whom was not said.")):
+        blocking(service.claims).claim(access, limit=1, ttl=60, worker=worker)
+        [reason] = [one for one in service.explaining.explain(access, place, 1).reasons if one.code == "claimed"]
+        assert reason.text.endswith(whom)
+
+
+def test_reasons_for_lost_claims(store: Store) -> None:
+    """A worker whose claim was released or acknowledged has nothing more to say of its message."""
+    queue = make_queue(store)
+    [place] = say(store, queue, "a")
+    service, access = enter(store, queue)
+    [first] = blocking(service.claims).claim(access, limit=1, ttl=60)
+    blocking(service.claims).release(access, [first.receipt])
+    [second] = blocking(service.claims).claim(access, limit=1, ttl=60)
+    blocking(service.claims).release(access, [first.receipt], reason=ReleaseReason("Late"))
+    blocking(service.claims).acknowledge(access, [second.receipt])
+    blocking(service.claims).release(access, [second.receipt], reason=ReleaseReason("Later"))
+    assert said(service, access, place) == []
+
+
+def test_the_last_ones_are_kept(store: Store) -> None:
+    """Of many attempts the last ones are remembered, each once, in order; a purge forgets them."""
+    queue = make_queue(store)
+    [place] = say(store, queue, "a")
+    service, access = enter(store, queue)
+    for number in range(KEPT + 2):
+        [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
+        for _ in range(2):
+            blocking(service.claims).release(access, [claimed.receipt], reason=ReleaseReason(f"E{number}"))
+    found = Attempts(store).of(queue, 1, [place])[place]
+    assert [one.error for one in found] == [f"E{number}" for number in range(2, KEPT + 2)]
+    assert Attempts(store).of(store.purge_queue(queue), 1, [place]) == {}
+
+
+def test_backlog(store: Store, other: Store) -> None:
+    """What waits, is claimed, has failed before and is dead is counted, and the oldest that is not done is told."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1))
+    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    assert two.claims.backlog(there, 100) == Backlog(0, exact=True, claimed=0, failed=0, dead=0, oldest=None)
+    first = say(store, queue, "a", "b", "c")
+    say(store, queue, "d", partition=2)
+    store.append(queue, [new("late", delay=1000)])
+    [claimed] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
+    found = two.claims.backlog(there, 100)
+    assert found == Backlog(3, exact=True, claimed=1, failed=0, dead=0, oldest=ids.ticks_to_seconds(first[0][0]))
+    blocking(one.claims).release(access, [claimed.receipt])
+    assert two.claims.backlog(there, 100).failed == 1
+    assert len(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == 2
+    assert eventually(lambda: two.claims.backlog(there, 100).dead == 1)
+    found = two.claims.backlog(there, 100)
+    assert (found.waiting, found.claimed, found.oldest) == (1, 2, ids.ticks_to_seconds(first[1][0]))
+
+
+def test_who_has_which(store: Store) -> None:
+    """Outstanding messages are listed with worker, deliveries and end: those first whose claims have ended."""
+    queue = make_queue(store, partitions=2)
+    say(store, queue, "a", "b")
+    say(store, queue, "c", partition=2)
+    service, access = enter(store, queue)
+    claims = blocking(service.claims)
+    assert service.claims.outstanding(access, 9) == []
+    claims.claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
+    claims.claim(access, limit=1, ttl=30, worker="bob:2", partitions=[2])
+    [ended] = claims.claim(access, limit=1, ttl=60, worker="eve:3", partitions=[1])
+    claims.release(access, [ended.receipt])
+    found = service.claims.outstanding(access, 9)
+    assert [(one.partition, one.worker, one.deliveries) for one in found] == [
+        (1, "eve:3", 1),
+        (2, "bob:2", 1),
+        (1, "ann:1", 1),
+    ]
+    assert found[0].expires == 0
+    assert 29 < found[2].expires - found[1].expires < 31
+    assert service.claims.outstanding(access, 2) == found[:2]
