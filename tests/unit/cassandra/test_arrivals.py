@@ -365,6 +365,25 @@ def test_a_process_that_was_killed(writer: Process, reader: Process, machine: Ma
     assert set(reader.store.polled) == set(range(1, 1001))
 
 
+def test_a_data_centre_that_was_cut_off(table: Table, machine: Machine) -> None:
+    """When rows come again that did not come for a while, those between are too old to be read: all is polled once."""
+    writer, reader = (
+        RecentWrites(cast("Driver", table), machine.clock(), name, Deadline(15.0)) for name in ("writer", "reader")
+    )
+    writer.note([1])
+    writer.write()
+    reader.read(first=False)
+    assert not reader.lost()
+    machine.seconds += GONE + 0.1
+    assert reader.lost()
+    assert not reader.lost()
+    writer.note([2])
+    writer.write()
+    reader.read(first=False)
+    assert reader.lost()
+    assert not reader.lost()
+
+
 @pytest.mark.parametrize("how", ["by itself", "closed"])
 def test_a_process_that_stopped(writer: Process, reader: Process, machine: Machine, how: str) -> None:
     """A process that has said that it stopped writing, or was closed, has recorded all."""

@@ -72,6 +72,9 @@ class RecentWrites:
         self._seen: set[tuple[int, str]] = set()
         self._others: dict[str, int] = {}
         """Of each process that writes, when it last said so."""
+        self._gone: set[str] = set()
+        """Processes that have ended, or whose rows do not come, as from a data centre that is cut off."""
+        self._returned = False
         self.note = self._noted.extend
         """Takes the keys of partitions that this process has written in, to be recorded."""
 
@@ -132,6 +135,9 @@ class RecentWrites:
         return found
 
     def _note_process(self, at: int, process: str, *, writes: bool) -> None:
+        if process in self._gone:
+            self._gone.remove(process)
+            self._returned = True
         if at > self._others.get(process, 0):
             if writes:
                 self._others[process] = at
@@ -139,12 +145,18 @@ class RecentWrites:
                 self._others.pop(process, None)
 
     def lost(self) -> bool:
-        """Returns whether a process has ended since the last call that may not have recorded all that it wrote."""
+        """Returns whether something that was written before this call may not have been read, and never will be.
+
+        So it is when a process has ended that may not have recorded all that it wrote, and when the rows of one come
+        again that did not come for a while.
+        """
+        returned, self._returned = self._returned, False
         before = self._clock.now() - ticks(GONE)
         gone = [process for process, at in self._others.items() if at < before]
         for process in gone:
             del self._others[process]
-        return bool(gone)
+        self._gone.update(gone)
+        return returned or bool(gone)
 
 
 def _keys_of(encoded: bytes) -> list[int]:
