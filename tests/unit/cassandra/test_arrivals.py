@@ -271,6 +271,18 @@ def test_long_read_delays(reader: Process, machine: Machine) -> None:
     assert reader.store.polled[0] == 2000
 
 
+def test_very_many_messages(reader: Process, machine: Machine) -> None:
+    """Readers of a busy partition are woken some times a second, and after the last message."""
+    for _ in range(1000):
+        reader.write(7)
+        machine.seconds += 0.001
+    for _ in range(10):
+        machine.seconds += 0.2
+        reader.look()
+    assert 20 <= len(reader.woken) <= 22
+    assert set(reader.woken) == {7}
+
+
 def test_rows_that_come_late(writer: Process, reader: Process, table: Table, machine: Machine) -> None:
     """A row that becomes visible after later ones is read nevertheless."""
     writer.write(7)

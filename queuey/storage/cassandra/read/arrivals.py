@@ -38,6 +38,8 @@ LONGEST_DELAY, MOST_DUE = 61.0, 100_000
 """Seconds until something is shown, and times that something is to be done at, beyond which the polls find it."""
 MARGIN = 0.05
 """Seconds after the read delay: a reader that is woken too early finds nothing, and is not woken again."""
+TOGETHER = 0.05
+"""Seconds in which messages of a partition wake its readers together."""
 MOST = 128
 """Partitions that are polled in one turn: with the pause after it about 500 a second."""
 THREADS = 4
@@ -95,6 +97,8 @@ class PolledArrivals:
         self._looks = 0
         self._shown: list[tuple[float, int]] = []
         """A heap: when what was stored in a partition is shown (boot time)."""
+        self._planned: set[tuple[float, int]] = set()
+        """The same."""
         self._arriving: list[tuple[float, int]] = []
         """A heap: when delayed messages of this process in a partition become due (boot time)."""
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-poll")
@@ -174,8 +178,10 @@ class PolledArrivals:
 
     def _show_later(self, watch: Watch, stored: float) -> None:
         delay = self._delay_of(watch)
-        if delay <= LONGEST_DELAY and len(self._shown) < MOST_DUE:
-            heappush(self._shown, (stored + delay, watch.key))
+        due = math.ceil((stored + delay) / TOGETHER) * TOGETHER, watch.key
+        if delay <= LONGEST_DELAY and due not in self._planned and len(self._planned) < MOST_DUE:
+            self._planned.add(due)
+            heappush(self._shown, due)
 
     def _look(self, watches: Sequence[Watch]) -> None:
         now = self._clock.boottime()
@@ -185,7 +191,9 @@ class PolledArrivals:
             self.watches.stir()
         most = self._follow(watches)
         while self._shown and self._shown[0][0] <= now:
-            self.watches.wrote({heappop(self._shown)[1]})
+            due = heappop(self._shown)
+            self._planned.discard(due)
+            self.watches.wrote({due[1]})
         if most or self._next_due <= now:
             self._next_due = math.inf
             self._poll(next_to_look_for(watches, now, most), now)
