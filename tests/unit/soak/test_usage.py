@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -47,15 +46,25 @@ def test_a_level_is_not_told() -> None:
     assert growth("a service", found, ALLOWANCES) == []
 
 
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+input()
+child.communicate(b"\\n")
+"""
+
+
 def test_usage_includes_children() -> None:
     """A child's memory, handles and threads are its parent's as well; a process that has ended has none."""
-    before = usage(os.getpid())
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        alone, together = usage(child.pid), usage(os.getpid())
-        child.communicate(b"\n")
-    assert before is not None
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        alone, together = usage(child), usage(parent.pid)
+        parent.communicate(b"\n")
     assert alone is not None
     assert together is not None
     assert all(more > part > 0 for more, part in zip(together, alone, strict=True))
-    assert together.threads == before.threads + alone.threads
-    assert usage(child.pid) is None
+    assert together.threads == 1 + alone.threads  # Of this process others begin and end meanwhile.
+    assert usage(child) is None
+    assert usage(parent.pid) is None
