@@ -140,7 +140,7 @@ def cassandra_streams(bench: Bench) -> Report:
         server = stack.enter_context(on_cassandra.serve(cassandra, bench.fresh("queuey"), environment=ROOM))
         before = max(server.memory())
         with listening(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
-            time.sleep(2 * store.read_delay(queues[0]))  # Each is polled once when it has begun.
+            time.sleep(2 * store.read_delay(queues[0]))  # What was stored before is over.
             held = (max(server.memory()) - before) * 1e3 / count
             spent, asked, began = server.cpu_seconds(), _asked(server), time.monotonic()
             time.sleep(bench.pick(3 * IDLE, 3))

@@ -57,7 +57,7 @@ class Watches:
 
     Args:
         look: Polls for new messages, and wakes the watchers of their partitions. It runs in a thread of its own, again
-            and again while there are watches or :meth:`stir` was called.
+            and again while there are watches or :meth:`poll_once` was called.
     """
 
     def __init__(self, look: Callable[[Sequence[Watch]], None]) -> None:
@@ -67,7 +67,8 @@ class Watches:
         """All of them, as long as none comes or goes."""
         self._changed = threading.Condition()
         self._closed = threading.Event()
-        self._stirred = False
+        self._wanted = False
+        """One more poll is."""
         self._thread: threading.Thread | None = None
 
     def __bool__(self) -> bool:
@@ -105,11 +106,11 @@ class Watches:
         """Returns the watches of a partition."""
         return self._by_key.get(key, ())
 
-    def stir(self) -> None:
+    def poll_once(self) -> None:
         """Has ``look`` called once more although there may be no watches."""
-        if not self._stirred:
+        if not self._wanted:
             with self._changed:
-                self._stirred = True
+                self._wanted = True
                 self._start()
 
     def wrote(self, keys: Iterable[int]) -> None:
@@ -135,9 +136,9 @@ class Watches:
     def _run(self) -> None:
         while not self._closed.wait(EVERY):
             with self._changed:
-                while not (self._by_key or self._stirred or self._closed.is_set()):
+                while not (self._by_key or self._wanted or self._closed.is_set()):
                     self._changed.wait()
-                self._stirred = False
+                self._wanted = False
                 watches = self.all()
             try:
                 self._look(watches)

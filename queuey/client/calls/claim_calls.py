@@ -69,17 +69,9 @@ class _WireClaims(msgspec.Struct, frozen=True):
 
 
 def claim(
-    queue: str,
-    limit: int,
-    ttl: float,
-    wait: float,
-    partitions: Partitions,
-    acknowledged: Sequence[str] = (),
-    worker: str = "",
+    queue: str, limit: int, ttl: float, wait: float, partitions: Partitions, acknowledged: Sequence[str] = ()
 ) -> Call[Received]:
     """Claims up to ``limit`` messages for ``ttl`` seconds; waits for some up to ``wait`` seconds.
-
-    ``worker`` is what the caller calls itself; blank: its host and process.
 
     Before that, and at once, it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts.
     """
@@ -89,7 +81,7 @@ def claim(
     named = partitions_text(partitions)
     if named != "*":
         params.append(("partitions", named))
-    params.append(("worker", worker or this_process()))
+    params.append(("worker", this_process()))
     path = f"{queue_segment(queue)}/claims"
     content = encode({"acknowledge": list(acknowledged)}) if acknowledged else None
     headers = JSON if acknowledged else {}
@@ -173,7 +165,7 @@ def receipts_of(claims: Claim | Iterable[Claim]) -> list[str]:
 
 
 def this_process() -> str:
-    """Returns what a worker calls itself unless it is told: its host and process."""
+    """Returns what a worker calls itself: its host and process."""
     return f"{gethostname()[:MOST_OF_HOST]}:{os.getpid()}"
 
 

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from heapq import nsmallest
 from itertools import chain
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -432,68 +431,66 @@ class ClaimUseCases:
         """Counts claims, by partition; blocks, as all calls do that follow."""
 
         def count(state: State, expired: int) -> ClaimCounts:
-            claimed = sum(claim.expires >= expired for claim in state.outstanding.values())
+            claimed = _claimed(state, expired)
             return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
 
         return self.core.use(access, lambda queue: self.look_at(queue, count))
 
     def backlog(self, access: QueueAccess, limit: int) -> Backlog:
         """Says how much is to be done; what waits is counted up to the limit and estimated beyond."""
-        counts, size = self.counts(access), self.size(access, limit)
-        claimed = sum(each.claimed for each in counts.values())
         dead = 0
         with suppress(NotFound):
             letters = self._store.queue(access.queue.application, queue_for(access.queue.name))
             dead = sum(info.count for info in self._store.inspect(letters, rough=True)[1])
 
-        def oldest(queue: Queue) -> float | None:
-            views = self.core.run(self.look_at(queue, _View)).items()
-            firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views]
-            return min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None)
+        def backlog(queue: Queue) -> Backlog:
+            views = self.core.run(self.look_at(queue, _View))
+            size, claimed = self._size(queue, views, limit), sum(view.claimed for view in views.values())
+            firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views.items()]
+            return Backlog(
+                waiting=max(0, size.count - claimed),
+                exact=size.exact,
+                claimed=claimed,
+                failed=sum(view.outstanding for view in views.values()) - claimed,
+                dead=dead,
+                oldest=min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None),
+            )
 
-        return Backlog(
-            waiting=max(0, size.count - claimed),
-            exact=size.exact,
-            claimed=claimed,
-            failed=sum(each.waiting for each in counts.values()),
-            dead=dead,
-            oldest=access.use(oldest),
-        )
+        return access.use(backlog)
 
     def outstanding(self, access: QueueAccess, limit: int) -> list[Outstanding]:
         """Shows who has which messages: those first whose claims end first, or have ended."""
 
-        def look(number: int, state: State) -> list[Outstanding]:
-            found = [
-                Outstanding(number, position, one.deliveries, one.worker, one.expires / 1000)
-                for position, one in state.outstanding.items()
+        def look(state: State, _expired: int) -> list[tuple[int, Position, int, str]]:
+            last = state.outstanding.items()
+            found = ((claim.expires, position, claim.deliveries, claim.worker) for position, claim in last)
+            return nsmallest(limit, found)
+
+        async def outstanding(queue: Queue) -> list[Outstanding]:
+            found = await self.look_at(queue, look)
+            rows = ((one[0], number, one) for number, some in found.items() for one in some)
+            return [
+                Outstanding(number, position, deliveries, worker, expires / 1000)
+                for _, number, (expires, position, deliveries, worker) in nsmallest(limit, rows)
             ]
-            return nsmallest(limit, found, key=attrgetter("expires"))
 
-        async def ask(queue: Queue) -> list[Outstanding]:
-            self.check(queue)
-            numbers = range(1, queue.partitions + 1)
-            found = await self._ask(queue, {number: LookRequest(queue, partial(look, number)) for number in numbers})
-            return nsmallest(limit, chain.from_iterable(found.values()), key=attrgetter("expires"))
-
-        return self.core.use(access, ask)
+        return self.core.use(access, outstanding)
 
     def size(self, access: QueueAccess, limit: int) -> Size:
         """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""
+        return access.use(lambda queue: self._size(queue, self.core.run(self.look_at(queue, _View)), limit))
 
-        def size(queue: Queue) -> Size:
-            total, exact = 0, True
-            for number, view in self.core.run(self.look_at(queue, _View)).items():
-                total += view.outstanding
-                for page in self._pages(queue, number, ids.following(view.cursor)):
-                    total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
-                    if total >= limit:
-                        [lag] = self._store.lag(queue, [(number, page[-1].position)])
-                        total, exact = total + lag.count, exact and lag.exact
-                        break
-            return Size(total, exact)
-
-        return access.use(size)
+    def _size(self, queue: Queue, views: Mapping[int, _View], limit: int) -> Size:
+        total, exact = 0, True
+        for number, view in views.items():
+            total += view.outstanding
+            for page in self._pages(queue, number, ids.following(view.cursor)):
+                total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
+                if total >= limit:
+                    [lag] = self._store.lag(queue, [(number, page[-1].position)])
+                    total, exact = total + lag.count, exact and lag.exact
+                    break
+        return Size(total, exact)
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
         """Shows the first messages that are not done, claimed or not, partition by partition."""
@@ -543,12 +540,17 @@ def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[Claim
     ]
 
 
+def _claimed(state: State, expired: int) -> int:
+    return sum(claim.expires >= expired for claim in state.outstanding.values())
+
+
 class _View:
     """What is not done in a state, and what scans pass over."""
 
-    def __init__(self, state: State, _expired: int) -> None:
+    def __init__(self, state: State, expired: int) -> None:
         self.cursor = state.cursor
         self.outstanding = len(state.outstanding)
+        self.claimed = _claimed(state, expired)
         self.below = sorted(position for position in state.outstanding if position <= state.cursor)
         self.known = {position for position in state.outstanding if position > state.cursor}
         self._above = frozenset(state.above)

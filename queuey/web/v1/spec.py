@@ -153,8 +153,13 @@ LIST_PARAMETERS = (
     _query("include_count", "Message counts and all fields", BOOLEAN),
     STRICT,
 )
+MOST_MESSAGES = _query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS))
+COUNT_PARAMETERS = (
+    _query("limit", "Count up to so many, and estimate beyond", _number(1, MOST_COUNTED, DEFAULT_COUNTED)),
+    STRICT,
+)
 CLAIM_PARAMETERS = (
-    _query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)),
+    MOST_MESSAGES,
     _query(
         "ttl",
         "Seconds for which no other caller gets them; 0: claim nothing, show what would be claimed",
@@ -393,34 +398,28 @@ CLAIM_OPERATIONS = (
         f"GET {QUEUE}/size",
         "Count messages, those that are not acknowledged",
         schemas.QueueSize,
-        parameters=(
-            _query("limit", "Count up to so many, and estimate beyond", _number(1, MOST_COUNTED, DEFAULT_COUNTED)),
-            STRICT,
-        ),
+        parameters=COUNT_PARAMETERS,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/backlog",
         "Say how much is to be done",
         schemas.Backlog,
-        parameters=(
-            _query("limit", "Count up to so many, and estimate beyond", _number(1, MOST_COUNTED, DEFAULT_COUNTED)),
-            STRICT,
-        ),
+        parameters=COUNT_PARAMETERS,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/jobs",
         "Show which messages are claimed, and by whom",
         schemas.Jobs,
-        parameters=(_query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)), STRICT),
+        parameters=(MOST_MESSAGES, STRICT),
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/peek",
         "Peek at messages, the oldest that are not acknowledged",
         schemas.Fetched,
-        parameters=(_query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)), STRICT),
+        parameters=(MOST_MESSAGES, STRICT),
         errors=(*USUAL, 409),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -450,10 +450,3 @@ def test_minutes(table: Table, machine: Machine) -> None:
     machine.seconds += 1.5
     other._seen.clear()
     assert [some.keys for some in other.read(first=False)] == [[5]]
-
-
-@pytest.fixture(autouse=True)
-def _no_threads() -> Iterator[None]:
-    """None is left."""
-    yield
-    assert [one.name for one in threading.enumerate() if one.name == "queuey-watch" and not one.daemon] == []

@@ -144,14 +144,14 @@ class PolledArrivals:
                 self._stored(key, now)
             elif len(self._arriving) < MOST_DUE:
                 heappush(self._arriving, (now + delay, key))
-        self.watches.stir()
+        self.watches.poll_once()
 
     def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
         """Called when this process has changed what readers of partitions find anywhere in them."""
         keys = [qid << 8 | partition for partition in partitions]
         self._record.note(keys)
         self.watches.wrote(keys)
-        self.watches.stir()
+        self.watches.poll_once()
 
     def close(self) -> None:
         """Wakes all watchers, and says to others that nothing will come any more."""
@@ -188,7 +188,7 @@ class PolledArrivals:
         while self._arriving and self._arriving[0][0] <= now:
             self._stored(heappop(self._arriving)[1], now)
         if self._record.write() or self._arriving:
-            self.watches.stir()
+            self.watches.poll_once()
         most = self._follow(watches)
         while self._shown and self._shown[0][0] <= now:
             due = heappop(self._shown)
