@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -37,6 +37,45 @@ class Principal(msgspec.Struct, frozen=True):
     delete: bool = True
 
 
+MAX_PAUSE = 43_200
+"""Seconds, at most, until a failed message is delivered again."""
+
+
+class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The delay before a message is delivered again whose handling has failed.
+
+    Example:
+        >>> from queuey.client import Backoff
+        >>> backoff = Backoff(first=5, most=60, jitter=0)
+        >>> [backoff.delay(deliveries, draw=0) for deliveries in (1, 2, 3, 4, 5)]
+        [5.0, 10.0, 20.0, 40.0, 60.0]
+
+    Attributes:
+        first: Seconds after the first delivery.
+        factor: How much longer each further delay is.
+        most: The longest delay, in seconds.
+        jitter: The share of a delay, 0 to 1, of which a random part is left out.
+    """
+
+    first: Annotated[float, msgspec.Meta(ge=0, le=MAX_PAUSE)] = 1.0
+    factor: Annotated[float, msgspec.Meta(ge=1, le=100)] = 2.0
+    most: Annotated[float, msgspec.Meta(ge=0, le=MAX_PAUSE)] = 60.0
+    jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuses delays that shrink at once."""
+        if self.first > self.most:
+            raise ValueError(f"first, {self.first:g} s, is longer than most, {self.most:g} s: give both")
+
+    def delay(self, deliveries: int, draw: float) -> float:
+        """Returns the seconds to wait after so many deliveries; ``draw`` is a random number from 0 to 1."""
+        try:
+            grown = self.first * self.factor ** (deliveries - 1)
+        except OverflowError:
+            grown = self.most
+        return min(self.most, grown) * (1 - self.jitter * draw)
+
+
 class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller may choose about a queue. None means: not given."""
 
@@ -47,6 +86,7 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int | None = None
     read_delay: float | None = None
     max_deliveries: int | None = None
+    backoff: Backoff | None = None
     dead_letter: str | None = None
     on_ack: str | None = None
     kind: str | None = None
@@ -61,6 +101,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         ttl: Default TTL of messages in seconds; None: the deployment's.
         read_delay: Seconds; None: what the consistency level means on this store.
         max_deliveries: How often claims deliver a message before it becomes a dead letter; 0: endlessly.
+        backoff: The delay after a delivery that has failed; None: as :class:`Backoff` has it.
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
         on_ack: ``keep``: an acknowledged message stays until its TTL, for range reads; or ``delete``.
         kind: ``plain``; or ``dedup``: of messages with equal bodies that wait to be claimed one is delivered. It never
@@ -80,6 +121,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int | None = None
     read_delay: float | None = None
     max_deliveries: int = 0
+    backoff: Backoff | None = None
     dead_letter: str = ""
     on_ack: str = "keep"
     kind: str = "plain"
@@ -251,6 +293,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
             eventual consistency a cursor taken from such a page may miss messages.
         ahead: With ``delayed``: show also what lies between the horizon and now. The horizon is that of the store then,
             whatever the queue's own read delay is, and ``Page.next`` may lie above it.
+        due: False: show also delayed messages that are not due.
         bodies: False: only positions and ends are of interest; a store leaves the bodies out, and all that is left
             counts as nothing into ``max_bytes``.
     """
@@ -263,6 +306,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     descending: bool = False
     delayed: bool = True
     ahead: bool = False
+    due: bool = True
     bodies: bool = True
 
     def put_off(self, horizon: int) -> Page:

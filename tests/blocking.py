@@ -44,7 +44,7 @@ class BlockingClaims:
         self,
         access: QueueAccess,
         receipts: Sequence[ClaimReceipt],
-        delay: float = 0.0,
+        delay: float | None = None,
         reason: ReleaseReason | None = None,
     ) -> list[Settlement]:
         """Releases claims."""

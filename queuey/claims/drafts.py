@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -61,6 +61,10 @@ class Poll(msgspec.Struct, gc=False):
     max_bytes: int
     worker: str = ""
     given: list[Message] = []
+
+
+Delay = float | Callable[[ClaimReceipt, int], float]
+"""Seconds until a released message is delivered again, or a function of its receipt and its deliveries."""
 
 
 class EntryDraft:
@@ -184,10 +188,9 @@ class EntryDraft:
         self.size += 1
         return until
 
-    def release(self, receipts: Sequence[ClaimReceipt], delay: float = 0.0) -> list[Settlement]:
+    def release(self, receipts: Sequence[ClaimReceipt], delay: Delay = 0.0) -> list[Settlement]:
         """Ends claims now, or ``delay`` seconds from now, however long they would have lasted."""
         found = []
-        expires = self.now + round(delay * 1000)
         for receipt in receipts:
             position = receipt.position
             status = self._status(receipt)
@@ -195,12 +198,14 @@ class EntryDraft:
             if status is ReceiptStatus.DONE:
                 self._renewals.pop(position, None)
                 claim = self._state.outstanding.get(position)
-                if claim is not None and (claim.expires or delay):
+                if claim is not None:
+                    seconds = delay(receipt, claim.deliveries) if callable(delay) else delay
+                if claim is not None and (claim.expires or seconds):
                     self._releases[position] = None
                     self.size += 1
-                    if delay:
+                    if seconds:
                         # An entry releases first and then renews, so the claim lasts from now on.
-                        until = self._renewals[position] = expires
+                        until = self._renewals[position] = self.now + round(seconds * 1000)
             found.append(Settlement(receipt, status, until / 1000))
         return found
 

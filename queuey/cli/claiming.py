@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from queuey.client import Client, Job, JobQueue
-    from queuey.client.results import Claimed, OutstandingJob, Refused
+    from queuey.client.claims.results import Claimed, OutstandingJob, Refused
 
 claim_app = typer.Typer(add_completion=False)
 ack_app = typer.Typer(add_completion=False)
@@ -63,9 +63,15 @@ def claim(
         typer.Option(min=0, help="Seconds to wait for messages if there are none. 0; with a program for ever."),
     ] = None,
     retry: Annotated[
-        float, typer.Option(min=0, help="Seconds until a message whose program failed is delivered again.")
-    ] = 10.0,
+        float | None,
+        typer.Option(
+            min=0, help="Seconds until a message whose program failed is delivered again; else the queue's backoff."
+        ),
+    ] = None,
     partitions: Partitions = "*",
+    then: Annotated[
+        list[str] | None, typer.Option(help="Another queue, for when those before it have nothing; up to 9.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Claim messages, so that no other caller gets them for a while; with --json one per line.
@@ -74,7 +80,7 @@ def claim(
     program, each message is its standard input; exit code 0 acknowledges the message. If it
     failed for any, this ends with 1.
     """
-    jobs = client.job_queue(queue)
+    jobs = client.job_queue([queue, *(then or [])])
     if command:
         _work(jobs, command, limit=limit, ttl=ttl, idle=wait, retry=retry, partitions=partitions)
         return
@@ -90,7 +96,8 @@ def claim(
         output.write(b"".join(_json(each) + b"\n" for each in claimed), json=True)
     else:
         for each in claimed:
-            output.say(f"{each.receipt}  {each.deliveries}  {output.printable(body_text(each.message.body))}")
+            name = f"{each.queue}  " if then else ""
+            output.say(f"{name}{each.receipt}  {each.deliveries}  {output.printable(body_text(each.message.body))}")
     if not claimed:
         output.note("There is nothing to claim now.")
 
@@ -109,12 +116,16 @@ def release(
     client: Client,
     queue: Queue,
     receipt: Receipts = None,
-    delay: Annotated[float, typer.Option(min=0, help="Seconds until they are delivered again.")] = 0.0,
+    delay: Annotated[float | None, typer.Option(min=0, help="Seconds until they are delivered again.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Why they failed. Without --delay the queue's backoff decides then.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Release claimed messages: they are delivered again, at once or after a time."""
     with existing(queue):
-        _settle(partial(client.job_queue(queue).release, delay=delay), receipt, "released", json=json)
+        release = partial(client.job_queue(queue).release, delay=delay, reason=reason)
+        _settle(release, receipt, "released", json=json)
 
 
 @jobs_app.command()
@@ -138,8 +149,8 @@ def jobs(
     age = "" if backlog.oldest is None else f"; the oldest is {length(round(max(0.0, now - backlog.oldest)))} old"
     about = "" if backlog.exact else "about "
     output.say(
-        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.claimed} claimed, "
-        f"{output.plural(backlog.dead, 'dead letter')}{age}."
+        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed, "
+        f"{backlog.claimed} claimed, {output.plural(backlog.dead, 'dead letter')}{age}."
     )
     columns = ["message", "deliveries", "worker", "left"]
     rows = [(f"{one.partition}:{one.message_id}", one.deliveries, one.worker or "-", _left(one, now)) for one in found]
@@ -161,7 +172,7 @@ def _work(
     limit: int | None,
     ttl: float,
     idle: float | None,
-    retry: float,
+    retry: float | None,
     partitions: str,
 ) -> None:
     """Runs a program for each message until the limit, or nothing has come for so long.
@@ -231,6 +242,7 @@ def _run(job: Job, command: list[str]) -> tuple[int, bytes]:
     """Runs a program for a job; returns its exit code and the end of what it wrote to standard error."""
     message = job.message
     about = {
+        "JOB_QUEUE": job.queue,
         "JOB_ID": message.id,
         "JOB_PARTITION": str(message.partition),
         "JOB_DELIVERIES": str(job.deliveries),

@@ -15,6 +15,7 @@ from queuey.terminal import time_parsing, times
 if TYPE_CHECKING:
     from queuey.client import Client
     from queuey.client.results import Queue, QueueInfo
+    from queuey.messages import Backoff
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Create, list, update, delete and purge queues; move messages."
@@ -33,6 +34,10 @@ ReadDelay = Annotated[str | None, typer.Option(help="How far range reads stay be
 MaxDeliveries = Annotated[
     int | None, typer.Option(min=0, max=1000, help="Deliveries by claims before a dead letter; 0: endlessly.")
 ]
+Delays = Annotated[
+    str | None,
+    typer.Option(help="Delay after a delivery that has failed, such as first=5,factor=2,most=600,jitter=0.1."),
+]
 DeadLetter = Annotated[str | None, typer.Option(help="Queue of dead letters, else the queue's name and .dead.")]
 OnAck = Annotated[
     Literal["keep", "delete"] | None, typer.Option(help="keep acknowledged messages for reads by time, or delete them.")
@@ -42,9 +47,9 @@ Kind = Annotated[
     typer.Option(help="plain, or dedup: of messages with equal bodies that wait one is delivered."),
 ]
 
-_RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "dead_letter", "on_ack")
+_RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "backoff", "dead_letter", "on_ack")
 _DETAILS = ["queue", "partitions", "type", "consistency", "ttl", "read delay", "principals", "created"]
-_CLAIMS = ["max deliveries", "dead letters to", "on ack", "kind"]
+_CLAIMS = ["max deliveries", "backoff", "dead letters to", "on ack", "kind"]
 
 
 @app.command("create")
@@ -59,6 +64,7 @@ def create(
     ttl: Ttl = None,
     read_delay: ReadDelay = None,
     max_deliveries: MaxDeliveries = None,
+    backoff: Delays = None,
     dead_letter: DeadLetter = None,
     on_ack: OnAck = None,
     kind: Kind = None,
@@ -66,7 +72,7 @@ def create(
 ) -> None:
     """Create a queue. One that is there with the same fields is fine; with others it is an error."""
     fields = {"partitions": partitions, "type": type, "consistency": consistency, "kind": kind}
-    claims = {"max_deliveries": max_deliveries, "dead_letter": dead_letter, "on_ack": on_ack}
+    claims = {"max_deliveries": max_deliveries, "backoff": backoff, "dead_letter": dead_letter, "on_ack": on_ack}
     created = client.create_queue(name, **_given(fields | claims, principal, ttl, read_delay))
     if not created.new:
         output.note(f"{created.name} was there already.")
@@ -129,6 +135,7 @@ def update(
     ttl: Ttl = None,
     read_delay: ReadDelay = None,
     max_deliveries: MaxDeliveries = None,
+    backoff: Delays = None,
     dead_letter: DeadLetter = None,
     on_ack: OnAck = None,
     reset: Annotated[list[str] | None, typer.Option(help=f"Back to the default: {', '.join(_RESETTABLE)}.")] = None,
@@ -136,7 +143,7 @@ def update(
 ) -> None:
     """Change what is given; the rest stays."""
     fields = {"partitions": partitions, "type": type, "consistency": consistency}
-    claims = {"max_deliveries": max_deliveries, "dead_letter": dead_letter, "on_ack": on_ack}
+    claims = {"max_deliveries": max_deliveries, "backoff": backoff, "dead_letter": dead_letter, "on_ack": on_ack}
     given = _given(fields | claims, principal, ttl, read_delay)
     for field in reset or []:
         if field not in _RESETTABLE or field in given:
@@ -196,7 +203,17 @@ def _in_force(client: Client, queue: Queue) -> Queue:
 
 
 def _claims(queue: Queue | QueueInfo) -> list[Any]:
-    return [queue.max_deliveries or "no limit", queue.dead_letter or f"{queue.name}.dead", queue.on_ack, queue.kind]
+    dead = queue.dead_letter or f"{queue.name}.dead"
+    return [queue.max_deliveries or "no limit", _delays(queue.backoff), dead, queue.on_ack, queue.kind]
+
+
+def _delays(backoff: Backoff | None) -> str:
+    """Returns delays in a few words."""
+    from queuey.messages import Backoff
+
+    delays = backoff or Backoff()
+    first, most = time_parsing.length(delays.first), time_parsing.length(delays.most)
+    return f"{first} to {most}, {delays.factor:g} times as long each time, up to {delays.jitter:.0%} less"
 
 
 def _row(queue: Queue) -> list[Any]:

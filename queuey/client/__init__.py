@@ -12,6 +12,16 @@ from queuey.client.calls.send_calls import Outgoing, SendOptions
 from queuey.client.claims.async_jobs import AsyncJob, AsyncJobQueue
 from queuey.client.claims.claiming import ClaimOptions
 from queuey.client.claims.jobs import Job, JobQueue
+from queuey.client.claims.results import (
+    Backlog,
+    ClaimCounts,
+    Claimed,
+    OutstandingJob,
+    PartitionClaims,
+    QueueSize,
+    Received,
+    Refused,
+)
 from queuey.client.credentials.profile import Profile
 from queuey.client.credentials.tokens import Token
 from queuey.client.errors import (
@@ -59,9 +69,6 @@ from queuey.client.moving import AsyncMoving, Moving
 from queuey.client.named import AsyncNamedMessages, NamedMessages
 from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.client.results import (
-    Backlog,
-    ClaimCounts,
-    Claimed,
     CreatedQueue,
     Explanation,
     GroupOffset,
@@ -70,23 +77,19 @@ from queuey.client.results import (
     Move,
     NamePage,
     Offsets,
-    OutstandingJob,
     Page,
-    PartitionClaims,
     PartitionInfo,
     Queue,
     QueueInfo,
     QueuePage,
     QueueRead,
-    QueueSize,
     RawMessage,
     Reason,
     Receipt,
-    Received,
-    Refused,
     StreamedMessage,
 )
 from queuey.client.sync import Client
+from queuey.messages import Backoff
 from queuey.user_queues import queue_name, user_name
 
 __all__ = [
@@ -101,6 +104,7 @@ __all__ = [
     "AsyncNamedMessages",
     "AsyncTiming",
     "Backlog",
+    "Backoff",
     "ClaimCounts",
     "ClaimLost",
     "ClaimOptions",

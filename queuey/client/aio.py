@@ -328,9 +328,9 @@ class AsyncClient(AsyncFollowing):
 
     # -- claims
 
-    def job_queue(self, name: str) -> AsyncJobQueue:
+    def job_queue(self, queues: str | Iterable[str]) -> AsyncJobQueue:
         """Returns a queue as a job queue; see :meth:`Client.job_queue`. This asks the server nothing."""
-        return AsyncJobQueue(name, self._run, self._keeper, self._policy, self._timing)
+        return AsyncJobQueue(queues, self._run, self._keeper, self._policy, self._timing)
 
     def named(self, queue: str) -> AsyncNamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""

@@ -53,7 +53,8 @@ import msgspec
 from queuey.errors import Outcome, QueueyError
 
 if TYPE_CHECKING:
-    from queuey.client.results import Receipt, Refused
+    from queuey.client.claims.results import Refused
+    from queuey.client.results import Receipt
 
 
 _SHOWN_FIELDS = 10

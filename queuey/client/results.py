@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ import msgspec
 
 from queuey.client.errors import ApiError
 from queuey.client.positions import order_of, time_of
-from queuey.messages import Acknowledgement
+from queuey.messages import Acknowledgement, Backoff
 
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 """What is checked of an id where an answer is read; of a message's there is a quicker check."""
@@ -177,6 +177,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         ttl: Seconds; None: the service's default.
         read_delay: Seconds; None: that of the consistency level on the server.
         max_deliveries: Deliveries by claims before a message becomes a dead letter; 0: no limit.
+        backoff: The delay after a delivery that has failed; None: the service's default.
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
         on_ack: ``keep`` or ``delete`` acknowledged messages.
         kind: ``plain`` or ``dedup``.
@@ -193,6 +194,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int | None = None
     read_delay: float | None = None
     max_deliveries: int = 0
+    backoff: Backoff | None = None
     dead_letter: str = ""
     on_ack: str = "keep"
     kind: str = "plain"
@@ -273,7 +275,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ttl, read_delay: Seconds, those in force.
-        max_deliveries, dead_letter, on_ack, kind: As in :class:`Queue`; ``dead_letter`` is the one in force.
+        max_deliveries, backoff, dead_letter, on_ack, kind: As in :class:`Queue`; ``dead_letter`` is the one in force.
         store: ``sqlite`` or ``cassandra``.
         guarantee: Which guarantees hold for the queue on that store, a sentence.
         acknowledgement: What a stored message has survived: a stable word and a sentence.
@@ -291,6 +293,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int | None
     read_delay: float
     max_deliveries: int = 0
+    backoff: Backoff | None = None
     dead_letter: str = ""
     on_ack: str = "keep"
     kind: str = "plain"
@@ -360,162 +363,6 @@ class Offsets(msgspec.Struct, frozen=True):
     group: str
     partitions: dict[int, GroupOffset]
     lag: int = 0
-
-
-class Claimed(msgspec.Struct, frozen=True):
-    """A message that is claimed by this caller alone, until ``expires``.
-
-    Example:
-        >>> (claimed,) = client.job_queue("orders").receive(1)
-        >>> claimed.message.body, claimed.deliveries
-        ('one apple', 1)
-
-    Attributes:
-        message: The message.
-        receipt: Names this claim; acknowledge, renew or release the message with it.
-        deliveries: Number of deliveries of the message, including this one.
-        expires: Seconds since 1970, by the server's clock. Then another caller may get the message.
-    """
-
-    message: Message
-    receipt: str
-    deliveries: int
-    expires: float
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """A receipt that a call refused.
-
-    Example:
-        >>> jobs = client.job_queue("orders")
-        >>> (first,) = jobs.receive(1)
-        >>> released = jobs.release(first)
-        >>> again = jobs.receive(10)
-        >>> [refused.status for refused in jobs.ack(first)]
-        ['superseded']
-
-    Attributes:
-        receipt: The receipt.
-        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller,
-            became a dead letter or was moved, or a newer message has its name.
-    """
-
-    receipt: str
-    status: str
-
-
-class Received(list[Claimed]):
-    """Claimed messages, as a list.
-
-    Example:
-        >>> jobs = client.job_queue("orders")
-        >>> first = jobs.receive(1)
-        >>> second = jobs.receive(1, acknowledge=first)
-        >>> second[0].message.body, second.refused
-        ('two eggs', [])
-
-    Attributes:
-        refused: The receipts that were to be acknowledged and were refused.
-    """
-
-    def __init__(self, claimed: Iterable[Claimed] = (), refused: Iterable[Refused] = ()) -> None:
-        super().__init__(claimed)
-        self.refused = list(refused)
-
-
-class PartitionClaims(msgspec.Struct, frozen=True):
-    """Messages of one partition that were delivered and not acknowledged: ``claimed``, or ``waiting`` for delivery.
-
-    Example:
-        >>> jobs = client.job_queue("orders")
-        >>> claimed = jobs.receive(1)
-        >>> jobs.counts().partitions[1].claimed
-        1
-    """
-
-    claimed: int
-    waiting: int
-
-
-class ClaimCounts(msgspec.Struct, frozen=True):
-    """Messages that were delivered and are not acknowledged, in all partitions and by partition.
-
-    Example:
-        >>> jobs = client.job_queue("orders")
-        >>> claimed = jobs.receive(2)
-        >>> counts = jobs.counts()
-        >>> counts.claimed, counts.waiting
-        (2, 0)
-    """
-
-    claimed: int
-    waiting: int
-    partitions: dict[int, PartitionClaims]
-
-
-class Backlog(msgspec.Struct, frozen=True):
-    """How much of a queue is to be done.
-
-    Example:
-        >>> backlog = client.job_queue("orders").backlog()
-        >>> backlog.waiting, backlog.claimed, backlog.failed
-        (2, 0, 0)
-
-    Attributes:
-        waiting: Messages for a claim; delayed ones do not count.
-        exact: ``waiting`` was counted; otherwise it is estimated.
-        claimed: Now, or released with a delay that is not over.
-        failed: Of those that wait: delivered before.
-        dead: In ``<queue>.dead``.
-        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
-    """
-
-    waiting: int
-    exact: bool
-    claimed: int
-    failed: int
-    dead: int
-    oldest: float | None
-
-
-class OutstandingJob(msgspec.Struct, frozen=True):
-    """A message that was delivered and is not acknowledged.
-
-    Example:
-        >>> jobs = client.job_queue("orders")
-        >>> claimed = jobs.receive(1)
-        >>> [one.deliveries for one in jobs.outstanding()]
-        [1]
-
-    Attributes:
-        worker: What the one calls itself that has it, or had it last.
-        expires: When its claim ends, in seconds since 1970; None: it has ended.
-    """
-
-    message_id: str
-    partition: int
-    deliveries: int
-    worker: str
-    expires: float | None
-
-
-class OutstandingJobs(msgspec.Struct, frozen=True):
-    """Some of them, as the service says it."""
-
-    jobs: list[OutstandingJob]
-
-
-class QueueSize(msgspec.Struct, frozen=True):
-    """The number of messages of a queue that are not acknowledged. ``exact``: counted, otherwise estimated.
-
-    Example:
-        >>> size = client.job_queue("orders").size()
-        >>> size.size, size.exact
-        (2, True)
-    """
-
-    size: int
-    exact: bool
 
 
 class Reason(msgspec.Struct, frozen=True):

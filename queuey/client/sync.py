@@ -432,9 +432,12 @@ class Client(Following):
 
     # -- claims
 
-    def job_queue(self, name: str) -> JobQueue:
-        """Returns a queue as a job queue: each message is delivered to one worker. This sends no request."""
-        return JobQueue(name, self._run, self._keeper, self._policy, self._timing)
+    def job_queue(self, queues: str | Iterable[str]) -> JobQueue:
+        """Returns a queue as a job queue: each message is delivered to one worker. This sends no request.
+
+        Several queues, at most 10, are claimed from in this order: of the first that has messages.
+        """
+        return JobQueue(queues, self._run, self._keeper, self._policy, self._timing)
 
     def named(self, queue: str) -> NamedMessages:
         """Returns the messages of a queue by name: a name stands for one message at most. This sends no request."""

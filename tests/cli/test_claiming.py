@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from threading import Timer
 
 import pytest
 
-from queuey.client import Client
+from queuey.client import Backoff, Client
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.claims import claiming
 from queuey.client.claims.claiming import LONGEST_WAIT
@@ -117,18 +118,44 @@ def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: P
 
 def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
     """``queuey jobs`` shows the backlog, and who has which job for how long."""
-    assert run("jobs", jobs).text.startswith("3 waiting (0 failed before), 0 claimed, 0 dead letters; the oldest is ")
+    assert run("jobs", jobs).text.startswith(
+        "3 waiting (0 failed before), 0 delayed, 0 claimed, 0 dead letters; the oldest is "
+    )
     [claimed] = client.job_queue(jobs).receive(1, ttl=600)
     [again] = client.job_queue(jobs).receive(1, ttl=600)
     client.job_queue(jobs).release(again)
     ended = run("jobs", jobs)
-    assert ended.text.startswith("2 waiting (1 failed before), 1 claimed, ")
+    assert ended.text.startswith("2 waiting (1 failed before), 0 delayed, 1 claimed, ")
     table = ended.text.splitlines()[1:]
     assert any(again.message.id in line and "waits" in line for line in table)
     assert any(claimed.message.id in line and this_process() in line for line in table)
     shown = run("jobs", jobs, "--json", "--limit", "1").json
     assert (shown["waiting"], shown["claimed"], [one["deliveries"] for one in shown["jobs"]]) == (2, 1, [1])
     assert run("jobs", "nowhere").code != 0
+
+
+def test_another_queue_when_there_is_nothing(run: Run, client: Client, jobs: str) -> None:
+    """``--then`` names queues to claim from when those before them have nothing; each line says which it was."""
+    other = client.create_queue().name
+    client.send(other, "from there")
+    claim = ["claim", jobs, "--then", other, "--limit", "9"]
+    assert {line.split()[0] for _ in range(3) for line in run(*claim).text.splitlines()} == {jobs, other}
+    [again] = client.job_queue(other).receive(1) or [None]
+    assert again is None
+
+
+def test_a_reason_has_the_backoff_of_the_queue(run: Run, client: Client, jobs: str) -> None:
+    """``release --reason`` without a delay leaves the delay to the queue, which shows its own."""
+    name = client.create_queue(backoff="first=500,most=600").name
+    assert "8 min to 10 min, 2 times as long each time, up to 10% less" in run("queue", "info", name).text
+    client.send(name, "x")
+    [claimed] = client.job_queue(name).receive(1)
+    assert run("release", name, claimed.receipt, "--reason", "no egg").code == 0
+    [left] = client.job_queue(name).outstanding()
+    assert left.expires is not None
+    assert 440 < left.expires - time.time() < 510
+    assert run("queue", "update", name, "--reset", "backoff").code == 0
+    assert client.info(name).backoff == Backoff()
 
 
 def test_what_failed_comes_again_after_the_delay(run: Run, jobs: str) -> None:

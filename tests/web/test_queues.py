@@ -23,6 +23,7 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
         "ttl": None,
         "read_delay": None,
         "max_deliveries": 0,
+        "backoff": None,
         "dead_letter": "",
         "on_ack": "keep",
         "kind": "plain",
@@ -49,6 +50,7 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
         ttl="60",
         read_delay="1.5",
         max_deliveries="5",
+        backoff="first=5, most=600",
         dead_letter="failed",
         on_ack="delete",
         kind="dedup",
@@ -64,6 +66,7 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
             "ttl": 60,
             "read_delay": 1.5,
             "max_deliveries": 5,
+            "backoff": {"first": 5, "most": 600},
             "dead_letter": "failed",
             "on_ack": "delete",
             "kind": "dedup",
@@ -128,6 +131,7 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         ttl="0",
         read_delay="-1",
         max_deliveries="1001",
+        backoff="first=99",
         on_ack="forget",
     )
     assert reply.status == 400
@@ -139,8 +143,37 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         "ttl": "0 is less than minimum value 1",
         "read_delay": "-1 is less than minimum value 0",
         "max_deliveries": "1001 is greater than maximum value 1000",
+        "backoff": "first, 99 s, is longer than most, 60 s: give both",
         "on_ack": '"forget" is not one of keep, delete',
     }
+
+
+@pytest.mark.parametrize(
+    ("backoff", "text"),
+    [
+        ("5", "Object contains unknown field `5`"),
+        ("first=x", "Expected `float`, got `str` - at `$.first`"),
+        ({"factor": 0.5}, "Expected `float` >= 1.0 - at `$.factor`"),
+        ({"jitter": 2}, "Expected `float` <= 1.0 - at `$.jitter`"),
+        ("most=1e9", "Expected `float` <= 43200.0 - at `$.most`"),
+        ("jitter=nan", "Expected `float` >= 0.0 - at `$.jitter`"),
+        ([1], "Expected `object`, got `array`"),
+    ],
+)
+def test_no_backoffs(owner: Caller, backoff: object, text: str) -> None:
+    """Delays that cannot be are refused, and the queue is not made."""
+    assert owner.send_json("POST", "", {"queue_name": "q", "backoff": backoff}).errors == {"backoff": text}
+    assert owner.get("q/info").status == 404
+
+
+def test_a_backoff_is_shown_and_reset(owner: Caller) -> None:
+    """The row shows what was set, and info and the details of the list, too; info shows the default after a reset."""
+    owner.create("q", backoff="first=5,most=600")
+    wanted = {"first": 5.0, "factor": 2.0, "most": 600.0, "jitter": 0.1}
+    assert owner.get("q/info").json["backoff"] == wanted
+    assert owner.get("?details=1").json["queues"][0]["backoff"] == wanted
+    assert owner.send_json("PUT", "q", {"backoff": None}).json["backoff"] is None
+    assert owner.get("q/info").json["backoff"] == wanted | {"first": 1.0, "most": 60.0}
 
 
 @pytest.mark.parametrize("name", ["q", "a/b", "_dead", "x" * 51])
@@ -246,6 +279,7 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
         "ttl": 5,
         "read_delay": 1.0,
         "max_deliveries": 3,
+        "backoff": None,
         "dead_letter": "",
         "on_ack": "delete",
         "kind": "plain",

@@ -13,7 +13,9 @@ The one exception is *release all*: sent again it might release what was claimed
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from socket import gethostname
 from typing import Any
 
@@ -32,20 +34,20 @@ from queuey.client.calls.call import (
     reads,
 )
 from queuey.client.calls.read_calls import Partitions, WireMessage, messages_of, plain_messages
-from queuey.client.errors import InvalidArgument
-from queuey.client.results import (
+from queuey.client.claims.results import (
     Backlog,
     ClaimCounts,
     Claimed,
-    Message,
     OutstandingJob,
     OutstandingJobs,
     QueueSize,
     Received,
     Refused,
 )
+from queuey.client.errors import InvalidArgument
+from queuey.client.results import Message
 
-RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON = 1000, 100
+RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = 1000, 100, 10
 """The server's limits."""
 MOST_OF_ERROR, MOST_OF_TEXT, MOST_OF_HOST = 200, 4096, 50
 """Characters that the server takes, or a host may have in what a worker calls itself."""
@@ -65,15 +67,36 @@ class _WireClaim(WireMessage, frozen=True, kw_only=True, gc=False):
 
 class _WireClaims(msgspec.Struct, frozen=True):
     messages: tuple[_WireClaim, ...]
+    queue_name: str | None = None
     acknowledged: tuple[Refused, ...] = ()
 
 
+Receipts = dict[str, list[str]]
+"""Receipts by queue."""
+
+
+def names_of(queues: str | Iterable[str]) -> tuple[str, ...]:
+    """Returns the queues to claim from, in order of preference.
+
+    Raises:
+        InvalidArgument: No queue can have such a name, or there are none, too many, or one twice.
+    """
+    given: object = queues  # Callers make mistakes that no type checker sees.
+    names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+    for name in names:
+        queue_segment(name)
+    if not 1 <= len(names) <= MAX_QUEUES or len(set(names)) < len(names):
+        raise InvalidArgument(f"queues are {list(names)}: claims take 1 to {MAX_QUEUES} different ones")
+    return names
+
+
 def claim(
-    queue: str, limit: int, ttl: float, wait: float, partitions: Partitions, acknowledged: Sequence[str] = ()
+    queues: Sequence[str], limit: int, ttl: float, wait: float, partitions: Partitions, acknowledged: Receipts
 ) -> Call[Received]:
     """Claims up to ``limit`` messages for ``ttl`` seconds; waits for some up to ``wait`` seconds.
 
-    Before that, and at once, it acknowledges up to :data:`RECEIPTS_PER_CALL` receipts.
+    They are of the first queue that has any. Before that, and at once, it acknowledges up to
+    :data:`RECEIPTS_PER_CALL` receipts of each queue.
     """
     params = [("limit", number_text("limit", limit)), ("ttl", number_text("ttl", ttl))]
     if wait:
@@ -82,11 +105,20 @@ def claim(
     if named != "*":
         params.append(("partitions", named))
     params.append(("worker", this_process()))
-    path = f"{queue_segment(queue)}/claims"
-    content = encode({"acknowledge": list(acknowledged)}) if acknowledged else None
-    headers = JSON if acknowledged else {}
+    path = "_claims"
+    content: bytes | None = encode({"queues": queues, "acknowledge": acknowledged})
+    if len(queues) == 1:
+        path, receipts = f"{queue_segment(queues[0])}/claims", acknowledged.get(queues[0])
+        content = encode({"acknowledge": receipts}) if receipts else None
     return Call(
-        "POST", path, _claimed, params=tuple(params), headers=headers, content=content, repeatable=True, wait=wait
+        "POST",
+        path,
+        partial(_claimed, queues[0]),
+        params=tuple(params),
+        headers=JSON if content else {},
+        content=content,
+        repeatable=True,
+        wait=wait,
     )
 
 
@@ -96,10 +128,13 @@ def acknowledge(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
 
 
 def release(
-    queue: str, receipts: Iterable[str], delay: float = 0.0, reason: ReleaseReason | None = None
+    queue: str, receipts: Iterable[str], delay: float | None = None, reason: ReleaseReason | None = None
 ) -> Iterator[Call[None]]:
-    """Gives messages back, now or in ``delay`` seconds, and says why; no call for no receipts."""
-    fields: dict[str, Any] = {"delay": delay} if delay else {}
+    """Gives messages back, now or in ``delay`` seconds, and says why; no call for no receipts.
+
+    With a reason and without a delay the queue's backoff decides.
+    """
+    fields: dict[str, Any] = {"delay": delay} if delay or (delay is not None and reason is not None) else {}
     if reason is None:
         return _by_receipts(queue, "release", receipts, **fields)
     why = {"error": error_of(reason)[:MOST_OF_ERROR], "text": text_of(reason)[:MOST_OF_TEXT]}
@@ -150,18 +185,33 @@ def peek(queue: str, limit: int) -> Call[list[Message]]:
     return Call("GET", f"{queue_segment(queue)}/peek", messages_of, params=params, repeatable=True)
 
 
-def receipts_of(claims: Claim | Iterable[Claim]) -> list[str]:
-    """Returns the receipts of one claim or several.
+def receipts_of(queues: Sequence[str], claims: Claim | Iterable[Claim]) -> Receipts:
+    """Returns the receipts of one claim or several, by queue.
 
     Raises:
-        InvalidArgument: Something else was given.
+        InvalidArgument: Something else was given, or a bare receipt that may be of any of several queues.
     """
-    given = [claims] if isinstance(claims, str | Claimed) else claims
-    receipts = [claim.receipt if isinstance(claim, Claimed) else claim for claim in given]
-    for receipt in receipts:
+    found: Receipts = {}
+    for claim in [claims] if isinstance(claims, str | Claimed) else claims:
+        queue, receipt = (claim.queue or queues[0], claim.receipt) if isinstance(claim, Claimed) else (queues[0], claim)
         if not receipt:
             raise InvalidArgument(f"{receipt!r} is not a receipt: give what a claim has returned")
-    return receipts
+        if isinstance(claim, str) and len(queues) > 1:
+            raise InvalidArgument(f"{receipt!r} is of one of {', '.join(queues)}: give what receive() has returned")
+        found.setdefault(queue, []).append(receipt)
+    return found
+
+
+def first_receipts(receipts: Receipts) -> tuple[Receipts, Receipts]:
+    """Returns the receipts that a claim acknowledges, and the others."""
+    first = {queue: some[:RECEIPTS_PER_CALL] for queue, some in receipts.items()}
+    rest = {queue: more for queue, some in receipts.items() if (more := some[RECEIPTS_PER_CALL:])}
+    return first, rest
+
+
+def each_queue(call: Callable[..., Iterator[Call[None]]], receipts: Receipts, *given: object) -> Iterator[Call[None]]:
+    """Returns the calls about receipts of several queues."""
+    return chain.from_iterable(call(queue, some, *given) for queue, some in receipts.items())
 
 
 def this_process() -> str:
@@ -199,8 +249,11 @@ def _by_receipts(
         yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True)
 
 
-def _claimed(answer: HttpAnswer) -> Received:
+def _claimed(queue: str, answer: HttpAnswer) -> Received:
     found = decode(answer, _WireClaims)
     pairs = zip(plain_messages(found.messages), found.messages, strict=True)
-    claimed = [Claimed(message, wire.receipt, wire.deliveries, wire.expires) for message, wire in pairs]
+    claimed = [
+        Claimed(message, wire.receipt, wire.deliveries, wire.expires, found.queue_name or queue)
+        for message, wire in pairs
+    ]
     return Received(claimed, [each for each in found.acknowledged if each.status != "ok"])

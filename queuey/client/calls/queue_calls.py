@@ -10,6 +10,7 @@ import msgspec
 from queuey.client.calls.call import JSON, Call, HttpAnswer, decode, encode, nothing, number_text, queue_segment, reads
 from queuey.client.errors import InvalidAnswer
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueueInfo, QueuePage
+from queuey.messages import Backoff
 
 _CREATED = 201
 
@@ -30,6 +31,7 @@ class QueueFields(TypedDict, total=False):
         ttl: Default TTL of the queue's messages in seconds.
         read_delay: Seconds that range reads stay behind the clock.
         max_deliveries: How often claims deliver a message before it becomes a dead letter, up to 1000; 0: endlessly.
+        backoff: The delay after a delivery that has failed: a :class:`Backoff`, or text such as ``first=5,most=600``.
         dead_letter: The queue of dead letters; not given: the queue's name and ``.dead``.
         on_ack: ``keep`` acknowledged messages for range reads, or ``delete`` them.
         kind: ``plain``; or ``dedup``: of messages with equal bodies that wait to be claimed one is delivered. It never
@@ -43,6 +45,7 @@ class QueueFields(TypedDict, total=False):
     ttl: int | None
     read_delay: float | None
     max_deliveries: int | None
+    backoff: Backoff | str | None
     dead_letter: str | None
     on_ack: Literal["keep", "delete"] | None
     kind: Literal["plain", "dedup"] | None

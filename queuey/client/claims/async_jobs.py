@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
 from queuey.client.calls import claim_calls
-from queuey.client.calls.call import Call, queue_segment
-from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import (
     Claiming,
@@ -17,22 +17,13 @@ from queuey.client.claims.claiming import (
     LoopOptions,
     OnError,
     check_on_error,
-    later_each_time,
 )
-from queuey.client.claims.held import LEAVING, HeldJob, Hold, Holding, Work
+from queuey.client.claims.held import LEAVING, HeldJob, Hold, Holding, Work, receipts_by_queue
+from queuey.client.claims.results import Backlog, ClaimCounts, Claimed, OutstandingJob, QueueSize, Received, Refused
 from queuey.client.errors import ClaimLost, ClientError, InvalidArgument
 from queuey.client.http.attempts import AsyncTiming, Notice, Patience
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import (
-    Backlog,
-    ClaimCounts,
-    Claimed,
-    Message,
-    OutstandingJob,
-    QueueSize,
-    Received,
-    Refused,
-)
+from queuey.client.results import Message
 
 if TYPE_CHECKING:
     import asyncio
@@ -193,10 +184,10 @@ class AsyncJob(HeldJob):
         with self._acknowledging():
             await self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
 
-    async def release(self, delay: float = 0.0, reason: ReleaseReason | None = None) -> None:
+    async def release(self, delay: float | None = None, reason: ReleaseReason | None = None) -> None:
         """Releases the message, now or after ``delay`` seconds; see :meth:`Job.release`."""
         calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay, reason))
-        with self._releasing(delay):
+        with self._releasing(delay, reason):
             await self._send(calls)
 
     async def renew(self, ttl: float | None = None) -> None:
@@ -229,20 +220,32 @@ class AsyncJobQueue:
         (2, [])
 
     Attributes:
-        name: Of the queue.
+        queues: Their names, in order of preference: a claim takes messages of the first that has any.
     """
 
-    def __init__(self, name: str, run: AsyncRun, keeper: AsyncKeeper, policy: RetryPolicy, timing: AsyncTiming) -> None:
-        queue_segment(name)  # A name that no queue can have is refused here, and not by the first claim.
-        self.name = name
+    def __init__(
+        self, queues: str | Iterable[str], run: AsyncRun, keeper: AsyncKeeper, policy: RetryPolicy, timing: AsyncTiming
+    ) -> None:
+        self.queues = claim_calls.names_of(queues)  # What no queue can be called is refused here.
         self._run = run
         self._keeper = keeper
         self._policy = policy
         self._timing = timing
 
     def __repr__(self) -> str:
-        """Names the queue."""
-        return f"<{type(self).__name__} {self.name}>"
+        """Names the queues."""
+        return f"<{type(self).__name__} {', '.join(self.queues)}>"
+
+    @property
+    def name(self) -> str:
+        """Of the queue.
+
+        Raises:
+            InvalidArgument: There are several, and this is about one.
+        """
+        if len(self.queues) > 1:
+            raise InvalidArgument(f"This is about one queue, not {', '.join(self.queues)}: use job_queue(name)")
+        return self.queues[0]
 
     async def claim(
         self,
@@ -255,7 +258,7 @@ class AsyncJobQueue:
         """Iterates over jobs; see :meth:`JobQueue.claim`."""
         timing, holding = self._timing, self._keeper.holding
         patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        loop = Claiming(self.name, idle, patient, timing.clock, options)
+        loop = Claiming(self.queues, idle, patient, timing.clock, options)
         holds: list[Hold] = []
         try:
             while True:
@@ -268,7 +271,7 @@ class AsyncJobQueue:
                     continue
                 holding.settle(loop.finished, [each.receipt for each in claimed.refused])
                 loop.acknowledged()
-                holds = [holding.add(self.name, each.receipt, loop.ttl, loop.asked) for each in claimed]
+                holds = [holding.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]
                 self._keeper.keep(holds)
                 for each, hold in zip(claimed, holds, strict=True):
                     await self._leave(holding.expired(hold, holds))
@@ -296,7 +299,7 @@ class AsyncJobQueue:
         handle: Callable[[AsyncJob], object],
         *,
         on_error: OnError = "retry",
-        retry_delay: Callable[[int], float] = later_each_time,
+        retry_delay: Callable[[int], float] | None = None,
         **options: Unpack[LoopOptions],
     ) -> None:
         """Handles jobs one after another, as a rule with a coroutine function; see :meth:`JobQueue.run`."""
@@ -310,7 +313,7 @@ class AsyncJobQueue:
                 except Exception as error:
                     if job.held:
                         with job.failing(error):
-                            await job.release(retry_delay(job.deliveries), error)
+                            await job.release(retry_delay(job.deliveries) if retry_delay else None, error)
                     if on_error == "raise":
                         raise
 
@@ -324,27 +327,25 @@ class AsyncJobQueue:
         acknowledge: Claim | Iterable[Claim] = (),
     ) -> Received:
         """Claims messages once, which nothing renews; see :meth:`JobQueue.receive`."""
-        receipts = claim_calls.receipts_of(acknowledge)
-        refused = await self.ack(receipts[RECEIPTS_PER_CALL:])
-        asked = limit, ttl, wait, partitions, receipts[:RECEIPTS_PER_CALL]
-        received = await self._run(claim_calls.claim(self.name, *asked))
+        joined, rest = claim_calls.first_receipts(claim_calls.receipts_of(self.queues, acknowledge))
+        refused = await send_all(self._run, claim_calls.each_queue(claim_calls.acknowledge, rest))
+        received = await self._run(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
         received.refused += refused
         return received
 
     async def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
         """Says that messages are done; see :meth:`JobQueue.ack`."""
-        return await send_all(self._run, claim_calls.acknowledge(self.name, claim_calls.receipts_of(claims)))
+        return await send_all(self._run, self._each(claim_calls.acknowledge, claims))
 
     async def renew(self, claims: Claim | Iterable[Claim], ttl: float = 30.0) -> list[Refused]:
         """Keeps claims for ``ttl`` seconds from now on; see :meth:`JobQueue.renew`."""
-        return await send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
+        return await send_all(self._run, self._each(claim_calls.renew, claims, ttl))
 
     async def release(
-        self, claims: Claim | Iterable[Claim], delay: float = 0.0, reason: ReleaseReason | None = None
+        self, claims: Claim | Iterable[Claim], delay: float | None = None, reason: ReleaseReason | None = None
     ) -> list[Refused]:
         """Gives messages back, now or after ``delay`` seconds; see :meth:`JobQueue.release`."""
-        receipts = claim_calls.receipts_of(claims)
-        return await send_all(self._run, claim_calls.release(self.name, receipts, delay, reason))
+        return await send_all(self._run, self._each(claim_calls.release, claims, delay, reason))
 
     async def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""
@@ -373,11 +374,17 @@ class AsyncJobQueue:
         """Returns the oldest messages that are not acknowledged, and claims nothing."""
         return await self._run(claim_calls.peek(self.name, limit))
 
+    def _each(
+        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
+    ) -> Iterator[Call[None]]:
+        return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *given)
+
     async def _acknowledge(self, loop: Claiming) -> None:
         while holds := loop.to_acknowledge():
             self._keeper.holding.postpone(holds)
             try:
-                refused = await self.ack([hold.receipt for hold in holds])
+                calls = claim_calls.each_queue(claim_calls.acknowledge, receipts_by_queue(holds))
+                refused = await send_all(self._run, calls)
             except ClientError as error:
                 if not self._keeper.holding.refused(holds, error):
                     await self._timing.sleep(loop.pause_after(error))
@@ -386,6 +393,6 @@ class AsyncJobQueue:
             loop.acknowledged()
 
     async def _leave(self, holds: list[Hold]) -> None:
-        for calls in self._keeper.holding.leave(self.name, holds) if holds else ():
+        for calls in self._keeper.holding.leave(holds) if holds else ():
             with contextlib.suppress(ClientError):
                 await send_all(self._run, calls, LEAVING)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Literal, TypedDict, get_args
 
 from queuey.client.calls.call import Call, number_text, partitions_text
 from queuey.client.calls.claim_calls import claim
 from queuey.client.calls.read_calls import Partitions
-from queuey.client.claims.held import LATEST, Hold
+from queuey.client.claims.held import Hold, receipts_by_queue
+from queuey.client.claims.results import Received
 from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience
-from queuey.client.results import Received
 
 SHORTEST_TTL = 2.0
 """Seconds of the shortest claim that can be renewed in time."""
@@ -77,16 +77,11 @@ def check_on_error(on_error: OnError) -> None:
         raise InvalidArgument(f"on_error is {on_error!r}: it is 'retry' or 'raise'")
 
 
-def later_each_time(deliveries: int) -> float:
-    """Returns the seconds until a job is delivered again that was delivered so often: 1, 2, 4 and so on, 60 at most."""
-    return min(2.0 ** min(deliveries - 1, 9), LATEST)
-
-
 class Claiming:
     """The state of a loop over jobs.
 
     Args:
-        queue: Whose messages.
+        queues: Whose messages, in order of preference.
         idle: Seconds without a message after which the loop ends; None: never.
         patience: Decides how long failures are put up with.
         clock: Monotonic seconds.
@@ -98,13 +93,13 @@ class Claiming:
 
     def __init__(
         self,
-        queue: str,
+        queues: Sequence[str],
         idle: float | None,
         patience: Patience,
         clock: Callable[[], float],
         options: ClaimOptions,
     ) -> None:
-        self._queue = queue
+        self._queues = queues
         self._limit = options.get("limit", 1)
         self.ttl = float(number_text("ttl", options.get("ttl", 30.0)))
         self._partitions = partitions_text(options.get("partitions", "*"))
@@ -112,6 +107,8 @@ class Claiming:
             raise InvalidArgument(
                 f"ttl is {self.ttl}: a claim of less than {SHORTEST_TTL:g} s cannot be renewed in time"
             )
+        if len(queues) > 1 and self._partitions != "*":
+            raise InvalidArgument(f"partitions are {self._partitions}: of several queues all are claimed from")
         if idle is not None and idle != inf and not float(number_text("idle", idle)) >= 0:
             raise InvalidArgument(f"idle is {idle}: it is not negative, or None to go on for ever")
         self._idle = idle
@@ -131,8 +128,7 @@ class Claiming:
         wait = min(LONGEST_WAIT, self.ttl / 3)
         if self._idle is not None:
             wait = max(0.0, min(wait, self._last + self._idle - now))
-        receipts = [hold.receipt for hold in self.finished]
-        return claim(self._queue, self._limit, self.ttl, wait, self._partitions, receipts)
+        return claim(self._queues, self._limit, self.ttl, wait, self._partitions, receipts_by_queue(self.finished))
 
     def pause(self, count: int) -> float | None:
         """Returns what comes after a claim of so many messages.

@@ -30,9 +30,10 @@ from typing import Any, Literal
 import msgspec
 
 from queuey.client.calls.call import Call
-from queuey.client.calls.claim_calls import acknowledge, release, renew
+from queuey.client.calls.claim_calls import Receipts, ReleaseReason, acknowledge, each_queue, release, renew
+from queuey.client.claims.results import Claimed
 from queuey.client.errors import ClaimLost, ClientError, InvalidRequest, QueueNotFound
-from queuey.client.results import Claimed, Message
+from queuey.client.results import Message
 
 log = logging.getLogger("queuey.client")
 
@@ -230,7 +231,7 @@ class Holding:
             if hold.state == "held":
                 self.renewed(hold, asked, hold.ttl)
 
-    def leave(self, queue: str, holds: Iterable[Hold]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
+    def leave(self, holds: Iterable[Hold]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
         """Ends the keeping of claims; returns the calls that acknowledge and that release what is left of them."""
         open_ = [hold for hold in holds if hold in self._holds]
         finished = [hold for hold in open_ if hold.state == "finished"]
@@ -238,7 +239,7 @@ class Holding:
         self.settle(finished)
         for hold in held:
             self.release([hold], hold.later)
-        return acknowledge(queue, [hold.receipt for hold in finished]), iter(_releases(held))
+        return each_queue(acknowledge, receipts_by_queue(finished)), iter(_releases(held))
 
     def leave_all(self) -> list[Call[None]]:
         """Ends the keeping of all claims; returns the calls that acknowledge and release them. Those are lost then."""
@@ -246,9 +247,8 @@ class Holding:
             holds = list(self._holds)
         held = [hold for hold in holds if hold.state == "held"]
         calls: list[Call[None]] = []
-        for queue in {hold.queue for hold in holds}:
-            for some in self.leave(queue, [hold for hold in holds if hold.queue == queue]):
-                calls += some
+        for some in self.leave(holds):
+            calls += some
         for hold in held:
             hold.state = "lost"
         return calls
@@ -278,6 +278,14 @@ class Holding:
                     self._holds.discard(hold)
                     if hold.state == "held":
                         hold.state = "lost"
+
+
+def receipts_by_queue(holds: Iterable[Hold]) -> Receipts:
+    """Returns the receipts of some claims."""
+    receipts: Receipts = {}
+    for hold in holds:
+        receipts.setdefault(hold.queue, []).append(hold.receipt)
+    return receipts
 
 
 def _urgency(holds: Sequence[Hold]) -> tuple[bool, float]:
@@ -334,6 +342,11 @@ class HeldJob:
         return self._claimed.message
 
     @property
+    def queue(self) -> str:
+        """The name of the queue that it is from."""
+        return self._hold.queue
+
+    @property
     def body(self) -> Any:  # noqa: ANN401 - any JSON value
         """The message's body: ``str``, ``bytes``, or the value of one that was sent as JSON."""
         return self._claimed.message.body
@@ -360,9 +373,10 @@ class HeldJob:
         self._holding.settle([self._hold])
 
     @contextmanager
-    def _releasing(self, delay: float) -> Iterator[None]:
+    def _releasing(self, delay: float | None, reason: ReleaseReason | None) -> Iterator[None]:
         """Leaves a claim alone that is released, unless the service refuses that. The loop must not acknowledge it."""
-        self._holding.release([self._hold], delay)
+        by_backoff = delay is None and reason is not None
+        self._holding.release([self._hold], self._hold.later if by_backoff else delay or 0.0)
         try:
             yield
         except ClientError as error:

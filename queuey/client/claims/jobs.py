@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from inspect import iscoroutinefunction
 from typing import Unpack
 
 from queuey.client.calls import claim_calls
-from queuey.client.calls.call import Call, queue_segment
-from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import (
     Claiming,
@@ -17,23 +17,14 @@ from queuey.client.claims.claiming import (
     LoopOptions,
     OnError,
     check_on_error,
-    later_each_time,
 )
-from queuey.client.claims.held import LEAVING, HeldJob, Hold, Holding
+from queuey.client.claims.held import LEAVING, HeldJob, Hold, Holding, receipts_by_queue
 from queuey.client.claims.keeper import Keeper, SendCall, send_all
+from queuey.client.claims.results import Backlog, ClaimCounts, Claimed, OutstandingJob, QueueSize, Received, Refused
 from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
-from queuey.client.results import (
-    Backlog,
-    ClaimCounts,
-    Claimed,
-    Message,
-    OutstandingJob,
-    QueueSize,
-    Received,
-    Refused,
-)
+from queuey.client.results import Message
 
 
 class Job(HeldJob):
@@ -50,6 +41,7 @@ class Job(HeldJob):
 
     Attributes:
         message, body: The message, and its body alone.
+        queue: The name of the queue that it is from.
         receipt: Names this claim.
         deliveries: Number of deliveries of the message, including this one.
         lost: Whether another caller may have the message, because the claim could not be renewed in time. A long
@@ -74,20 +66,21 @@ class Job(HeldJob):
         with self._acknowledging():
             self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
 
-    def release(self, delay: float = 0.0, reason: ReleaseReason | None = None) -> None:
+    def release(self, delay: float | None = None, reason: ReleaseReason | None = None) -> None:
         """Releases the message: it is delivered again, now or after a time.
 
         If this fails because the service is away, the message is delivered again when its claim expires.
 
         Args:
-            delay: Seconds, at most 43,200, however long the claim would have lasted.
+            delay: Seconds, at most 43,200, however long the claim would have lasted. None: at once, or with a reason
+                as the queue's ``backoff`` says.
             reason: Why: an error or a text. ``queuey explain`` shows it, and a dead letter has the last ten.
 
         Raises:
             ClaimLost: It was already delivered to another caller.
         """
         calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay, reason))
-        with self._releasing(delay):
+        with self._releasing(delay, reason):
             self._send(calls)
 
     def renew(self, ttl: float | None = None) -> None:
@@ -118,7 +111,7 @@ class JobQueue:
     Made by :meth:`Client.job_queue <queuey.client.Client.job_queue>`. Safe to use from several threads.
 
     Attributes:
-        name: Of the queue.
+        queues: Their names, in order of preference: a claim takes messages of the first that has any.
 
     Example:
         >>> from queuey.client import Client
@@ -132,17 +125,29 @@ class JobQueue:
         to ann 1
     """
 
-    def __init__(self, name: str, run: SendCall, keeper: Keeper, policy: RetryPolicy, timing: Timing) -> None:
-        queue_segment(name)  # A name that no queue can have is refused here, and not by the first claim.
-        self.name = name
+    def __init__(
+        self, queues: str | Iterable[str], run: SendCall, keeper: Keeper, policy: RetryPolicy, timing: Timing
+    ) -> None:
+        self.queues = claim_calls.names_of(queues)  # What no queue can be called is refused here.
         self._run = run
         self._keeper = keeper
         self._policy = policy
         self._timing = timing
 
     def __repr__(self) -> str:
-        """Names the queue."""
-        return f"<{type(self).__name__} {self.name}>"
+        """Names the queues."""
+        return f"<{type(self).__name__} {', '.join(self.queues)}>"
+
+    @property
+    def name(self) -> str:
+        """Of the queue.
+
+        Raises:
+            InvalidArgument: There are several, and this is about one.
+        """
+        if len(self.queues) > 1:
+            raise InvalidArgument(f"This is about one queue, not {', '.join(self.queues)}: use job_queue(name)")
+        return self.queues[0]
 
     def claim(
         self,
@@ -185,7 +190,7 @@ class JobQueue:
         """
         timing, holding = self._timing, self._keeper.holding
         patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        loop = Claiming(self.name, idle, patient, timing.clock, options)
+        loop = Claiming(self.queues, idle, patient, timing.clock, options)
         holds: list[Hold] = []
         try:
             while True:
@@ -198,7 +203,7 @@ class JobQueue:
                     continue
                 holding.settle(loop.finished, [each.receipt for each in claimed.refused])
                 loop.acknowledged()
-                holds = [holding.add(self.name, each.receipt, loop.ttl, loop.asked) for each in claimed]
+                holds = [holding.add(each.queue, each.receipt, loop.ttl, loop.asked) for each in claimed]
                 self._keeper.keep(holds)
                 for each, hold in zip(claimed, holds, strict=True):
                     self._leave(holding.expired(hold, holds))
@@ -226,7 +231,7 @@ class JobQueue:
         handle: Callable[[Job], object],
         *,
         on_error: OnError = "retry",
-        retry_delay: Callable[[int], float] = later_each_time,
+        retry_delay: Callable[[int], float] | None = None,
         **options: Unpack[LoopOptions],
     ) -> None:
         """Handles jobs one after another: a job is acknowledged when ``handle`` returns.
@@ -237,8 +242,8 @@ class JobQueue:
         Args:
             handle: Does the work of a job.
             on_error: ``raise`` ends this with the error, after the job was released.
-            retry_delay: Returns the seconds until a job is delivered again, given how often it was delivered: a second
-                at first, then twice as long each time, a minute at most.
+            retry_delay: Returns the seconds until a job is delivered again, given how often it was delivered. None: the
+                queue's ``backoff`` decides.
             options: As for :meth:`claim`.
 
         Raises:
@@ -267,7 +272,7 @@ class JobQueue:
                 except Exception as error:
                     if job.held:
                         with job.failing(error):
-                            job.release(retry_delay(job.deliveries), error)
+                            job.release(retry_delay(job.deliveries) if retry_delay else None, error)
                     if on_error == "raise":
                         raise
 
@@ -302,10 +307,9 @@ class JobQueue:
             >>> len(claimed), refused
             (2, [])
         """
-        receipts = claim_calls.receipts_of(acknowledge)
-        refused = self.ack(receipts[RECEIPTS_PER_CALL:])
-        asked = limit, ttl, wait, partitions, receipts[:RECEIPTS_PER_CALL]
-        received = self._run(claim_calls.claim(self.name, *asked))
+        joined, rest = claim_calls.first_receipts(claim_calls.receipts_of(self.queues, acknowledge))
+        refused = send_all(self._run, claim_calls.each_queue(claim_calls.acknowledge, rest))
+        received = self._run(claim_calls.claim(self.queues, limit, ttl, wait, partitions, joined))
         received.refused += refused
         return received
 
@@ -318,20 +322,20 @@ class JobQueue:
         Returns:
             Those that were refused, because another caller got the messages meanwhile. All others are done.
         """
-        return send_all(self._run, claim_calls.acknowledge(self.name, claim_calls.receipts_of(claims)))
+        return send_all(self._run, self._each(claim_calls.acknowledge, claims))
 
     def renew(self, claims: Claim | Iterable[Claim], ttl: float = 30.0) -> list[Refused]:
         """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
-        return send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
+        return send_all(self._run, self._each(claim_calls.renew, claims, ttl))
 
     def release(
-        self, claims: Claim | Iterable[Claim], delay: float = 0.0, reason: ReleaseReason | None = None
+        self, claims: Claim | Iterable[Claim], delay: float | None = None, reason: ReleaseReason | None = None
     ) -> list[Refused]:
         """Releases messages: they are delivered again, at once or after ``delay`` seconds; see :meth:`ack`.
 
-        ``reason`` says why, as for :meth:`Job.release`.
+        ``delay`` and ``reason`` are those of :meth:`Job.release`.
         """
-        return send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims), delay, reason))
+        return send_all(self._run, self._each(claim_calls.release, claims, delay, reason))
 
     def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""
@@ -360,12 +364,18 @@ class JobQueue:
         """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
         return self._run(claim_calls.peek(self.name, limit))
 
+    def _each(
+        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
+    ) -> Iterator[Call[None]]:
+        return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *given)
+
     def _acknowledge(self, loop: Claiming) -> None:
         """Acknowledges what the loop has finished; puts up with failures as the loop does."""
         while holds := loop.to_acknowledge():
             self._keeper.holding.postpone(holds)
             try:
-                refused = self.ack([hold.receipt for hold in holds])
+                calls = claim_calls.each_queue(claim_calls.acknowledge, receipts_by_queue(holds))
+                refused = send_all(self._run, calls)
             except ClientError as error:
                 if not self._keeper.holding.refused(holds, error):
                     self._timing.sleep(loop.pause_after(error))
@@ -375,6 +385,6 @@ class JobQueue:
 
     def _leave(self, holds: list[Hold]) -> None:
         """Acknowledges and releases what a loop leaves behind or does not begin; what cannot be released expires."""
-        for calls in self._keeper.holding.leave(self.name, holds) if holds else ():
+        for calls in self._keeper.holding.leave(holds) if holds else ():
             with suppress(ClientError):
                 send_all(self._run, calls, LEAVING)

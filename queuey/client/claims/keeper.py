@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 
 from queuey.client.calls.call import Call
 from queuey.client.claims.held import LEAVING, Hold, Holding, Work
+from queuey.client.claims.results import Refused
 from queuey.client.errors import ClaimLost, ClientError, RenewalError
 from queuey.client.forks import begin_in_children
-from queuey.client.results import Refused
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ them at any time: what was sent goes on, and what arrives for nobody is released
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from heapq import nsmallest
@@ -87,7 +87,8 @@ class Backlog(msgspec.Struct, frozen=True):
 
     Attributes:
         waiting: For a claim: never delivered, or delivered and released, or with a claim that has expired.
-        exact: ``waiting`` was counted; otherwise it is estimated.
+        exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated, and at least so many.
+        delayed: Not due yet.
         claimed: With a claim that lives, or released with a delay that is not over.
         failed: Those that wait and were delivered before.
         dead: In the queue's own queue of dead letters, estimated if there are many.
@@ -96,6 +97,7 @@ class Backlog(msgspec.Struct, frozen=True):
 
     waiting: int
     exact: bool
+    delayed: int
     claimed: int
     failed: int
     dead: int
@@ -240,12 +242,55 @@ class ClaimUseCases:
         except ClaimUndecided:
             if waiter is not None:
                 waiter.found_nothing(wait)
-                self.core.loop.call_later(AGAIN, self._watchers.tell, waiter.wake)
+            self._try_again(waiter)
             raise
         if waiter is not None and not found:
             waiter.found_nothing(wait)
         self._metrics.delivered(len(found))
         return found
+
+    async def claim_first(
+        self,
+        accesses: Sequence[QueueAccess],
+        claim: Callable[[Queue], Coroutine[Any, Any, list[HandedOut]]],
+        wait: float,
+        waiter: Waiter | None,
+    ) -> tuple[Queue | None, list[HandedOut]]:
+        """Gives messages of the first queue that has any, and that queue; one wait is for all of them.
+
+        Args:
+            accesses: The queues, in order of preference.
+            claim: Claims messages of one of them.
+            wait: Seconds that the caller would wait at most.
+            waiter: As for :meth:`claim`.
+
+        Raises:
+            QueueyError: As for :meth:`claim`.
+        """
+        waiter = waiter if wait else None
+        undecided, rows = None, None
+        while rows != (rows := [access.queue for access in accesses]):  # Again if one was out of date.
+            if waiter is not None:
+                waiter.expect([(row, range(1, row.partitions + 1), self._trigger) for row in rows])
+            for access in accesses:
+                try:
+                    found = await access.apply(claim)
+                except ClaimUndecided as error:
+                    undecided = error
+                    continue
+                if found:
+                    return access.queue, found
+        if waiter is not None:
+            waiter.found_nothing(wait)
+        if undecided is not None:
+            self._try_again(waiter)
+            raise undecided
+        return None, []
+
+    def _try_again(self, waiter: Waiter | None) -> None:
+        """Wakes a caller in a while that did not get messages which may be free."""
+        if waiter is not None:
+            self.core.loop.call_later(AGAIN, self._watchers.tell, waiter.wake)
 
     def _is_late(self, ttl: float, decided: float) -> bool:
         """Returns whether claims of so many seconds may be over before the caller hears of them."""
@@ -309,19 +354,24 @@ class ClaimUseCases:
         return await self._settle(queue, "renew" if ttl else "release", receipts, ttl)
 
     async def release(
-        self, queue: Queue, receipts: Sequence[ClaimReceipt], delay: float = 0.0, reason: ReleaseReason | None = None
+        self,
+        queue: Queue,
+        receipts: Sequence[ClaimReceipt],
+        delay: float | None = None,
+        reason: ReleaseReason | None = None,
     ) -> list[Settlement]:
         """Ends claims: the messages can be delivered again ``delay`` seconds from now, and not before.
 
         Args:
             queue: As for :meth:`acknowledge`, as is what is returned and raised.
             receipts: The same; not very many with a reason, which is noted for each.
-            delay: Seconds.
+            delay: Seconds; None: none, or with a reason as the queue's backoff says.
             reason: Why the messages could not be handled; None: nothing is noted.
         """
         if reason is not None:
             await self._note(queue, receipts, reason)
-        return await self._settle(queue, "release", receipts, delay)
+        kind: Kind = "release" if reason is None or delay is not None else "fail"
+        return await self._settle(queue, kind, receipts, delay or 0.0)
 
     async def _note(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:
         """Notes why messages could not be handled, before their claims end: dead letters may be made of them then."""
@@ -446,10 +496,12 @@ class ClaimUseCases:
         def backlog(queue: Queue) -> Backlog:
             views = self.core.run(self.look_at(queue, _View))
             size, claimed = self._size(queue, views, limit), sum(view.claimed for view in views.values())
+            delayed, all_counted = self._delayed(queue, limit)
             firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views.items()]
             return Backlog(
                 waiting=max(0, size.count - claimed),
-                exact=size.exact,
+                exact=size.exact and all_counted,
+                delayed=delayed,
                 claimed=claimed,
                 failed=sum(view.outstanding for view in views.values()) - claimed,
                 dead=dead,
@@ -491,6 +543,21 @@ class ClaimUseCases:
                     total, exact = total + lag.count, exact and lag.exact
                     break
         return Size(total, exact)
+
+    def _delayed(self, queue: Queue, limit: int) -> tuple[int, bool]:
+        """Counts messages that are not due, up to a limit; returns whether these are all."""
+        count, now = 0, (self._store.claim_time(), ids.LOW_MIN)
+        for number in range(1, queue.partitions + 1):
+            part = Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False)
+            more = True
+            while more:
+                [page] = self._store.read(queue, [part])
+                count += len(page.messages)
+                more = page.more and page.next is not None
+                if count >= limit:
+                    return count, number == queue.partitions and not more
+                part = msgspec.structs.replace(part, lower=page.next or part.lower)
+        return count, True
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
         """Shows the first messages that are not done, claimed or not, partition by partition."""

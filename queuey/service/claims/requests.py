@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, cast
+from zlib import crc32
 
 from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, ReceiptStatus, Settlement, State
 from queuey.claims.drafts import MOST_IDS
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.ids import Position
-from queuey.messages import Message, Queue
+from queuey.messages import Backoff, Message, Queue
+from queuey.service.claims.follow_ups import most_deliveries
 
-Kind = Literal["acknowledge", "renew", "release", "check"]
+Kind = Literal["acknowledge", "renew", "release", "fail", "check"]
 Given = tuple[Message, int, ClaimReceipt, int]
 """A message that was claimed: its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
 
@@ -129,8 +132,9 @@ class PollRequest(Request):
 class SettleRequest(Request):
     """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements.
 
-    ``ttl`` is for how many seconds to renew them, or after how many to release them. ``check`` does nothing: it fails,
-    as the others do, if the log has never had such an entry.
+    ``ttl`` is for how many seconds to renew them, or after how many to release them; ``fail`` releases them after those
+    that the queue's backoff says. ``check`` does nothing: it fails, as the others do, if the log has never had such an
+    entry.
     """
 
     __slots__ = ("kind", "receipts", "settled", "ttl")
@@ -153,6 +157,8 @@ class SettleRequest(Request):
             self.settled = draft.renew(self.receipts, self.ttl)
         elif self.kind == "release":
             self.settled = draft.release(self.receipts, self.ttl)
+        elif self.kind == "fail":
+            self.settled = draft.release(self.receipts, partial(delay_after_failure, self.queue))
         elif self.kind == "acknowledge":
             self.settled = draft.acknowledge(self.receipts)
 
@@ -164,6 +170,16 @@ class SettleRequest(Request):
     def newest(self) -> int:
         """Returns the highest number of an entry that it speaks of."""
         return max((receipt.number for receipt in self.receipts), default=0)
+
+
+def delay_after_failure(queue: Queue, receipt: ClaimReceipt, deliveries: int) -> float:
+    """Returns the seconds until a message is delivered again; the last delivery makes it a dead letter at once."""
+    most = most_deliveries(queue)
+    if most and deliveries >= most:
+        return 0.0
+    # Random for its purpose, and the same if the entry is decided on again.
+    draw = crc32(str(receipt).encode()) / 0xFFFFFFFF
+    return (queue.backoff or Backoff()).delay(deliveries, draw)
 
 
 class ReleaseAllRequest(Request):

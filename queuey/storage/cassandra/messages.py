@@ -305,6 +305,8 @@ class CassandraMessages(Scanning):
 
     def _upper(self, part: Slice, horizon: int) -> Position:
         """Returns up to where a slice is read."""
+        if not part.due:
+            return part.upper
         return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
 
     def horizon_now(self, queue: Queue, *, delayed: bool) -> int:

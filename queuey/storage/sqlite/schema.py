@@ -160,6 +160,7 @@ LATER_COLUMNS = (
     ("queues", "dead_letter", "TEXT NOT NULL DEFAULT ''"),
     ("queues", "on_ack", "TEXT NOT NULL DEFAULT 'keep'"),
     ("queues", "kind", "TEXT NOT NULL DEFAULT 'plain'"),
+    ("queues", "backoff", "TEXT"),
 )
 """Columns that older files do not have: table, name and type. They are made in the same way."""
 

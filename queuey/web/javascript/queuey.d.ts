@@ -59,6 +59,7 @@ export interface QueueFields {
   ttl?: number;
   read_delay?: number;
   max_deliveries?: number;
+  backoff?: string | { first?: number; factor?: number; most?: number; jitter?: number };
   dead_letter?: string;
   on_ack?: string;
   kind?: string;

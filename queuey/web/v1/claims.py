@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 from zlib import crc32
 
 from msgspec import UNSET, structs
@@ -21,7 +21,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_body, read_object, read_query
 from queuey.web.responses import JSON, Response, body_of, json_response
-from queuey.web.v1 import schemas
+from queuey.web.v1 import claim_schemas, schemas
 from queuey.web.v1.message_json import render_claims, render_fetched
 from queuey.web.v1.ranges import read_partitions
 from queuey.web.v1.spec import (
@@ -34,6 +34,7 @@ from queuey.web.v1.spec import (
     MOST_OF_ERROR,
     MOST_OF_TEXT,
     MOST_OF_WORKER,
+    MOST_QUEUES,
     MOST_WITH_REASON,
 )
 from queuey.web.validators import Errors
@@ -52,7 +53,7 @@ class _Given(NamedTuple):
     texts: list[str]
     receipts: list[ClaimReceipt]
     ttl: float
-    delay: float
+    delay: float | None
     reason: ReleaseReason | None
 
 
@@ -87,6 +88,63 @@ class ClaimViews:
         except InvalidRequest as error:
             error.fields = {"acknowledge" if name == "receipts" else name: text for name, text in error.fields.items()}
             raise
+
+    async def claim_first(self, request: Request, match: Match) -> Response:
+        """Claims messages of the first of several queues that has any."""
+        await request.reserve(SHORT_BYTES)
+        names, receipts = await request.read(partial(self._several, request))
+        accesses = [await self._enter(request, {"app": match["app"], "queue": name}) for name in names]
+        asked = self._asked(request)
+        if asked.pop("partitions") is not None:
+            raise InvalidRequest({"partitions": "Are of one queue, and this is about several"})
+        acknowledged = await self._acknowledge_each(request, accesses, receipts)
+        wait, waiter = asked.pop("wait"), asked.pop("waiter")
+        queue, claimed = await self._claims.claim_first(
+            accesses, lambda queue: self._claims.claim(queue, **asked), wait, waiter
+        )
+        mark = "" if queue is None else mark_of(queue)
+        name = {"queue_name": None if queue is None else queue.name}
+        return Response(200, body_of(render_claims(claimed, mark, acknowledged, name)), JSON)
+
+    def _several(self, request: Request) -> tuple[list[str], dict[str, object]]:
+        """Reads the queues to claim from, and the receipts of each."""
+        given = read_object(read_body(request, self._limits.max_body))
+        names, receipts = given.get("queues"), given.get("acknowledge")
+        errors = Errors()
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            errors["queues"] = validators.REQUIRED if names is None else "Is not a list of names"
+        elif not 1 <= len(names) <= MOST_QUEUES or len(set(names)) < len(names):
+            errors["queues"] = f"Names not 1 to {MOST_QUEUES} different queues"
+        elif receipts is not None and not (isinstance(receipts, dict) and receipts.keys() <= set(names)):
+            errors["acknowledge"] = "Is not an object with receipts by queue, of those named"
+        errors.check()
+        return names or [], receipts or {}
+
+    async def _acknowledge_each(
+        self, request: Request, accesses: Sequence[QueueAccess], receipts: Mapping[str, object]
+    ) -> list[schemas.Settlement]:
+        """Acknowledges receipts of several queues, unless an earlier try of the request has."""
+        ack = request.first = request.first or JoinedAck()
+        if ack.settled is not None:
+            return _results(ack.texts, ack.settled)
+        texts: list[str] = []
+        settled: list[Settlement] = []
+        for access in accesses:
+            given = receipts.get(access.queue.name)
+            if given is None:
+                continue
+
+            async def acknowledge(queue: Queue, given: object = given) -> list[Settlement]:
+                errors = Errors()
+                read = _receipts(f"acknowledge.{queue.name}", given, queue, errors)
+                errors.check()
+                return await self._claims.acknowledge(queue, read)
+
+            settled += await access.apply(acknowledge)
+            texts += cast("list[str]", given)
+            ack.in_doubt = True
+        ack.texts, ack.settled = texts, settled
+        return _results(texts, settled)
 
     def _acknowledged_first(self, request: Request, queue: Queue) -> JoinedAck:
         """Returns what a claim acknowledges; reads it, unless an earlier try of the request has acknowledged it."""
@@ -160,7 +218,7 @@ class ClaimViews:
         delay = errors.take("delay", validators.decimal, given.get("delay"), 0, MAX_CLAIM)
         reason = _reason(given.get("reason"), len(receipts), errors)
         errors.check()
-        return _Given(given["receipts"], receipts, ttl, delay or 0.0, reason)
+        return _Given(given["receipts"], receipts, ttl, delay, reason)
 
     # The queue
 
@@ -174,31 +232,31 @@ class ClaimViews:
         """Counts claimed messages."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         partitions = {
-            str(number): schemas.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
+            str(number): claim_schemas.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
             for number, each in self._claims.counts(access).items()
         }
         claimed = sum(each.claimed for each in partitions.values())
         waiting = sum(each.waiting for each in partitions.values())
-        return json_response(schemas.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
+        return json_response(claim_schemas.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
 
     def size(self, request: Request, match: Match) -> Response:
         """Counts messages that are not acknowledged."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         size = self._claims.size(access, _limit(request, MOST_COUNTED) or DEFAULT_COUNTED)
-        return json_response(schemas.QueueSize(size=size.count, exact=size.exact))
+        return json_response(claim_schemas.QueueSize(size=size.count, exact=size.exact))
 
     def backlog(self, request: Request, match: Match) -> Response:
         """Says how much is to be done."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         found = self._claims.backlog(access, _limit(request, MOST_COUNTED) or DEFAULT_COUNTED)
-        return json_response(schemas.Backlog(**structs.asdict(found)))
+        return json_response(claim_schemas.Backlog(**structs.asdict(found)))
 
     def jobs(self, request: Request, match: Match) -> Response:
         """Shows which messages are claimed, and by whom."""
         access = self._authorization.enter(request, self._authorization.find(request, match), "read")
         found = self._claims.outstanding(access, _limit(request, MOST_CLAIMS) or DEFAULT_CLAIMS)
         jobs = [
-            schemas.Job(
+            claim_schemas.Job(
                 message_id=ids.to_hex(one.position),
                 partition=one.partition,
                 deliveries=one.deliveries,
@@ -207,7 +265,7 @@ class ClaimViews:
             )
             for one in found
         ]
-        return json_response(schemas.Jobs(jobs=jobs))
+        return json_response(claim_schemas.Jobs(jobs=jobs))
 
     def peek(self, request: Request, match: Match) -> Response:
         """Shows the oldest messages that are not acknowledged."""
@@ -282,7 +340,7 @@ def _settled(texts: Sequence[str], settlements: Sequence[Settlement]) -> Respons
     results = _results(texts, settlements)
     if any(each.status is ReceiptStatus.SUPERSEDED for each in settlements):
         raise ClaimLost(results)
-    return json_response(schemas.Settled(results=results))
+    return json_response(claim_schemas.Settled(results=results))
 
 
 def _results(texts: Sequence[str], settlements: Sequence[Settlement]) -> list[schemas.Settlement]:

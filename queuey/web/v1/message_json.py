@@ -8,7 +8,7 @@ still holds, five values and one encoded body.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from queuey import ids
@@ -105,10 +105,12 @@ def render_fetched(messages: Sequence[Message]) -> list[bytes]:
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
 
 
-def render_claims(claims: Sequence[HandedOut], mark: str, acknowledged: object = None) -> list[bytes]:
+def render_claims(
+    claims: Sequence[HandedOut], mark: str, acknowledged: object = None, more: Mapping[str, object] | None = None
+) -> list[bytes]:
     """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
     ending = mark.encode()
-    more = [
+    parts = [
         b',"receipt":"%d-%08x%b-%b-%b","deliveries":%d,"expires":%.3f'
         % (
             claim.receipt.partition,
@@ -121,8 +123,9 @@ def render_claims(claims: Sequence[HandedOut], mark: str, acknowledged: object =
         )
         for claim in claims
     ]
-    end = b'],"acknowledged":%b}' % encode(acknowledged) if acknowledged else b"]}"
-    return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], more), end]
+    rest = dict(more or {}) | ({"acknowledged": acknowledged} if acknowledged else {})
+    end = b"]," + encode(rest)[1:] if rest else b"]}"
+    return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], parts), end]
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from queuey import ids
 from queuey.access import VERBS, format_principal, matches, parse_principals
 from queuey.deadletters import queue_for
 from queuey.errors import InvalidRequest, NotAllowed
-from queuey.messages import CONSISTENCIES, KINDS, MAX_DELIVERIES, MAX_TTL, ON_ACK, TYPES, Principal, Queue, QueueSpec
+from queuey.messages import (
+    CONSISTENCIES,
+    KINDS,
+    MAX_DELIVERIES,
+    MAX_TTL,
+    ON_ACK,
+    TYPES,
+    Backoff,
+    Principal,
+    Queue,
+    QueueSpec,
+)
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import Service
 from queuey.web import validators
@@ -25,7 +37,7 @@ from queuey.web.validators import Errors
 MAX_READ_DELAY = 3600
 PAGE_FIELDS = frozenset({"limit", "offset"})
 LIST_FIELDS = PAGE_FIELDS | {"details", "include_count"}
-RESETTABLE = ("principals", "ttl", "read_delay", "max_deliveries", "dead_letter", "on_ack")
+RESETTABLE = ("principals", "ttl", "read_delay", "max_deliveries", "backoff", "dead_letter", "on_ack")
 
 
 def _principals(value: object, most: int) -> tuple[Principal, ...]:
@@ -36,6 +48,16 @@ def _principals(value: object, most: int) -> tuple[Principal, ...]:
     if len(items) > most:
         raise validators.BadField(f"Longer than maximum length {most}")
     return parse_principals(items)
+
+
+def _backoff(value: object) -> Backoff:
+    """Reads delays: an object, or text such as ``first=5,most=600``."""
+    if isinstance(value, str):
+        value = {name.strip(): number.strip() for name, _, number in (pair.partition("=") for pair in value.split(","))}
+    try:
+        return msgspec.convert(value, Backoff, strict=False)
+    except msgspec.ValidationError as error:
+        raise validators.BadField(str(error)) from error
 
 
 def _spec(given: dict[str, Any], errors: Errors, most_principals: int) -> QueueSpec:
@@ -54,6 +76,7 @@ def _spec(given: dict[str, Any], errors: Errors, most_principals: int) -> QueueS
         max_deliveries=errors.take(
             "max_deliveries", validators.integer, given.get("max_deliveries"), 0, MAX_DELIVERIES
         ),
+        backoff=errors.take("backoff", _backoff, given.get("backoff")),
         dead_letter=errors.take("dead_letter", validators.text, given.get("dead_letter")),
         on_ack=errors.take("on_ack", validators.one_of, given.get("on_ack"), ON_ACK),
         kind=errors.take("kind", validators.one_of, given.get("kind"), KINDS),
@@ -91,6 +114,7 @@ def _listed(queue: Queue, count: int | None) -> schemas.ListedQueue:
         ttl=UNSET if queue.ttl is None else queue.ttl,
         read_delay=UNSET if queue.read_delay is None else queue.read_delay,
         max_deliveries=queue.max_deliveries or UNSET,
+        backoff=queue.backoff or UNSET,
         dead_letter=queue.dead_letter or UNSET,
         on_ack=UNSET if queue.on_ack == ON_ACK[0] else queue.on_ack,  # type: ignore[arg-type]
         kind=UNSET if queue.kind == KINDS[0] else queue.kind,  # type: ignore[arg-type]
@@ -220,7 +244,12 @@ class QueueViews:
             for part in about.partitions
         }
         target = queue_for(queue.name, queue.dead_letter)
-        in_force = {"ttl": about.ttl, "read_delay": about.read_delay, "dead_letter": target}
+        in_force = {
+            "ttl": about.ttl,
+            "read_delay": about.read_delay,
+            "backoff": queue.backoff or Backoff(),
+            "dead_letter": target,
+        }
         return json_response(
             schemas.QueueInfo(
                 **_state(queue) | in_force,

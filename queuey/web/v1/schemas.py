@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from queuey.access import Action, Verb
-from queuey.messages import MAX_DELIVERIES, MAX_TTL, MAX_WAIT
+from queuey.messages import MAX_DELIVERIES, MAX_TTL, MAX_WAIT, Backoff
 from queuey.service.explaining import Code
 
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="32 lower-case hex digits of a version 1 UUID")]
@@ -22,6 +22,7 @@ Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="seconds")]
 QueueType = Literal["user", "public"]
 Consistency = Literal["weak", "strong", "very_strong"]
 MaxDeliveries = Annotated[int, Meta(ge=0, le=MAX_DELIVERIES, description="0: endlessly")]
+BackoffText = Annotated[str, Meta(description="such as first=5,most=600")]
 OnAck = Literal["keep", "delete"]
 Kind = Annotated[
     Literal["plain", "dedup"], Meta(description="dedup: of equal bodies that wait one is delivered; never changes")
@@ -40,6 +41,7 @@ class QueueFields(Struct, kw_only=True):
     ttl: Ttl | None = None
     read_delay: Annotated[float, Meta(ge=0, le=3600)] | None = None
     max_deliveries: MaxDeliveries | None = None
+    backoff: Backoff | BackoffText | None = None
     dead_letter: Annotated[str, Meta(max_length=50)] | None = None
     on_ack: OnAck | None = None
     kind: Kind | None = None
@@ -77,6 +79,7 @@ class QueueState(Done, kw_only=True):
     ttl: int | None
     read_delay: float | None
     max_deliveries: MaxDeliveries
+    backoff: Backoff | None
     dead_letter: str
     on_ack: OnAck
     kind: Kind
@@ -108,6 +111,7 @@ class ListedQueue(Struct, kw_only=True, omit_defaults=True):
     ttl: int | UnsetType = UNSET
     read_delay: float | UnsetType = UNSET
     max_deliveries: MaxDeliveries | UnsetType = UNSET
+    backoff: Backoff | UnsetType = UNSET
     dead_letter: str | UnsetType = UNSET
     on_ack: OnAck | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
@@ -392,120 +396,12 @@ class GroupList(Done, kw_only=True):
     groups: list[str]
 
 
-Receipt = Annotated[str, Meta(max_length=100, description="names a claim; as it was given, unread")]
-
-
-class ClaimedMessage(ReadMessage, kw_only=True):
-    """A message that is claimed by the caller alone, until ``expires``."""
-
-    receipt: Receipt
-    deliveries: Annotated[int, Meta(ge=0, description="number of deliveries, including this one")]
-    expires: Annotated[float, Meta(description="seconds since 1970, by the server's clock")]
-
-
-class Receipts(Struct):
-    """Claims that are to end."""
-
-    receipts: Annotated[list[Receipt], Meta(max_length=1000)]
-
-
-class Renewal(Receipts):
-    """Claims that are to last longer: until ``ttl`` seconds from now; 0 releases."""
-
-    ttl: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
-
-
-class ReleaseReason(Struct):
-    """Why messages could not be handled: a class of error, and what that said; for at most 100 receipts at a time."""
-
-    error: Annotated[str, Meta(max_length=200)] | None = None
-    text: Annotated[str, Meta(max_length=4096)] | None = None
-
-
-class Release(Receipts):
-    """Claims that are to end ``delay`` seconds from now; 0, the default: at once."""
-
-    delay: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
-    reason: ReleaseReason | None = None
-
-
 class Settlement(Struct, omit_defaults=True):
     """The result of a receipt; ``superseded``: its message was delivered again, moved, replaced or is a dead letter."""
 
     receipt: str
     status: Literal["ok", "superseded"]
     expires: float | UnsetType = UNSET
-
-
-class ClaimRequest(Struct):
-    """What a claim acknowledges, before it claims anything and at once."""
-
-    acknowledge: Annotated[list[Receipt], Meta(max_length=1000)] | None = None
-
-
-class Claims(Done, kw_only=True, omit_defaults=True):
-    """Messages that were claimed, oldest first; none, when there are none.
-
-    ``acknowledged``: what became of the receipts, in the order given, if there were any.
-    """
-
-    messages: list[ClaimedMessage]
-    acknowledged: list[Settlement] | UnsetType = UNSET
-
-
-class Settled(Done, kw_only=True):
-    """What became of the receipts, in the order given."""
-
-    results: list[Settlement]
-
-
-class PartitionClaims(Struct):
-    """Messages of a partition that were delivered and are not acknowledged."""
-
-    claimed: Annotated[int, Meta(ge=0, description="now")]
-    waiting: Annotated[int, Meta(ge=0, description="released or expired; they are delivered next")]
-
-
-class ClaimCounts(Done, kw_only=True):
-    """Messages that were delivered and are not acknowledged, in all partitions and in each."""
-
-    claimed: Count
-    waiting: Count
-    partitions: dict[str, PartitionClaims]
-
-
-class QueueSize(Done, kw_only=True):
-    """How many messages are not acknowledged."""
-
-    size: Count
-    exact: Annotated[bool, Meta(description="counted; otherwise estimated")]
-
-
-class Backlog(Done, kw_only=True):
-    """How much of a queue is to be done."""
-
-    waiting: Annotated[int, Meta(ge=0, description="for a claim; delayed messages do not count")]
-    exact: Annotated[bool, Meta(description="`waiting` was counted; otherwise it is estimated")]
-    claimed: Annotated[int, Meta(ge=0, description="now, or released with a delay that is not over")]
-    failed: Annotated[int, Meta(ge=0, description="of those that wait: delivered before")]
-    dead: Annotated[int, Meta(ge=0, description="in `<queue>.dead`")]
-    oldest: Annotated[float | None, Meta(description="seconds since 1970 of the oldest that is not done")]
-
-
-class Job(Struct, kw_only=True):
-    """A message that was delivered and is not acknowledged."""
-
-    message_id: Id
-    partition: Partition
-    deliveries: Count
-    worker: Annotated[str, Meta(description="what the one calls itself that has it, or had it last")]
-    expires: Annotated[float | None, Meta(description="seconds since 1970; null: its claim has ended")]
-
-
-class Jobs(Done, kw_only=True):
-    """They, and those first whose claims have ended or end first."""
-
-    jobs: list[Job]
 
 
 class Reason(Struct):

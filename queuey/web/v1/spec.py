@@ -10,7 +10,7 @@ from queuey.messages import LONGEST_NAME, MAX_WAIT
 from queuey.service import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Content, Operation, Parameter, ResponseSpec
-from queuey.web.v1 import post_keys, schemas
+from queuey.web.v1 import claim_schemas, post_keys, schemas
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
@@ -39,11 +39,13 @@ ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 
 
 MOST_CLAIMS = 1000
+"""Messages that one request claims, shows or settles."""
+MOST_QUEUES = 10
+"""Queues that one request claims from."""
 MOST_OF_WORKER, MOST_OF_ERROR, MOST_OF_TEXT = 64, 200, 4096
 """Characters of what a worker calls itself, and of a reason."""
 MOST_WITH_REASON = 100
 """Receipts that are released with a reason at a time: it is noted for each."""
-"""Messages that one request claims, shows or settles."""
 MAX_CLAIM = 43200
 """Seconds of the longest claim."""
 DEFAULT_CLAIM = 30.0
@@ -370,7 +372,7 @@ def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN4
     return _operation(
         f"POST {QUEUE}/claims/{what}",
         summary,
-        schemas.Settled,
+        claim_schemas.Settled,
         about="409: some messages were delivered again, or replaced; `results` says which. All others are done.",
         body={JSON: body},
         errors=(*WITH_BODY, 409),
@@ -381,37 +383,46 @@ CLAIM_OPERATIONS = (
     _operation(
         f"POST {QUEUE}/claims",
         "Claim messages",
-        schemas.Claims,
+        claim_schemas.Claims,
         about="409: this queue's consistency level cannot be claimed from. A receipt that is superseded does not fail "
         "the request. Sending the same request again is safe.",
         parameters=CLAIM_PARAMETERS,
-        body={JSON: schemas.ClaimRequest},
+        body={JSON: claim_schemas.ClaimRequest},
         body_may_be_empty=True,
         errors=(*WITH_BODY, 409),
     ),
-    _by_receipts("ack", "Acknowledge messages", schemas.Receipts),
-    _by_receipts("renew", "Renew claims", schemas.Renewal),
-    _by_receipts("release", "Release claims", schemas.Release),
-    _operation(f"GET {QUEUE}/claims", "Count claims", schemas.ClaimCounts, errors=(*USUAL, 409)),
+    _operation(
+        f"POST {APP}/_claims",
+        "Claim messages of one of several queues, the first that has any",
+        claim_schemas.ClaimsOfOne,
+        about="Up to 10 queues, in order of preference; one wait is for all of them.",
+        parameters=tuple(each for each in CLAIM_PARAMETERS if each.name != "partitions"),
+        body={JSON: claim_schemas.ClaimOfSeveral},
+        errors=(*WITH_BODY, 409),
+    ),
+    _by_receipts("ack", "Acknowledge messages", claim_schemas.Receipts),
+    _by_receipts("renew", "Renew claims", claim_schemas.Renewal),
+    _by_receipts("release", "Release claims", claim_schemas.Release),
+    _operation(f"GET {QUEUE}/claims", "Count claims", claim_schemas.ClaimCounts, errors=(*USUAL, 409)),
     _operation(f"DELETE {QUEUE}/claims", "Release all claims", schemas.Done, errors=(*USUAL, 409)),
     _operation(
         f"GET {QUEUE}/size",
         "Count messages, those that are not acknowledged",
-        schemas.QueueSize,
+        claim_schemas.QueueSize,
         parameters=COUNT_PARAMETERS,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/backlog",
         "Say how much is to be done",
-        schemas.Backlog,
+        claim_schemas.Backlog,
         parameters=COUNT_PARAMETERS,
         errors=(*USUAL, 409),
     ),
     _operation(
         f"GET {QUEUE}/jobs",
         "Show which messages are claimed, and by whom",
-        schemas.Jobs,
+        claim_schemas.Jobs,
         parameters=(MOST_MESSAGES, STRICT),
         errors=(*USUAL, 409),
     ),

@@ -297,10 +297,10 @@ def test_options_are_checked(connect: Connect, options: dict[str, float]) -> Non
     assert script.requests == []
 
 
-@pytest.mark.parametrize("name", [["high", "low"], "", "a/b", "_q", None])
+@pytest.mark.parametrize("name", ["", "a/b", "_q", None, [], ["a", ""], ["a", "a"], list("abcdefghijk")])
 def test_a_name_that_no_queue_can_have(connect: Connect, name: Any) -> None:  # noqa: ANN401 - a mistake
-    """It is refused where it is given, and not by the first claim."""
-    with pytest.raises(InvalidArgument, match=r"queue is|no queue can be named"):
+    """It is refused where it is given, and not by the first claim; so are no, too many and equal queues."""
+    with pytest.raises(InvalidArgument, match=r"queue is|no queue can be named|1 to 10 different ones"):
         connect(Script(claims())).job_queue(name)
 
 

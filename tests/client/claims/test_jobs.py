@@ -15,9 +15,8 @@ import pytest
 from queuey.client import AsyncClient, ClaimLost, Client, InvalidArgument, RetryPolicy
 from queuey.client.calls import claim_calls
 from queuey.client.calls.claim_calls import this_process
-from queuey.client.claims.claiming import later_each_time
+from queuey.client.claims.results import Claimed
 from queuey.client.credentials.profile import read_profile
-from queuey.client.results import Claimed
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Served
 from tests.client.scripted import Script
 from tests.in_process import InProcess
@@ -40,6 +39,35 @@ def test_every_job_is_done_once(queuey: Queuey, queue: str) -> None:
     assert queuey.job_queue(queue).size().size == 0
     counts = queuey.job_queue(queue).counts()
     assert (counts.claimed, counts.waiting, sorted(counts.partitions)) == (0, 0, [1, 2, 3])
+
+
+def test_several_queues(queuey: Queuey) -> None:
+    """Jobs come from the first queue that has any, and everything about a job goes to its own queue."""
+    names = [queuey.create_queue().name for _ in range(3)]
+    for name in names:
+        queuey.send_many(name, [f"{name} 1", f"{name} 2"])
+    jobs = queuey.job_queue(names)
+    done = []
+    for job in jobs.claim(idle=0, limit=3):
+        assert job.body.startswith(job.queue)
+        done.append(job.queue)
+        if job.queue == names[2]:
+            job.release(600)
+    assert done == [names[0]] * 2 + [names[1]] * 2 + [names[2]] * 2
+    left = [queuey.job_queue(name).backlog() for name in names]
+    assert [(one.waiting, one.claimed) for one in left] == [(0, 0), (0, 0), (0, 2)]
+    queuey.send(names[1], "one")
+    queuey.send(names[0], "two")
+    first = jobs.receive(1)
+    second = jobs.receive(1, acknowledge=first)
+    assert [one.queue for one in (*first, *second)] == names[:2]
+    assert jobs.ack([*first, *second]) == []
+    with pytest.raises(InvalidArgument, match="is of one of"):
+        jobs.ack(first[0].receipt)
+    with pytest.raises(InvalidArgument, match="about one queue"):
+        jobs.backlog()
+    with pytest.raises(InvalidArgument, match="partitions"):
+        list(jobs.claim(partitions=1))
 
 
 def test_an_error_gives_the_job_back(queuey: Queuey, queue: str) -> None:
@@ -151,11 +179,6 @@ def test_errors_that_cannot_be_told(error: Exception, text: str) -> None:
     assert reason["error"].endswith("test_jobs.Unspeakable")
     assert reason["text"].startswith(text)
     assert len(reason["text"]) <= 4096
-
-
-def test_when_failed_jobs_come_again() -> None:
-    """A second later, then twice as late each time, a minute at most."""
-    assert [later_each_time(number) for number in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
 
 
 @pytest.mark.parametrize("limit", [1, 3])

@@ -19,7 +19,7 @@ from queuey.errors import (
     QueueNotFound,
     StoreUnavailable,
 )
-from queuey.messages import OffsetChange, Principal, Queue, QueueSpec
+from queuey.messages import Backoff, OffsetChange, Principal, Queue, QueueSpec
 from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.samples import at_once, bodies, eventually, fresh_name, make_queue, say, shown, shown_bodies
@@ -32,6 +32,7 @@ FULL: dict[str, Any] = {
     "ttl": 60,
     "read_delay": 2.5,
     "max_deliveries": 5,
+    "backoff": Backoff(first=5, most=600),
     "dead_letter": "failed",
     "on_ack": "delete",
 }
@@ -43,6 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "ttl": None,
     "read_delay": None,
     "max_deliveries": 0,
+    "backoff": None,
     "dead_letter": "",
     "on_ack": "keep",
 }
@@ -54,6 +56,7 @@ OTHERS: dict[str, Any] = {
     "ttl": 61,
     "read_delay": 2.0,
     "max_deliveries": 6,
+    "backoff": Backoff(),
     "dead_letter": "broken",
     "on_ack": "keep",
 }

@@ -52,12 +52,12 @@ def test_reasons(store: Store, other: Store) -> None:
     [place] = say(store, queue, "bad")
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
     [claimed] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1")
-    blocking(one.claims).release(access, [claimed.receipt], reason=ReleaseReason("ValueError", "no egg"))
+    blocking(one.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason("ValueError", "no egg"))
     [attempt] = said(two, there, place)
     assert attempt.startswith("An attempt by ann:1 failed at ")
     assert attempt.endswith(": ValueError: no egg")
     [claimed] = blocking(two.claims).claim(there, limit=1, ttl=60, worker="bob:2")
-    blocking(two.claims).release(there, [claimed.receipt], reason=ReleaseReason("KeyError", "ü\n" * 3000))
+    blocking(two.claims).release(there, [claimed.receipt], 0.0, reason=ReleaseReason("KeyError", "ü\n" * 3000))
     assert blocking(one.claims).claim(access, limit=1, ttl=60) == []
     cause = letter(store, queue, place).cause
     assert (cause.attempts, cause.error, cause.text[:3]) == (2, "KeyError", "ü\nü")
@@ -98,9 +98,9 @@ def test_reasons_for_lost_claims(store: Store) -> None:
     [first] = blocking(service.claims).claim(access, limit=1, ttl=60)
     blocking(service.claims).release(access, [first.receipt])
     [second] = blocking(service.claims).claim(access, limit=1, ttl=60)
-    blocking(service.claims).release(access, [first.receipt], reason=ReleaseReason("Late"))
+    blocking(service.claims).release(access, [first.receipt], 0.0, reason=ReleaseReason("Late"))
     blocking(service.claims).acknowledge(access, [second.receipt])
-    blocking(service.claims).release(access, [second.receipt], reason=ReleaseReason("Later"))
+    blocking(service.claims).release(access, [second.receipt], 0.0, reason=ReleaseReason("Later"))
     assert said(service, access, place) == []
 
 
@@ -112,7 +112,7 @@ def test_the_last_ones_are_kept(store: Store) -> None:
     for number in range(KEPT + 2):
         [claimed] = blocking(service.claims).claim(access, limit=1, ttl=60)
         for _ in range(2):
-            blocking(service.claims).release(access, [claimed.receipt], reason=ReleaseReason(f"E{number}"))
+            blocking(service.claims).release(access, [claimed.receipt], 0.0, reason=ReleaseReason(f"E{number}"))
     found = Attempts(store).of(queue, 1, [place])[place]
     assert [one.error for one in found] == [f"E{number}" for number in range(2, KEPT + 2)]
     assert Attempts(store).of(store.purge_queue(queue), 1, [place]) == {}
@@ -122,13 +122,14 @@ def test_backlog(store: Store, other: Store) -> None:
     """What waits, is claimed, has failed before and is dead is counted, and the oldest that is not done is told."""
     queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(partitions=2, read_delay=0.0, max_deliveries=1))
     (one, access), (two, there) = enter(store, queue), enter(other, queue)
-    assert two.claims.backlog(there, 100) == Backlog(0, exact=True, claimed=0, failed=0, dead=0, oldest=None)
+    assert two.claims.backlog(there, 100) == Backlog(0, exact=True, delayed=0, claimed=0, failed=0, dead=0, oldest=None)
     first = say(store, queue, "a", "b", "c")
     say(store, queue, "d", partition=2)
     store.append(queue, [new("late", delay=1000)])
     [claimed] = blocking(one.claims).claim(access, limit=1, ttl=60, worker="ann:1", partitions=[1])
     found = two.claims.backlog(there, 100)
-    assert found == Backlog(3, exact=True, claimed=1, failed=0, dead=0, oldest=ids.ticks_to_seconds(first[0][0]))
+    oldest = ids.ticks_to_seconds(first[0][0])
+    assert found == Backlog(3, exact=True, delayed=1, claimed=1, failed=0, dead=0, oldest=oldest)
     blocking(one.claims).release(access, [claimed.receipt])
     assert two.claims.backlog(there, 100).failed == 1
     assert len(blocking(one.claims).claim(access, limit=9, ttl=60, partitions=[1])) == 2

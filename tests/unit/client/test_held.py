@@ -101,7 +101,7 @@ def test_what_is_released_during_a_renewal_is_released_once_more() -> None:
     held.resume(refused)
     held.release([now])
     held.release([later], 600)
-    _, calls = held.leave("q", [left])
+    _, calls = held.leave([left])
     assert [json.loads(call.content or b"") for call in calls] == [{"receipts": ["r5"]}]
     held.done(work, 120, [])
     again = [(call.path, json.loads(call.content or b"")) for call in held.released_again(work)]
@@ -125,7 +125,7 @@ if pid:
     child = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     sys.exit(child or [each.receipt for each in keeper.holding._holds] != ["r1"])
 keeper.keep([keeper.holding.add("q", "r2", 0.3, time.monotonic())])
-left = [call for calls in keeper.holding.leave("q", holds) for call in calls]
+left = [call for calls in keeper.holding.leave(holds) for call in calls]
 end = time.monotonic() + 50
 while not calls and time.monotonic() < end:
     time.sleep(0.01)

@@ -36,6 +36,7 @@ READING = {
     "POST /v1/{app}/_stream",
     "GET /v1/{app}/{queue}/{ids}",
     "POST /v1/{app}/{queue}/claims",
+    "POST /v1/{app}/_claims",
     "GET /v1/{app}/{queue}/peek",
 }
 BODIES: dict[str, dict[str, Any]] = {
@@ -191,13 +192,15 @@ class Scene:
         if route == "POST /v1/{app}/_moves":
             # To itself, which is refused only after the caller was let in.
             return caller.send_json(method, path, {"from": self.names.queue, "to": self.names.queue})
-        bodies: dict[str, Any] = {**BODIES, "POST /v1/{app}/_stream": {"queues": [self.names.queue]}}
+        named = {f"POST /v1/{{app}}/{name}": {"queues": [self.names.queue]} for name in ("_stream", "_claims")}
+        bodies: dict[str, Any] = {**BODIES, **named}
         queries: dict[str, dict[str, Any]] = {
             **QUERIES,
             "GET /v1/{app}/_stream": {"queues": quote(self.names.queue, safe="")},
         }
         if route in bodies:
-            return caller.send_json(method, path, bodies[route])
+            end = "?ttl=0" if route.endswith("/_claims") else ""
+            return caller.send_json(method, path + end, bodies[route])
         if route == "POST /v1/{app}":
             return caller.send_form(method, path, queue_name=self.names.queue)
         if route in queries:

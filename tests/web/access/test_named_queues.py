@@ -200,6 +200,7 @@ NO_QUEUES = {
     *(
         "acknowledge",
         "after",
+        "backoff",
         "before",
         "body",
         "consistency",
@@ -207,10 +208,24 @@ NO_QUEUES = {
         "delay",
         "encoding",
         "error",
+        "factor",
+        "first",
         "headers",
+        "jitter",
         "kind",
     ),
-    *("limit", "max_deliveries", "merge", "message_key", "messages", "on_ack", "order", "partition", "partitions"),
+    *(
+        "limit",
+        "max_deliveries",
+        "merge",
+        "message_key",
+        "messages",
+        "most",
+        "on_ack",
+        "order",
+        "partition",
+        "partitions",
+    ),
     *("principals", "principles", "read_delay", "reason", "receipts", "since", "text", "ttl", "type", "until", "wait"),
 }
 """Fields of requests that name no other queue."""
@@ -225,6 +240,8 @@ def is_let_in(caller: Caller, row: Row, first: str, named: str) -> bool:
             reply = caller.send_form("PUT", first, dead_letter=named)
         case "queues", "POST /v1/{app}/_stream":
             return caller.send_json("POST", "_stream", {"queues": [named]}).status == 200
+        case "queues", "POST /v1/{app}/_claims":
+            reply = caller.send_json("POST", "_claims", {"queues": [named]})
         case "queues", _:
             reply = caller.send_json("POST", "_read", {"queues": [{"queue_name": named}]})
             return bool(reply.json["queues"][0]["status"] == "ok")

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import Principal, Queue
+from queuey.messages import Backoff, Principal, Queue
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.driver import Driver, Request, Statement
 from queuey.storage.cassandra.ids.clock import Clock
@@ -33,7 +33,7 @@ from queuey.storage.cassandra.read.recent import Recent
 
 COLUMNS = (
     "uid, qid, home_class, longest_ttl, longest_row, partitions, type, consistency, principals, ttl, read_delay, "
-    "max_deliveries, dead_letter, on_ack, kind, created, version"
+    "max_deliveries, dead_letter, on_ack, kind, backoff, created, version"
 )
 _FIELDS = COLUMNS.split(", ")
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
@@ -54,8 +54,9 @@ _COVER = Statement(
     idempotent=False,
 )
 
-_encode_principals = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder().encode
 _decode_principals = msgspec.json.Decoder(tuple[Principal, ...]).decode
+_decode_backoff = msgspec.json.Decoder(Backoff).decode
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,13 +84,16 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
     own = {column: fields.pop(column, 0) for column in ("home_class", "longest_ttl", "longest_row")}
     if "principals" in fields:
         fields["principals"] = _decode_principals(fields["principals"])
+    if "backoff" in fields:
+        fields["backoff"] = _decode_backoff(fields["backoff"])
     return Row(queue=Queue(application=application, name=name, **fields), **own, read_at=read_at)
 
 
 def fields_of(queue: Queue) -> tuple[Any, ...]:
-    """Returns the values of the columns that callers choose: partitions to kind in ``COLUMNS``."""
-    principals = _encode_principals(queue.principals).decode() if queue.principals else None
-    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack, queue.kind
+    """Returns the values of the columns that callers choose: partitions to backoff in ``COLUMNS``."""
+    principals = _encode(queue.principals).decode() if queue.principals else None
+    backoff = _encode(queue.backoff).decode() if queue.backoff else None
+    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack, queue.kind, backoff
     return queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay, *claims
 
 

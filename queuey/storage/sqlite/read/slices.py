@@ -50,7 +50,9 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
 
 def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> tuple[Position, Position]:
     """Returns the positions between which a slice may have messages; see :func:`read_slice`. There may be none."""
-    lower, upper = wanted.lower, min(wanted.upper, (horizon, ids.LOW_MIN))
+    lower, upper = wanted.lower, wanted.upper
+    if wanted.due:
+        upper = min(upper, (horizon, ids.LOW_MIN))
     if lower[0] < now - _RECENT:
         alive = lowest_live(connection, qp, now)
         lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))

@@ -1,0 +1,169 @@
+"""What calls about claims return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from queuey.client.results import Message
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A message that is claimed by this caller alone, until ``expires``.
+
+    Example:
+        >>> (claimed,) = client.job_queue("orders").receive(1)
+        >>> claimed.message.body, claimed.deliveries
+        ('one apple', 1)
+
+    Attributes:
+        message: The message.
+        receipt: Names this claim; acknowledge, renew or release the message with it.
+        deliveries: Number of deliveries of the message, including this one.
+        expires: Seconds since 1970, by the server's clock. Then another caller may get the message.
+        queue: Where it is from.
+    """
+
+    message: Message
+    receipt: str
+    deliveries: int
+    expires: float
+    queue: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A receipt that a call refused.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> (first,) = jobs.receive(1)
+        >>> released = jobs.release(first)
+        >>> again = jobs.receive(10)
+        >>> [refused.status for refused in jobs.ack(first)]
+        ['superseded']
+
+    Attributes:
+        receipt: The receipt.
+        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller,
+            became a dead letter or was moved, or a newer message has its name.
+    """
+
+    receipt: str
+    status: str
+
+
+class Received(list[Claimed]):
+    """Claimed messages, as a list.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> first = jobs.receive(1)
+        >>> second = jobs.receive(1, acknowledge=first)
+        >>> second[0].message.body, second.refused
+        ('two eggs', [])
+
+    Attributes:
+        refused: The receipts that were to be acknowledged and were refused.
+    """
+
+    def __init__(self, claimed: Iterable[Claimed] = (), refused: Iterable[Refused] = ()) -> None:
+        super().__init__(claimed)
+        self.refused = list(refused)
+
+
+class PartitionClaims(msgspec.Struct, frozen=True):
+    """Messages of one partition that were delivered and not acknowledged: ``claimed``, or ``waiting`` for delivery.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(1)
+        >>> jobs.counts().partitions[1].claimed
+        1
+    """
+
+    claimed: int
+    waiting: int
+
+
+class ClaimCounts(msgspec.Struct, frozen=True):
+    """Messages that were delivered and are not acknowledged, in all partitions and by partition.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(2)
+        >>> counts = jobs.counts()
+        >>> counts.claimed, counts.waiting
+        (2, 0)
+    """
+
+    claimed: int
+    waiting: int
+    partitions: dict[int, PartitionClaims]
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """How much of a queue is to be done.
+
+    Example:
+        >>> backlog = client.job_queue("orders").backlog()
+        >>> backlog.waiting, backlog.claimed, backlog.failed
+        (2, 0, 0)
+
+    Attributes:
+        waiting: Messages for a claim; delayed ones do not count.
+        exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated.
+        delayed: Messages that are not due yet.
+        claimed: Now, or released with a delay that is not over.
+        failed: Of those that wait: delivered before.
+        dead: In ``<queue>.dead``.
+        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
+    """
+
+    waiting: int
+    exact: bool
+    delayed: int
+    claimed: int
+    failed: int
+    dead: int
+    oldest: float | None
+
+
+class OutstandingJob(msgspec.Struct, frozen=True):
+    """A message that was delivered and is not acknowledged.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(1)
+        >>> [one.deliveries for one in jobs.outstanding()]
+        [1]
+
+    Attributes:
+        worker: What the one calls itself that has it, or had it last.
+        expires: When its claim ends, in seconds since 1970; None: it has ended.
+    """
+
+    message_id: str
+    partition: int
+    deliveries: int
+    worker: str
+    expires: float | None
+
+
+class OutstandingJobs(msgspec.Struct, frozen=True):
+    """Some of them, as the service says it."""
+
+    jobs: list[OutstandingJob]
+
+
+class QueueSize(msgspec.Struct, frozen=True):
+    """The number of messages of a queue that are not acknowledged. ``exact``: counted, otherwise estimated.
+
+    Example:
+        >>> size = client.job_queue("orders").size()
+        >>> size.size, size.exact
+        (2, True)
+    """
+
+    size: int
+    exact: bool

@@ -1,0 +1,85 @@
+"""When a message comes again whose handling has failed: the queue's backoff decides, for every client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.claims import ClaimReceipt
+from queuey.messages import Backoff, QueueSpec
+from queuey.service import HandedOut, QueueAccess, Service
+from queuey.service.claims import ReleaseReason
+from queuey.storage import Store
+from tests.backends import APP, Clock
+from tests.blocking import blocking
+from tests.contract.claims.test_attempts import letter, queue_of
+from tests.contract.claims.test_claims import enter, texts
+from tests.contract.samples import fresh_name, say
+
+FAILED = ReleaseReason("ValueError")
+
+
+def claim(service: Service, access: QueueAccess) -> list[HandedOut]:
+    """Claims what there is."""
+    return blocking(service.claims).claim(access, limit=10, ttl=60)
+
+
+def fail(service: Service, access: QueueAccess, receipts: Sequence[ClaimReceipt]) -> list[float]:
+    """Releases messages that could not be handled; returns when they come again, in seconds from now."""
+    settled = blocking(service.claims).release(access, receipts, reason=FAILED)
+    now = service.store.claim_now() / 1000
+    return [round(one.expires - now, 1) for one in settled]
+
+
+def test_delays_grow(store: Store, clock: Clock) -> None:
+    """Each further delivery is later, up to the longest delay; a delay that the caller gives counts instead."""
+    spec = QueueSpec(read_delay=0.0, backoff=Backoff(first=10, factor=3, most=50, jitter=0))
+    queue, _ = store.create_queue(APP, fresh_name(), spec)
+    say(store, queue, "a")
+    service, access = enter(store, queue)
+    for delay in (10, 30, 50, 50):
+        [claimed] = claim(service, access)
+        assert fail(service, access, [claimed.receipt]) == [delay]
+        clock.advance(delay - 5)
+        assert claim(service, access) == []
+        clock.advance(10)
+    [claimed] = claim(service, access)
+    blocking(service.claims).release(access, [claimed.receipt], 0.0, FAILED)
+    [claimed] = claim(service, access)
+    blocking(service.claims).release(access, [claimed.receipt])
+    assert texts(claim(service, access)) == ["a"]
+
+
+def test_the_default(store: Store) -> None:
+    """Of a queue that says nothing, failed messages come again after about a second."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0))
+    say(store, queue, "a", "b")
+    service, access = enter(store, queue)
+    delays = fail(service, access, [one.receipt for one in claim(service, access)])
+    assert all(0.8 <= delay <= 1.0 for delay in delays)
+
+
+def test_the_last_delivery_has_no_delay(store: Store) -> None:
+    """A message that has failed as often as its queue allows is a dead letter when somebody claims next."""
+    queue = queue_of(store, 1)
+    [place] = say(store, queue, "a")
+    service, access = enter(store, queue)
+    [claimed] = claim(service, access)
+    blocking(service.claims).release(access, [claimed.receipt], reason=FAILED)
+    assert claim(service, access) == []
+    assert letter(store, queue, place).cause.error == "ValueError"
+
+
+@given(
+    first=st.floats(0, 43_200),
+    factor=st.floats(1, 100),
+    jitter=st.floats(0, 1),
+    deliveries=st.integers(1, 1_000_000),
+    draw=st.floats(0, 1),
+)
+def test_delays_are_bounded(first: float, factor: float, jitter: float, deliveries: int, draw: float) -> None:
+    """However often a message failed, its delay lies between the first and the longest, but for the jitter."""
+    backoff = Backoff(first=first, factor=factor, most=43_200, jitter=jitter)
+    assert (1 - jitter) * first * 0.999 <= backoff.delay(deliveries, draw) <= 43_200

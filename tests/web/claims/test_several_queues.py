@@ -1,0 +1,125 @@
+"""Claims of the first of several queues that has messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from queuey.service import Limits
+from queuey.storage import Store
+from queuey.web.gateway.asgi import Gateway
+from tests.web.access.test_named_queues import limited
+from tests.web.caller import Caller, Reply
+from tests.web.claims.test_claims import bodies
+from tests.web.gateway_calls import ALWAYS, Request, running, until
+
+QUEUES = ["hi", "mid", "lo"]
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Long polls that no busy machine ends."""
+    return Limits(max_wait=ALWAYS)
+
+
+@pytest.fixture(autouse=True)
+def queues(owner: Caller) -> None:
+    """Three queues, of several partitions and of both kinds."""
+    owner.create("hi", partitions=3)
+    owner.create("mid", kind="dedup")
+    owner.create("lo", partitions=2)
+
+
+def ask(caller: Caller, acknowledge: object = None, query: str = "ttl=60", names: object = QUEUES) -> Reply:
+    """Claims messages of several queues."""
+    return caller.send_json("POST", f"_claims?{query}", {"queues": names, "acknowledge": acknowledge})
+
+
+def found(reply: Reply) -> tuple[str | None, list[str]]:
+    """Which queue had messages, and their bodies."""
+    assert reply.status == 200, reply
+    return reply.json["queue_name"], bodies(reply.messages)
+
+
+def test_the_first_that_has_any(owner: Caller) -> None:
+    """Messages are of the first queue that has some, however many the others have."""
+    for name in ("mid", "lo"):
+        owner.post(name, name)
+    owner.post("hi", "hi", X_Partition="3")
+    assert found(ask(owner, query="ttl=0")) == ("hi", ["hi"])
+    assert [found(ask(owner)) for _ in range(4)] == [("hi", ["hi"]), ("mid", ["mid"]), ("lo", ["lo"]), (None, [])]
+
+
+def test_acknowledgements(owner: Caller) -> None:
+    """Receipts of each queue are acknowledged at once, also if there is nothing to claim; stale ones are told."""
+    for name in QUEUES:
+        owner.post(name, name)
+    receipts = {name: [ask(owner).messages[0]["receipt"]] for name in QUEUES}
+    owner.post("lo", "more")
+    reply = ask(owner, receipts)
+    assert found(reply) == ("lo", ["more"])
+    assert reply.json["acknowledged"] == [{"receipt": receipts[name][0], "status": "ok"} for name in QUEUES]
+    assert [owner.get(f"{name}/size").json["size"] for name in QUEUES] == [0, 0, 1]
+    stale = reply.messages[0]["receipt"]
+    owner("DELETE", "lo/claims")
+    assert found(ask(owner, names=["lo"])) == ("lo", ["more"])
+    assert ask(owner, {"lo": [stale]}).json["acknowledged"] == [{"receipt": stale, "status": "superseded"}]
+
+
+@pytest.mark.parametrize(
+    ("names", "acknowledge", "field"),
+    [
+        (None, None, "queues"),
+        ([], None, "queues"),
+        (["hi", "hi"], None, "queues"),
+        ([""], None, "queues"),
+        ([str(number) for number in range(11)], None, "queues"),
+        (QUEUES, ["x"], "acknowledge"),
+        (QUEUES, {"other": []}, "acknowledge"),
+        (QUEUES, {"hi": "x"}, "acknowledge.hi"),
+        (QUEUES, {"hi": ["x"]}, "acknowledge.hi.0"),
+    ],
+)
+def test_bad_input(owner: Caller, names: object, acknowledge: object, field: str) -> None:
+    """A field that is wrong is named, and nothing is claimed."""
+    owner.post("hi", "hi")
+    reply = ask(owner, acknowledge, names=names)
+    assert (reply.status, list(reply.errors)) == (400, [field])
+    assert owner.get("hi/claims").json["claimed"] == 0
+
+
+def test_partitions_are_of_one_queue(owner: Caller) -> None:
+    """A number of a partition says nothing about several queues."""
+    assert list(ask(owner, query="partitions=1").errors) == ["partitions"]
+
+
+def test_rights(owner: Caller, store: Store) -> None:
+    """Every queue that is named must be there and open to the caller."""
+    assert ask(owner, names=["hi", "none"]).status == 404
+    some = limited(owner, store, "read,claim", "hi*")
+    assert found(ask(some, names=["hi"])) == (None, [])
+    assert ask(some, names=["hi", "lo"]).status == 403
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_one_wait_is_for_all(app: Any, owner: Caller, name: str) -> None:  # noqa: ANN401 - a WSGI application
+    """A message in any of the queues ends the wait; receipts were acknowledged once, when it began."""
+    owner.post("lo", "before")
+    receipt = ask(owner).messages[0]["receipt"]
+    body = json.dumps({"queues": QUEUES, "acknowledge": {"lo": [receipt]}}).encode()
+    claim = Request("POST", "/v1/queuey/_claims", body, query=f"wait={ALWAYS}&ttl=60")
+
+    async def work(gateway: Gateway) -> Reply:
+        task = asyncio.create_task(claim.to(gateway))
+        await until(lambda: task.done() or gateway._polls.places.total != gateway._polls.places.free)
+        assert not task.done(), task.result()
+        await Request(path=f"/v1/queuey/{name}", body=b"news").to(gateway)
+        reply: Reply = await task
+        return reply
+
+    reply = running(app)(work)
+    assert found(reply) == (name, ["news"])
+    assert reply.json["acknowledged"] == [{"receipt": receipt, "status": "ok"}]
