@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         TimeLimit,
     )
     from qdo.partitions import Partition, Queue
+    from qdo.worker.claim_source import Claims
     from qdo.worker.executors.in_process import delivery
     from qdo.worker.failure import Delivery, Failure, StopWorker
     from qdo.worker.middleware import Middleware
@@ -50,6 +51,7 @@ __all__ = [
     "AsyncConsumer",
     "BadItem",
     "Batch",
+    "Claims",
     "Consumer",
     "ConsumerFailed",
     "ConsumerSettings",
@@ -98,6 +100,7 @@ _HOMES = (
     "consumer.fetch.fetch_buffer",
     "consumer.consumer",
     "consumer.blocking",
+    "worker.claim_source",
     "worker.worker",
 )
 """Where the names are; what is quick to load comes first."""

@@ -73,7 +73,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             grown = self.first * self.factor ** (deliveries - 1)
         except OverflowError:
             grown = self.most
-        return min(self.most, grown) * (1 - self.jitter * draw)
+        return float(min(self.most, grown)) * (1 - self.jitter * draw)
 
 
 class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):

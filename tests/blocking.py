@@ -46,9 +46,13 @@ class BlockingClaims:
         receipts: Sequence[ClaimReceipt],
         delay: float | None = None,
         reason: ReleaseReason | None = None,
+        *,
+        retry: bool = True,
     ) -> list[Settlement]:
         """Releases claims."""
-        return self._claims.core.use(access, lambda queue: self._claims.release(queue, receipts, delay, reason))
+        return self._claims.core.use(
+            access, lambda queue: self._claims.release(queue, receipts, delay, reason, retry=retry)
+        )
 
     def release_all(self, access: QueueAccess) -> None:
         """Releases all claims of a queue."""

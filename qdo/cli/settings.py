@@ -34,6 +34,10 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Which messages:
         queue: A queue; several may be given.
+        claim: Claim messages, so that each goes to one worker, in no order: no group and no coordination. There may be
+            10 of `queue`, in order of preference. The queue's `backoff` and `max_deliveries` say when a failed message
+            comes again, and when it becomes a dead letter.
+        claim_ttl: With `claim`: time after which the messages of a worker that has died go to another.
         pattern: All queues whose names match, also future ones: `crash-*`, `job-?`; several may be given.
         wait_for_queue: How long the worker waits for one of its queues to exist, if no `pattern` is given. Then it ends
             with code 1; 0: it waits for ever.
@@ -65,7 +69,8 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
             time ends.
 
     When a handler fails:
-        attempts: Attempts before a message counts as failed; 0: no limit.
+        attempts: Attempts before a message counts as failed; 0: no limit. With `claim` the queue's `max_deliveries`
+            decides.
         retry_base: Longest pause after the first attempt; doubles with each attempt. The pause is random, from 0 to
             this.
         retry_cap: Longest pause after any attempt.
@@ -97,6 +102,8 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca: Path | None = None
     handler: str | None = None
     queue: tuple[str, ...] = ()
+    claim: bool = False
+    claim_ttl: Annotated[float, Meta(ge=2, le=43_200)] = 30.0
     pattern: tuple[str, ...] = ()
     wait_for_queue: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
     start: Literal["earliest", "latest"] = "earliest"

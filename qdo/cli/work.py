@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
     from qdo.checked_settings import CheckedSettings
+    from qdo.consumer.consumer import AsyncConsumer
     from qdo.consumer.settings import ConsumerSettings
     from qdo.coordination import Coordinator
+    from qdo.worker.claim_source import Claims
     from qdo.worker.settings import WorkerSettings
     from qdo.worker.worker import Worker
     from queuey.client import AsyncClient
@@ -40,6 +42,7 @@ app = typer.Typer(add_completion=False)
 
 log = logging.getLogger("qdo.cli")
 
+_OF_GROUPS = ("group", "pattern", "by", "name", "grace", "mirror", "dead_queue")
 MAX_NAMES = 1000
 """Names of queues that a misspelled name is compared with."""
 
@@ -47,7 +50,7 @@ MAX_NAMES = 1000
 @app.command()
 @with_settings(*table.table())
 def work(settings: WorkSettings) -> None:
-    """Handle the messages of queues, sharing their partitions with the other workers of a group.
+    """Handle the messages of queues: share their partitions with the other workers of a group, or claim them.
 
     SIGTERM and Ctrl-C finish the running messages; a second one ends at once. Exit codes: 0 stopped, 1 failed,
     2 wrong usage, 3 a message failed and on_failure is stop, 4 handlers did not return in time.
@@ -71,15 +74,16 @@ async def _serve(settings: WorkSettings) -> int:
     """Makes the worker, then serves; returns the exit code."""
     from qdo.worker import exit_codes
 
-    coordinator = make_coordinator(settings)
+    coordinator = None if settings.claim else make_coordinator(settings)
+    hangs_after = max(settings.stalled_after, coordinator.session_timeout if coordinator is not None else 0.0)
     try:
         async with open_client(settings) as client:
             with _served_metrics(settings.metrics) as registry:
-                worker = _worker(settings, client, coordinator, registry)
+                worker = _worker(settings, _source(settings, client, coordinator), registry)
                 watching = asyncio.create_task(_stop_without_queue(worker, client, settings))
                 try:
                     end_at_once_if_told()
-                    async with ended_if_blocked(max(settings.stalled_after, coordinator.session_timeout)):
+                    async with ended_if_blocked(hangs_after):
                         code = await worker.serve(signals=True)
                     return exit_codes.FAILED if watching.done() and watching.result() else code
                 except HandlerError as error:
@@ -89,7 +93,8 @@ async def _serve(settings: WorkSettings) -> int:
                 finally:
                     watching.cancel()
     finally:
-        await coordinator.close()
+        if coordinator is not None:
+            await coordinator.close()
 
 
 async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: WorkSettings) -> bool:
@@ -117,27 +122,42 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
     return True
 
 
-def _worker(
-    settings: WorkSettings, client: AsyncClient, coordinator: Coordinator, registry: CollectorRegistry | None
-) -> Worker:
+def _source(settings: WorkSettings, client: AsyncClient, coordinator: Coordinator | None) -> AsyncConsumer | Claims:
+    """Returns where messages come from: claims, or partitions if there is a group.
+
+    Raises:
+        InvalidArgument: The queues are missing, or options contradict each other.
+    """
     from qdo.consumer.consumer import AsyncConsumer
+    from qdo.worker.claim_source import Claims
+
+    if coordinator is not None:
+        if not settings.queue and not settings.pattern:
+            raise InvalidArgument("the queues are missing: --queue or --pattern")
+        return AsyncConsumer(
+            client,
+            coordinator,
+            queues=settings.queue,
+            patterns=settings.pattern,
+            member=settings.name,
+            settings=consumer_settings(settings),
+        )
+    for name in _OF_GROUPS:
+        if getattr(settings, name):
+            raise InvalidArgument(f"--{name.replace('_', '-')} is for groups, and --claim is without one")
+    if not settings.queue:
+        raise InvalidArgument("the queues to claim from are missing: --queue")
+    return Claims(client, settings.queue, ttl=settings.claim_ttl)
+
+
+def _worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: CollectorRegistry | None) -> Worker:
     from qdo.worker.worker import Worker
 
     if settings.handler is None:
         raise InvalidArgument("the handler is missing: qdo work module:function")
-    if not settings.queue and not settings.pattern:
-        raise InvalidArgument("the queues are missing: --queue or --pattern")
-    consumer = AsyncConsumer(
-        client,
-        coordinator,
-        queues=settings.queue,
-        patterns=settings.pattern,
-        member=settings.name,
-        settings=consumer_settings(settings),
-    )
     return Worker(
         settings.handler,
-        consumer,
+        source,
         context=settings.context,
         settings=worker_settings(settings),
         registry=registry,

@@ -1,4 +1,4 @@
-"""The worker: takes messages from a consumer and calls the handler with them, until it is stopped.
+"""The worker: takes messages from its source and calls the handler with them, until it is stopped.
 
 ::
 
@@ -30,13 +30,10 @@ from typing import Any
 from prometheus_client.registry import CollectorRegistry
 
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.partition_listener import Callbacks
 from qdo.errors import InvalidArgument
-from qdo.partitions import Partition
-from qdo.tasks import cancel, happens
+from qdo.tasks import cancel
 from qdo.worker import exit_codes, handlers
-from qdo.worker.dispatch.dispatcher import Dispatcher
-from qdo.worker.dispatch.offset_committer import OffsetCommitter
+from qdo.worker.claim_source import Claims, ClaimSource
 from qdo.worker.executors.child_protocol import ChildSetup
 from qdo.worker.executors.in_process import Executor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ProcessExecutor
@@ -44,29 +41,20 @@ from qdo.worker.failure import Failure, StopTheWorker
 from qdo.worker.handlers import Context, Handler
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
-from qdo.worker.rights import require_rights
+from qdo.worker.offset_source import OffsetSource
 from qdo.worker.settings import WorkerSettings
-from queuey.client import ClientError
+from qdo.worker.sources import Handling, Source
 
 logger = logging.getLogger("qdo.worker")
 
-_HAND_BACK = 0.8
-"""The part of the consumer's time for a revocation in which running messages may be finished. The rest is for the
-commit."""
-_RECORDING_SECONDS = 5.0
-"""Beyond the time for finishing, to record progress when the worker ends."""
-_LEEWAY_SECONDS = 1.0
-"""In addition to both, so that the worker releases the partition, and not the consumer at the end of its time."""
 _GIVING_UP_SECONDS = 2.0
 """For tasks that were cancelled and processes that were killed to end."""
-_REFUSED_PAUSE = 1.0
-"""Seconds before the next poll when the service refused reads."""
 _CODES = {"asked": exit_codes.ENDED, "message": exit_codes.MESSAGE_FAILED, "error": exit_codes.FAILED}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Worker:
-    """Calls a handler with each message of a consumer's partitions.
+    """Calls a handler with each message of a consumer's partitions, or with each that it claims.
 
     ::
 
@@ -87,8 +75,9 @@ class Worker:
 
     Args:
         handler: ``handle(message, context)``, plain or async, or its name, ``module:function``. Returning means done.
-        consumer: Not started yet, and without ``commit_every``; the worker starts and closes it. Client and
-            coordinator are its maker's to close, except after :meth:`run`.
+        consumer: Where messages come from. An :class:`AsyncConsumer`, not started yet and without ``commit_every``,
+            which the worker starts and closes; or :class:`Claims`. Client and coordinator are their maker's to close,
+            except after :meth:`run`.
         context: Factory of the second argument, or its name: gives a context manager, plain or async, which is
             entered before the first message and left after the last; or a value. Processes enter one each. None: an
             empty dict.
@@ -105,7 +94,7 @@ class Worker:
     def __init__(
         self,
         handler: Handler | str,
-        consumer: AsyncConsumer,
+        consumer: AsyncConsumer | Claims,
         *,
         context: Context | str | None = None,
         settings: WorkerSettings | None = None,
@@ -114,38 +103,33 @@ class Worker:
         process_setup: Callable[[], object] | None = None,
     ) -> None:
         self.settings = settings or WorkerSettings()
-        self.consumer = consumer
+        self._consumer = consumer
         self.metrics = WorkerMetrics(registry)
-        if consumer.settings.commit_every is not None:
-            raise InvalidArgument(
-                "a worker commits handled messages, so its consumer must not commit by itself: leave out commit_every"
-            )
+        self._changed = asyncio.Event()
+        self._asked = asyncio.Event()
         self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
-        consumer.attach(Callbacks(self._assigned, self._revoked, self._lost, self._suspended, self._resumed))
-        if not self.settings.processes:
-            consumer.coordinator.outlast = self.settings.stalled_after
-        # A worker that was stopped for longer than the session begins no other message of a run when it wakes.
-        seconds = min(self.settings.slice, consumer.coordinator.session_timeout)
+        seconds = _seconds(self.settings, consumer)
         self._runner = _runner(self.settings, seconds, handler, context, self._hooks, process_setup)
-        self._progress = OffsetCommitter(consumer, self.settings, self.metrics)
-        self._handling = Dispatcher(
+        handling = Handling(
             self._runner,
-            consumer,
-            self._progress,
             self.settings,
             self._hooks,
             self.metrics,
+            self._asked,
             changed=self._wake,
             end=self._end,
+            stop=self._stop_with,
+            lag_shown=registry is not None,
         )
-        self._lag_shown = registry is not None
-        self._changed = asyncio.Event()
-        self._asked = asyncio.Event()
+        self._source: Source
+        if isinstance(consumer, Claims):
+            self._source = ClaimSource(consumer, handling)
+        else:
+            self._source = OffsetSource(consumer, handling)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._drained: float | None = None
         """When the messages in flight are to be finished, by the loop's clock, once it drains."""
-        self._finished = True
         self._code = exit_codes.ENDED
 
     def run(self) -> int:
@@ -160,8 +144,7 @@ class Worker:
         try:
             return await self.serve(signals=True)
         finally:
-            await self.consumer.coordinator.close()
-            await self.consumer.client.close()
+            await self._source.close_all()
 
     async def serve(self, *, signals: bool = False) -> int:
         """Joins the group and handles messages until it is stopped. Can be called once.
@@ -194,11 +177,21 @@ class Worker:
                 try:
                     await self._belong()
                 finally:
-                    self._progress.close()
                     await self._runner.close()
             finally:
                 self.metrics.close()
         return self._code
+
+    @property
+    def consumer(self) -> AsyncConsumer:
+        """The member of its group that it takes partitions by.
+
+        Raises:
+            InvalidArgument: It claims messages, and has none.
+        """
+        if isinstance(self._consumer, Claims):
+            raise InvalidArgument("this worker claims messages, so it has no consumer")
+        return self._consumer
 
     @property
     def exit_code(self) -> int:
@@ -229,16 +222,18 @@ class Worker:
             self._asked.set()
             self._wake()
 
+    def _stop_with(self, code: int) -> None:
+        self._code = self._code or code
+        self._stop()
+
     # -- the central loop
 
     async def _belong(self) -> None:
-        """Works as a member of the group, unless it is stopped before it is one."""
+        """Works as one of those that take these messages, unless it is stopped before it is one."""
         joined = False
         try:
             joined = await self._joined()
             if joined:
-                member = self.consumer.member
-                logger.info("joined the group as %s", member, extra={"member": member})
                 self._hooks.call("started", self)
                 async with self._beside():
                     await self._work()
@@ -246,15 +241,14 @@ class Worker:
             self._code = exit_codes.FAILED
             raise
         finally:
-            await self.consumer.close()
+            await self._source.close()
             if joined:
-                logger.info("left the group", extra={"member": self.consumer.member})
                 self._hooks.call("stopped", self)
 
     async def _joined(self) -> bool:
         """Joins, however long that takes; returns False if it was stopped before."""
         loop = asyncio.get_running_loop()
-        joining, asked = loop.create_task(self.consumer.start(self._check)), loop.create_task(self._asked.wait())
+        joining, asked = loop.create_task(self._source.start()), loop.create_task(self._asked.wait())
         try:
             await asyncio.wait({joining, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not joining.done():
@@ -264,59 +258,33 @@ class Worker:
         finally:
             await cancel(joining, asked)
 
-    async def _check(self) -> None:
-        await require_rights(self.consumer, self.settings)
-
     async def _work(self) -> None:
         patience = 0.0
         try:
             while not self._stopping:
-                await self._round()
+                if not await self._source.take():
+                    await self._changed.wait()
+                    self._changed.clear()
             patience = self.settings.drain
         finally:
             await self._drain(patience)
 
-    async def _round(self) -> None:
-        """Fetches as many messages as can be held, or waits until some can."""
-        self._handling.dispatch()
-        most = self._handling.room
-        if not most:
-            await self._changed.wait()
-            self._changed.clear()
-            return
-        try:
-            batches = await self.consumer.poll(most, None, skip=self._handling.busy)
-        except ClientError as error:
-            logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - says it all
-            await happens(self._asked, _REFUSED_PAUSE)
-            return
-        for partition, messages in batches:
-            self._handling.feed(partition, messages)
-        if self.consumer.closing:
-            self._stop()
-
     async def _drain(self, patience: float) -> None:
-        """Finishes the running messages, within so many seconds, and releases each partition after its commit."""
+        """Finishes the running messages, within so many seconds."""
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
-        self._finished = True
-        unrecorded = self._progress.dropped
-        self._handling.stop()
         logger.info("stopping: running messages are finished, no more are started")
-        await self.consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
-        if not self._finished or self._progress.dropped > unrecorded:
+        if not await self._source.drain(patience):
             self._code = self._code or exit_codes.UNFINISHED
             patience = _GIVING_UP_SECONDS if self._runner.give_up() else 0.0
-            await self._handling.until_ended(loop.time() + patience)
+            await self._source.until_ended(loop.time() + patience)
 
     @asynccontextmanager
     async def _beside(self) -> AsyncIterator[None]:
         """Runs what goes on beside the loop."""
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._progress.run()), loop.create_task(self._glance())]
-        if self._lag_shown:
-            tasks.append(loop.create_task(self._measure_lag()))
+        tasks = [loop.create_task(work) for work in self._source.beside()]
         for task in tasks:
             task.add_done_callback(self._beside_ended)
         try:
@@ -330,33 +298,12 @@ class Worker:
             logger.critical("the worker ends because of an internal error", exc_info=error)
             self._end(StopTheWorker("error"), Failure.of(error))
 
-    async def _glance(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.commit_seconds)
-            self._handling.glance()
-            self.metrics.owned = len(self.consumer.assignment)
-            self.metrics.unseen = len(self.consumer.unseen)
-            self.metrics.refused = self.consumer.refused
-            if self.metrics.refused >= self.settings.stalled_after:
-                text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
-                logger.critical(text, self.metrics.refused)
-                self._code = self._code or exit_codes.FAILED
-                self._stop()
-
-    async def _measure_lag(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.lag_seconds)
-            try:
-                self.metrics.lag = await self.consumer.lag()
-            except Exception as error:  # noqa: BLE001 - a figure for people must not end the worker
-                logger.warning("the lag could not be measured: %s", error)
-
     # -- what other parts report
 
     def _wake(self) -> None:
         """Wakes the loop: more messages may be taken, or the state has changed."""
         self._changed.set()
-        self.consumer.wake()
+        self._source.wake()
 
     def _end(self, end: StopTheWorker, failure: Failure) -> None:
         """A handler's end is the worker's."""
@@ -378,45 +325,6 @@ class Worker:
         finally:
             os._exit(exit_codes.FAILED)
 
-    def _assigned(self, partitions: frozenset[Partition]) -> None:
-        self._moved("assigned", partitions)
-
-    async def _revoked(self, partitions: frozenset[Partition]) -> None:
-        """Finishes the running messages and commits them, so that they are not handled again."""
-        begun, seconds = asyncio.get_running_loop().time(), self.consumer.settings.revoke_timeout
-        finishing, recording = begun + seconds * _HAND_BACK, begun + seconds * (1 + _HAND_BACK) / 2
-        if self._drained is not None:
-            finishing, recording = self._drained, max(begun, self._drained) + _RECORDING_SECONDS
-        if not await self._handling.close(partitions, finishing):
-            self._finished = False
-        await self._progress.flush(partitions, recording)
-        self._progress.forget(partitions)
-        self._moved("revoked", partitions)
-
-    def _lost(self, partitions: frozenset[Partition]) -> None:
-        if self._handling.void(partitions):
-            self._finished = False
-        self._progress.forget(partitions)
-        self._moved("lost", partitions)
-
-    def _suspended(self) -> None:
-        logger.warning("the coordination service cannot be reached: no more messages are started")
-        self._handling.halt()
-
-    def _resumed(self) -> None:
-        logger.info("the coordination service can be reached again")
-        self._handling.resume()
-
-    def _moved(self, how: str, partitions: frozenset[Partition]) -> None:
-        names = sorted(map(str, partitions))
-        logger.info("%d partitions %s", len(names), how, extra={"partitions": names})
-        self.metrics.moved(how, len(partitions))
-        if how == "assigned":
-            self.metrics.owned = len(self.consumer.assignment)
-        else:
-            # Each ends independently, so the remaining ones are counted at the next glance.
-            self.metrics.lag = {one: lag for one, lag in self.metrics.lag.items() if one not in partitions}
-
 
 @contextmanager
 def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> Iterator[None]:
@@ -436,6 +344,16 @@ def _signals(told: Callable[[int], None], told_again: Callable[[int], None]) -> 
         for number, handler in before.items():
             loop.remove_signal_handler(number)
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims) -> float:
+    """Returns after how many seconds a run ends before its last message.
+
+    A worker of a group that was stopped for longer than the session begins no other message of a run when it wakes.
+    """
+    if isinstance(consumer, Claims):
+        return settings.slice
+    return min(settings.slice, consumer.coordinator.session_timeout)
 
 
 def _runner(

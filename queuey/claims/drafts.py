@@ -260,6 +260,21 @@ class EntryDraft:
                 self._note_lapse(position)
                 self.size += 1
 
+    def give_up(self, receipts: Sequence[ClaimReceipt], target: str) -> list[Settlement]:
+        """Makes claimed messages dead letters in the queue ``target``; those that are gone already stay so."""
+        found = []
+        for receipt in receipts:
+            position, status = receipt.position, self._status(receipt)
+            if position not in self._state.outstanding:
+                status = ReceiptStatus.FINAL
+            elif status is ReceiptStatus.DONE:
+                self._renewals.pop(position, None)
+                self._releases.pop(position, None)
+                self._outs[position] = target
+                self.size += 1
+            found.append(Settlement(receipt, status))
+        return found
+
     def report_sent(self, positions: Iterable[Position]) -> None:
         """Notes that dead letters lie where they belong."""
         for position in positions:

@@ -120,11 +120,12 @@ def release(
     reason: Annotated[
         str | None, typer.Option(help="Why they failed. Without --delay the queue's backoff decides then.")
     ] = None,
+    retry: Annotated[bool, typer.Option(help="Deliver them again; else they become dead letters now.")] = True,
     json: Json = False,
 ) -> None:
     """Release claimed messages: they are delivered again, at once or after a time."""
     with existing(queue):
-        release = partial(client.job_queue(queue).release, delay=delay, reason=reason)
+        release = partial(client.job_queue(queue).release, delay=delay, reason=reason, retry=retry)
         _settle(release, receipt, "released", json=json)
 
 

@@ -139,9 +139,9 @@ def test_another_queue_when_there_is_nothing(run: Run, client: Client, jobs: str
     other = client.create_queue().name
     client.send(other, "from there")
     claim = ["claim", jobs, "--then", other, "--limit", "9"]
-    assert {line.split()[0] for _ in range(3) for line in run(*claim).text.splitlines()} == {jobs, other}
-    [again] = client.job_queue(other).receive(1) or [None]
-    assert again is None
+    found = [line.split()[0] for _ in range(4) for line in run(*claim).text.splitlines()]
+    assert sorted(found) == sorted([jobs] * 3 + [other])
+    assert found[-1] == other
 
 
 def test_a_reason_has_the_backoff_of_the_queue(run: Run, client: Client, jobs: str) -> None:

@@ -106,10 +106,14 @@ def test_both_clients_take_the_same_arguments(name: str) -> None:
     assert public(AsyncClient) == METHODS
 
 
+SEVERAL_AT_A_TIME = {"finish", "leave", "settle", "take"}
+"""Calls of an async queue for a program that handles several jobs at a time."""
+
+
 @pytest.mark.parametrize(("kind", "other"), [(Job, AsyncJob), (JobQueue, AsyncJobQueue)])
 def test_jobs_are_the_same_for_both_clients(kind: type, other: type) -> None:
-    """Jobs and their queues differ in await alone, too."""
-    assert public(kind) == public(other)
+    """Jobs and their queues differ in await alone, too; threads that handle several jobs at a time have a loop each."""
+    assert [name for name in public(other) if name not in SEVERAL_AT_A_TIME] == public(kind)
     for name in public(kind):
         one, two = (inspect.signature(getattr(each, name)) for each in (kind, other))
         assert str(one.replace(return_annotation=None)) == str(two.replace(return_annotation=None)).replace("Async", "")

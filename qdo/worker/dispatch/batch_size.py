@@ -17,18 +17,20 @@ class BatchSize:
     Args:
         seconds: How long a run should take at most.
         most: Messages in a run at most.
+        first: Messages of a run before anything is known.
     """
 
-    def __init__(self, seconds: float, most: int) -> None:
+    def __init__(self, seconds: float, most: int, first: int = _FIRST) -> None:
         self._seconds = seconds
         self._most = most
+        self._first = first
         self._mean: float | None = None
 
     @property
     def messages(self) -> int:
         """Messages of one run, at least 1."""
         if self._mean is None:
-            return min(_FIRST, self._most)
+            return min(self._first, self._most)
         if self._mean * self._most <= self._seconds:
             return self._most
         return max(1, int(self._seconds / self._mean))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -14,7 +14,7 @@ from time import time
 from typing import Protocol
 
 from qdo.coordination import CommittedOffset, HandlingNote
-from qdo.errors import QdoError, TimeLimit
+from qdo.errors import QdoError
 from qdo.partitions import Partition
 from qdo.worker.dispatch.batch_size import BatchSize
 from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
@@ -27,7 +27,7 @@ from qdo.worker.dispatch.partition_work import (
     PartitionQueue,
     PartitionWork,
 )
-from qdo.worker.executors.in_process import Executor
+from qdo.worker.dispatch.slow_handlers import STOPPING_SECONDS, age_of, outcome, too_long
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
@@ -41,9 +41,7 @@ from qdo.worker.failure import (
     report,
 )
 from qdo.worker.keys import key_by
-from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.middleware import Hooks
-from qdo.worker.settings import WorkerSettings
+from qdo.worker.sources import Handling
 from queuey.client import AsyncClient, Message, deadletters
 from queuey.client.deadletters import Cause
 
@@ -51,11 +49,7 @@ logger = logging.getLogger("qdo.worker")
 
 _HELD_RUNS = 5
 """At most so many batches are held in all; beyond that only single messages are fetched, for partitions without any."""
-_LONG = 60.0
-"""Seconds for which a handler has had a message when the log says so first."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_STOPPING_SECONDS = 5.0
-"""For a handler that was cancelled to end."""
 _NOTING_SECONDS = 2.0
 """To record that no message is being handled, before a partition is handed back."""
 
@@ -80,38 +74,23 @@ class Dispatcher:
     """Runs what is fed to it, as far as there are places, in turn between partitions.
 
     Args:
-        runner: Where handlers run.
         owned: The owned partitions, with the client that stores dead letters.
         progress: Notes how far partitions are handled.
-        settings: What to do with failures, and how much to take at once.
-        hooks: Called when something fails.
-        metrics: Counts.
-        changed: Called when more messages may be fetched again.
-        end: Called when the worker is to end, with the reason.
+        handling: How they are handled.
     """
 
-    def __init__(
-        self,
-        runner: Executor,
-        owned: OwnedPartitions,
-        progress: OffsetCommitter,
-        settings: WorkerSettings,
-        hooks: Hooks,
-        metrics: WorkerMetrics,
-        *,
-        changed: Callable[[], None],
-        end: Callable[[StopTheWorker, Failure], None],
-    ) -> None:
+    def __init__(self, owned: OwnedPartitions, progress: OffsetCommitter, handling: Handling) -> None:
         self.busy: set[Partition] = set()
         """Partitions that are to get no more messages now."""
-        self._runner = runner
+        settings = handling.settings
+        self._runner = handling.runner
         self._progress = progress
         self._settings = settings
-        self._hooks = hooks
-        self._metrics = metrics
+        self._hooks = handling.hooks
+        self._metrics = handling.metrics
         self._owned = owned
-        self._changed = changed
-        self._end = end
+        self._changed = handling.changed
+        self._end = handling.end
         self._key = key_by(settings.by) if settings.by is not None else None
         self._batch_size = BatchSize(settings.slice, settings.batch)
         self._works: dict[Partition, PartitionWork] = {}
@@ -195,7 +174,7 @@ class Dispatcher:
         """
         now = asyncio.get_running_loop().time()
         runs = [(work, run) for work in (*self._works.values(), *self._lost_work) for run in work.runs]
-        ages = [self._age(*each, now) for each in runs]
+        ages = [age_of(run, work.partition, now) for work, run in runs]
         self._metrics.oldest = max(ages, default=0.0)
         for (work, run), age in zip(runs, ages, strict=True):
             if age >= self._settings.stalled_after and not run.stray and run.handled < len(run.messages):
@@ -211,28 +190,6 @@ class Dispatcher:
         """Begins no messages that it holds, except in gaps; :meth:`close` follows for each partition."""
         self._shut(self._works.values())
 
-    @staticmethod
-    def _age(work: PartitionWork, run: MessageRun, now: float) -> float:
-        """Returns how long a run has been handling its present message, as far as is known; logs it if that is long."""
-        if run.handled != run.seen or not run.begun:
-            run.seen, run.since, run.told = run.handled, now, 0.0
-        age = now - run.since
-        if age >= max(_LONG, 2 * run.told) and run.seen < len(run.messages):
-            run.told = age
-            message = run.messages[run.seen]
-            logger.warning(
-                "a handler has been running with message %s of %s for %.0f s",
-                message.id,
-                work.partition,
-                age,
-                extra={
-                    "queue": work.partition.queue.name,
-                    "partition": work.partition.number,
-                    "message_id": message.id,
-                },
-            )
-        return age
-
     def _stalled(self, work: PartitionWork, run: MessageRun, age: float) -> None:
         """A handler takes too long: stops it, or gives its partition to another worker.
 
@@ -240,7 +197,7 @@ class Dispatcher:
         instead.
         """
         again = run.abandoned == run.handled
-        if again and age < self._settings.stalled_after + _STOPPING_SECONDS:
+        if again and age < self._settings.stalled_after + STOPPING_SECONDS:
             return
         run.abandoned = run.handled
         if self._runner.abandon(run) and not again:
@@ -257,7 +214,7 @@ class Dispatcher:
     async def _give_away(self, work: PartitionWork, run: MessageRun) -> None:
         """Notes that the handler of a message took too long, and leaves the group to join again."""
         message, place = run.messages[run.handled], Delivery(work.partition, run.attempt)
-        failure = self._too_long()
+        failure = too_long(self._settings.stalled_after)
         report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
         self._metrics.count("failed", work.partition.queue.name)
         self._hooks.call("failed", message, place, failure)
@@ -269,9 +226,6 @@ class Dispatcher:
         if not work.void:  # else it went to others meanwhile, and this is another session perhaps
             self._remove([work])
             self._owned.rejoin()
-
-    def _too_long(self) -> Failure:
-        return Failure.of(TimeLimit(f"the handler did not come to an end in {self._settings.stalled_after:g} s"))
 
     async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
         """Finishes the messages in flight of some partitions, or of all; they count as handled as far as they came.
@@ -435,7 +389,7 @@ class Dispatcher:
     def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         """A run has ended; an error in here reaches only the worker's log."""
         try:
-            self._take_back(work, run, _outcome(future))
+            self._take_back(work, run, outcome(future))
         except Exception as error:
             logger.critical("the worker ends because of an internal error", exc_info=error)
             self._end(StopTheWorker("error"), Failure.of(error))
@@ -447,7 +401,7 @@ class Dispatcher:
         self._metrics.ran(work.partition.queue.name, ran)
         self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
         if run.abandoned == ran.handled and ran.failure is None:
-            ran = ran._replace(failure=self._too_long())
+            ran = ran._replace(failure=too_long(self._settings.stalled_after))
         self._settle(work, run, ran)
         work.look()
         self.dispatch()
@@ -572,15 +526,3 @@ class Dispatcher:
         before = work.partition_queue.count
         work.partition_queue.finish(held)
         self._grown(work, before)
-
-
-def _outcome(future: asyncio.Future[RunResult]) -> RunResult:
-    """Returns how a run ended, also if that went wrong: then nothing of it counts."""
-    if future.cancelled():
-        return RunResult(0)
-    error = future.exception()
-    if error is None:
-        return future.result()
-    logger.critical("messages were not handled because of an internal error", exc_info=error)
-    failure = Failure.of(error)
-    return RunResult(0, Failure(failure.kind, failure.text, failure.trace, failure.kinds, "exit"))

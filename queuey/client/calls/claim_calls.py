@@ -52,8 +52,8 @@ RECEIPTS_PER_CALL, RECEIPTS_WITH_REASON, MAX_QUEUES = 1000, 100, 10
 MOST_OF_ERROR, MOST_OF_TEXT, MOST_OF_HOST = 200, 4096, 50
 """Characters that the server takes, or a host may have in what a worker calls itself."""
 
-ReleaseReason = BaseException | str
-"""Why a message could not be handled: an error, or a text."""
+ReleaseReason = BaseException | str | tuple[str, str]
+"""Why a message could not be handled: an error, a text, or an error's class and what it said."""
 
 Claim = str | Claimed
 """A claim: its receipt, or what a call returned."""
@@ -128,15 +128,23 @@ def acknowledge(queue: str, receipts: Iterable[str]) -> Iterator[Call[None]]:
 
 
 def release(
-    queue: str, receipts: Iterable[str], delay: float | None = None, reason: ReleaseReason | None = None
+    queue: str,
+    receipts: Iterable[str],
+    delay: float | None = None,
+    reason: ReleaseReason | None = None,
+    retry: bool = True,  # noqa: FBT001, FBT002 - as the methods of users have it
 ) -> Iterator[Call[None]]:
     """Gives messages back, now or in ``delay`` seconds, and says why; no call for no receipts.
 
-    With a reason and without a delay the queue's backoff decides.
+    With a reason and without a delay the queue's backoff decides. Without ``retry`` they become dead letters.
     """
     fields: dict[str, Any] = {"delay": delay} if delay or (delay is not None and reason is not None) else {}
+    if not retry:
+        fields["retry"] = False
     if reason is None:
-        return _by_receipts(queue, "release", receipts, **fields)
+        return _by_receipts(
+            queue, "release", receipts, most=RECEIPTS_PER_CALL if retry else RECEIPTS_WITH_REASON, **fields
+        )
     why = {"error": error_of(reason)[:MOST_OF_ERROR], "text": text_of(reason)[:MOST_OF_TEXT]}
     return _by_receipts(queue, "release", receipts, most=RECEIPTS_WITH_REASON, reason=why, **fields)
 
@@ -222,7 +230,7 @@ def this_process() -> str:
 def text_of(reason: ReleaseReason) -> str:
     """Returns what an error says, as far as it can be told: a worker is not to end because of it."""
     try:
-        text = str(reason)
+        text = reason[1] if isinstance(reason, tuple) else str(reason)
     except Exception:  # noqa: BLE001 - of any kind
         text = "What it says cannot be read."
     return text.encode(errors="replace").decode()
@@ -230,6 +238,8 @@ def text_of(reason: ReleaseReason) -> str:
 
 def error_of(reason: ReleaseReason) -> str:
     """Returns the class of an error, with its module if it is not built in; a text is none."""
+    if isinstance(reason, tuple):
+        return reason[0]
     if isinstance(reason, str):
         return "Released"
     kind = type(reason)

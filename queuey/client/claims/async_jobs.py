@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
 from queuey.client.calls import claim_calls
 from queuey.client.calls.call import Call
-from queuey.client.calls.claim_calls import Claim, ReleaseReason
+from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import (
     Claiming,
@@ -182,26 +182,28 @@ class AsyncJob(HeldJob):
     async def ack(self) -> None:
         """Acknowledges the message; see :meth:`Job.ack`."""
         with self._acknowledging():
-            await self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
+            await self._send(claim_calls.acknowledge(self.hold.queue, [self.receipt]))
 
-    async def release(self, delay: float | None = None, reason: ReleaseReason | None = None) -> None:
+    async def release(
+        self, delay: float | None = None, reason: ReleaseReason | None = None, *, retry: bool = True
+    ) -> None:
         """Releases the message, now or after ``delay`` seconds; see :meth:`Job.release`."""
-        calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay, reason))
+        calls = list(claim_calls.release(self.hold.queue, [self.receipt], delay, reason, retry))
         with self._releasing(delay, reason):
             await self._send(calls)
 
     async def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now; see :meth:`Job.renew`."""
-        asked, seconds = self._clock(), self._hold.ttl if ttl is None else ttl
-        await self._send(claim_calls.renew(self._hold.queue, [self.receipt], seconds))
-        self._holding.renewed(self._hold, asked, seconds)
+        asked, seconds = self._clock(), self.hold.ttl if ttl is None else ttl
+        await self._send(claim_calls.renew(self.hold.queue, [self.receipt], seconds))
+        self._holding.renewed(self.hold, asked, seconds)
 
     async def _send(self, calls: Iterable[Call[None]]) -> None:
         try:
             for call in calls:
                 await self._run(call)
         except ClientError as error:
-            self._holding.refused([self._hold], error)
+            self._holding.refused([self.hold], error)
             raise
 
 
@@ -333,6 +335,42 @@ class AsyncJobQueue:
         received.refused += refused
         return received
 
+    async def take(self, limit: int = 1, *, ttl: float = 30.0, wait: float = 0.0) -> list[AsyncJob]:
+        """Claims messages once, for a program that handles several at a time.
+
+        They are renewed until each is acknowledged or released, or passed to :meth:`finish` or :meth:`leave`. What was
+        finished is acknowledged by the same request. The arguments are those of :meth:`receive`.
+        """
+        holding, asked = self._keeper.holding, self._timing.clock()
+        finished = holding.finished(self.queues)[:RECEIPTS_PER_CALL]
+        holding.postpone(finished)
+        try:
+            claimed = await self._run(
+                claim_calls.claim(self.queues, limit, ttl, wait, "*", receipts_by_queue(finished))
+            )
+        except ClientError as error:
+            holding.refused(finished, error)
+            raise
+        holding.settle(finished, [each.receipt for each in claimed.refused])
+        holds = [holding.add(each.queue, each.receipt, ttl, asked) for each in claimed]
+        self._keeper.keep(holds)
+        pairs = zip(claimed, holds, strict=True)
+        return [AsyncJob(each, hold, holding, self._timing.clock, self._run) for each, hold in pairs]
+
+    def finish(self, jobs: Iterable[AsyncJob]) -> None:
+        """Has jobs of :meth:`take` acknowledged: by the next call of it, or in half a second."""
+        for job in jobs:
+            self._keeper.holding.finish(job.hold)
+            self._keeper.wake_by(job.hold.due)
+
+    async def settle(self) -> None:
+        """Acknowledges what was passed to :meth:`finish`, within 5 seconds; what cannot be is delivered again."""
+        await self._leave(self._keeper.holding.finished(self.queues))
+
+    async def leave(self, jobs: Iterable[AsyncJob]) -> None:
+        """Acknowledges those jobs of :meth:`take` that are finished, and releases the others, within 5 seconds each."""
+        await self._leave([job.hold for job in jobs])
+
     async def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
         """Says that messages are done; see :meth:`JobQueue.ack`."""
         return await send_all(self._run, self._each(claim_calls.acknowledge, claims))
@@ -342,10 +380,15 @@ class AsyncJobQueue:
         return await send_all(self._run, self._each(claim_calls.renew, claims, ttl))
 
     async def release(
-        self, claims: Claim | Iterable[Claim], delay: float | None = None, reason: ReleaseReason | None = None
+        self,
+        claims: Claim | Iterable[Claim],
+        delay: float | None = None,
+        reason: ReleaseReason | None = None,
+        *,
+        retry: bool = True,
     ) -> list[Refused]:
         """Gives messages back, now or after ``delay`` seconds; see :meth:`JobQueue.release`."""
-        return await send_all(self._run, self._each(claim_calls.release, claims, delay, reason))
+        return await send_all(self._run, self._each(claim_calls.release, claims, delay, reason, retry))
 
     async def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Literal
@@ -163,6 +163,11 @@ class Holding:
             if hold.state in {"held", "lost"}:
                 hold.state, hold.due = "finished", self._clock() + SOON
                 self._holds.add(hold)
+
+    def finished(self, queues: Collection[str]) -> list[Hold]:
+        """Returns the claims of some queues that are worked on and not acknowledged yet."""
+        with self._lock:
+            return [hold for hold in self._holds if hold.state == "finished" and hold.queue in queues]
 
     def resume(self, hold: Hold) -> None:
         """Holds a claim again whose release was refused."""
@@ -331,7 +336,7 @@ class HeldJob:
 
     def __init__(self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float]) -> None:
         self._claimed = claimed
-        self._hold = hold
+        self.hold = hold
         self._holding = holding
         self._clock = clock
         hold.later = min(2.0 ** min(claimed.deliveries - 1, 9), LATEST)
@@ -344,7 +349,7 @@ class HeldJob:
     @property
     def queue(self) -> str:
         """The name of the queue that it is from."""
-        return self._hold.queue
+        return self.hold.queue
 
     @property
     def body(self) -> Any:  # noqa: ANN401 - any JSON value
@@ -368,26 +373,26 @@ class HeldJob:
             yield
         except ClientError as error:
             if error.temporary:
-                self._holding.finish(self._hold)
+                self._holding.finish(self.hold)
             raise
-        self._holding.settle([self._hold])
+        self._holding.settle([self.hold])
 
     @contextmanager
     def _releasing(self, delay: float | None, reason: ReleaseReason | None) -> Iterator[None]:
         """Leaves a claim alone that is released, unless the service refuses that. The loop must not acknowledge it."""
         by_backoff = delay is None and reason is not None
-        self._holding.release([self._hold], self._hold.later if by_backoff else delay or 0.0)
+        self._holding.release([self.hold], self.hold.later if by_backoff else delay or 0.0)
         try:
             yield
         except ClientError as error:
             if not error.temporary:
-                self._holding.resume(self._hold)
+                self._holding.resume(self.hold)
             raise
 
     @property
     def held(self) -> bool:
         """Whether it is neither acknowledged nor released yet."""
-        return self._hold.state == "held"
+        return self.hold.state == "held"
 
     @contextmanager
     def failing(self, error: Exception) -> Iterator[None]:
@@ -406,9 +411,9 @@ class HeldJob:
 
         Once it was true it stays so, and the loop releases the message instead of acknowledging it.
         """
-        return self._holding.lost(self._hold)
+        return self._holding.lost(self.hold)
 
     def __repr__(self) -> str:
         """Names queue and message, and says how the claim stands."""
         message = self.message
-        return f"<{type(self).__name__} {self._hold.queue} {message.partition}:{message.id} {self._hold.state}>"
+        return f"<{type(self).__name__} {self.hold.queue} {message.partition}:{message.id} {self.hold.state}>"

@@ -64,9 +64,9 @@ class Job(HeldJob):
             ClaimLost: It was delivered to another caller.
         """
         with self._acknowledging():
-            self._send(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
+            self._send(claim_calls.acknowledge(self.hold.queue, [self.receipt]))
 
-    def release(self, delay: float | None = None, reason: ReleaseReason | None = None) -> None:
+    def release(self, delay: float | None = None, reason: ReleaseReason | None = None, *, retry: bool = True) -> None:
         """Releases the message: it is delivered again, now or after a time.
 
         If this fails because the service is away, the message is delivered again when its claim expires.
@@ -75,11 +75,12 @@ class Job(HeldJob):
             delay: Seconds, at most 43,200, however long the claim would have lasted. None: at once, or with a reason
                 as the queue's ``backoff`` says.
             reason: Why: an error or a text. ``queuey explain`` shows it, and a dead letter has the last ten.
+            retry: False: the message becomes a dead letter now. In a queue of dead letters it is delivered again.
 
         Raises:
             ClaimLost: It was already delivered to another caller.
         """
-        calls = list(claim_calls.release(self._hold.queue, [self.receipt], delay, reason))
+        calls = list(claim_calls.release(self.hold.queue, [self.receipt], delay, reason, retry))
         with self._releasing(delay, reason):
             self._send(calls)
 
@@ -92,16 +93,16 @@ class Job(HeldJob):
         Raises:
             ClaimLost: It was delivered to another caller.
         """
-        asked, seconds = self._clock(), self._hold.ttl if ttl is None else ttl
-        self._send(claim_calls.renew(self._hold.queue, [self.receipt], seconds))
-        self._holding.renewed(self._hold, asked, seconds)
+        asked, seconds = self._clock(), self.hold.ttl if ttl is None else ttl
+        self._send(claim_calls.renew(self.hold.queue, [self.receipt], seconds))
+        self._holding.renewed(self.hold, asked, seconds)
 
     def _send(self, calls: Iterable[Call[None]]) -> None:
         try:
             for call in calls:
                 self._run(call)
         except ClientError as error:
-            self._holding.refused([self._hold], error)
+            self._holding.refused([self.hold], error)
             raise
 
 
@@ -329,13 +330,18 @@ class JobQueue:
         return send_all(self._run, self._each(claim_calls.renew, claims, ttl))
 
     def release(
-        self, claims: Claim | Iterable[Claim], delay: float | None = None, reason: ReleaseReason | None = None
+        self,
+        claims: Claim | Iterable[Claim],
+        delay: float | None = None,
+        reason: ReleaseReason | None = None,
+        *,
+        retry: bool = True,
     ) -> list[Refused]:
         """Releases messages: they are delivered again, at once or after ``delay`` seconds; see :meth:`ack`.
 
-        ``delay`` and ``reason`` are those of :meth:`Job.release`.
+        ``delay``, ``reason`` and ``retry`` are those of :meth:`Job.release`.
         """
-        return send_all(self._run, self._each(claim_calls.release, claims, delay, reason))
+        return send_all(self._run, self._each(claim_calls.release, claims, delay, reason, retry))
 
     def release_all(self) -> None:
         """Gives back everything that is claimed from the queue, by whomever."""

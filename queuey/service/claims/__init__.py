@@ -17,7 +17,7 @@ import msgspec
 
 from queuey import ids
 from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State, digest_of
-from queuey.deadletters import Attempt, queue_for
+from queuey.deadletters import Attempt, holds_dead, queue_for
 from queuey.errors import ClaimsRefused, InvalidRequest, NotFound
 from queuey.ids import Position
 from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
@@ -359,6 +359,8 @@ class ClaimUseCases:
         receipts: Sequence[ClaimReceipt],
         delay: float | None = None,
         reason: ReleaseReason | None = None,
+        *,
+        retry: bool = True,
     ) -> list[Settlement]:
         """Ends claims: the messages can be delivered again ``delay`` seconds from now, and not before.
 
@@ -367,10 +369,16 @@ class ClaimUseCases:
             receipts: The same; not very many with a reason, which is noted for each.
             delay: Seconds; None: none, or with a reason as the queue's backoff says.
             reason: Why the messages could not be handled; None: nothing is noted.
+            retry: False: they become dead letters now. Those of a queue of dead letters are delivered again all the
+                same.
         """
+        if not retry:
+            reason = reason or ReleaseReason("GivenUp")
         if reason is not None:
             await self._note(queue, receipts, reason)
         kind: Kind = "release" if reason is None or delay is not None else "fail"
+        if not retry and not holds_dead(queue.name):
+            kind = "give_up"
         return await self._settle(queue, kind, receipts, delay or 0.0)
 
     async def _note(self, queue: Queue, receipts: Sequence[ClaimReceipt], reason: ReleaseReason) -> None:

@@ -11,12 +11,13 @@ from zlib import crc32
 
 from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, ReceiptStatus, Settlement, State
 from queuey.claims.drafts import MOST_IDS
+from queuey.deadletters import queue_for
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
 from queuey.ids import Position
 from queuey.messages import Backoff, Message, Queue
 from queuey.service.claims.follow_ups import most_deliveries
 
-Kind = Literal["acknowledge", "renew", "release", "fail", "check"]
+Kind = Literal["acknowledge", "renew", "release", "fail", "give_up", "check"]
 Given = tuple[Message, int, ClaimReceipt, int]
 """A message that was claimed: its deliveries, the receipt, and the expiry (milliseconds since 1970)."""
 
@@ -132,9 +133,9 @@ class PollRequest(Request):
 class SettleRequest(Request):
     """Acknowledges, renews or releases receipts of this partition. The result is a list of settlements.
 
-    ``ttl`` is for how many seconds to renew them, or after how many to release them; ``fail`` releases them after those
-    that the queue's backoff says. ``check`` does nothing: it fails, as the others do, if the log has never had such an
-    entry.
+    ``ttl`` is for how many seconds to renew them, or after how many to release them. ``fail`` releases them after
+    those that the queue's backoff says, and ``give_up`` makes dead letters of them. ``check`` does nothing: it fails,
+    as the others do, if the log has never had such an entry.
     """
 
     __slots__ = ("kind", "receipts", "settled", "ttl")
@@ -159,6 +160,9 @@ class SettleRequest(Request):
             self.settled = draft.release(self.receipts, self.ttl)
         elif self.kind == "fail":
             self.settled = draft.release(self.receipts, partial(delay_after_failure, self.queue))
+        elif self.kind == "give_up":
+            target = queue_for(self.queue.name, self.queue.dead_letter)
+            self.settled = draft.give_up(self.receipts, target)
         elif self.kind == "acknowledge":
             self.settled = draft.acknowledge(self.receipts)
 

@@ -43,6 +43,7 @@ class Release(Receipts):
 
     delay: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
     reason: ReleaseReason | None = None
+    retry: Annotated[bool, Meta(description="false: the messages become dead letters; at most 100 at a time")] = True
 
 
 class ClaimRequest(Struct):

@@ -47,7 +47,7 @@ LIMIT_FIELDS = frozenset({"limit"})
 class _Given(NamedTuple):
     """What a request says: receipts, as texts and read; seconds for which to renew, and after which to release them.
 
-    ``reason`` is why they are released.
+    ``reason`` is why they are released; without ``retry`` they become dead letters.
     """
 
     texts: list[str]
@@ -55,6 +55,7 @@ class _Given(NamedTuple):
     ttl: float
     delay: float | None
     reason: ReleaseReason | None
+    retry: bool
 
 
 _Settle = Callable[[_Given, Queue], Coroutine[Any, Any, list[Settlement]]]
@@ -194,7 +195,11 @@ class ClaimViews:
     async def release(self, request: Request, match: Match) -> Response:
         """Releases claims."""
         return await self._settle(
-            request, match, lambda given, queue: self._claims.release(queue, given.receipts, given.delay, given.reason)
+            request,
+            match,
+            lambda given, queue: self._claims.release(
+                queue, given.receipts, given.delay, given.reason, retry=given.retry
+            ),
         )
 
     async def _settle(self, request: Request, match: Match, settle: _Settle) -> Response:
@@ -217,8 +222,13 @@ class ClaimViews:
         ttl = _ttl(given, errors)
         delay = errors.take("delay", validators.decimal, given.get("delay"), 0, MAX_CLAIM)
         reason = _reason(given.get("reason"), len(receipts), errors)
+        retry = given.get("retry", True)
+        if not isinstance(retry, bool):
+            errors["retry"] = "Is not true or false"
+        elif not retry and len(receipts) > MOST_WITH_REASON:
+            errors["retry"] = f"False is for at most {MOST_WITH_REASON} receipts at a time"
         errors.check()
-        return _Given(given["receipts"], receipts, ttl, delay, reason)
+        return _Given(given["receipts"], receipts, ttl, delay, reason, retry)
 
     # The queue
 

@@ -253,7 +253,7 @@ def test_what_was_acknowledged_meanwhile_is_left_out(connect: Connect) -> None:
     jobs: list[Any] = []
 
     def settle(_notice: object) -> None:
-        jobs[0]._holding.settle([jobs[0]._hold])
+        jobs[0]._holding.settle([jobs[0].hold])
 
     for job in queue.claim(limit=2, idle=0, notice=settle):
         jobs += [job]

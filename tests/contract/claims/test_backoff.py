@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.claims import ClaimReceipt
+from queuey.claims import ClaimReceipt, ReceiptStatus
 from queuey.messages import Backoff, QueueSpec
 from queuey.service import HandedOut, QueueAccess, Service
 from queuey.service.claims import ReleaseReason
@@ -70,6 +70,44 @@ def test_the_last_delivery_has_no_delay(store: Store) -> None:
     blocking(service.claims).release(access, [claimed.receipt], reason=FAILED)
     assert claim(service, access) == []
     assert letter(store, queue, place).cause.error == "ValueError"
+
+
+def test_giving_up(store: Store, other: Store) -> None:
+    """What a worker gives up is a dead letter at once, with the reason; saying it again is no error."""
+    queue = queue_of(store, 0)
+    [place] = say(store, queue, "a")
+    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    [claimed] = claim(one, access)
+    for service, way in ((one, access), (two, there), (one, access)):
+        [settled] = blocking(service.claims).release(way, [claimed.receipt], reason=FAILED, retry=False)
+        assert settled.status in {ReceiptStatus.DONE, ReceiptStatus.FINAL}
+        assert claim(two, there) == []
+    cause = letter(store, queue, place).cause
+    assert (cause.attempts, cause.error, len(cause.history)) == (1, "ValueError", 1)
+
+
+def test_giving_up_what_another_has(store: Store) -> None:
+    """A worker whose claim is over cannot give up a message that another one has."""
+    queue = queue_of(store, 0)
+    say(store, queue, "a")
+    service, access = enter(store, queue)
+    [first] = claim(service, access)
+    blocking(service.claims).release(access, [first.receipt])
+    [second] = claim(service, access)
+    [settled] = blocking(service.claims).release(access, [first.receipt], retry=False)
+    assert settled.status is ReceiptStatus.SUPERSEDED
+    [settled] = blocking(service.claims).acknowledge(access, [second.receipt])
+    assert settled.status is ReceiptStatus.DONE
+
+
+def test_dead_letters_are_not_given_up(store: Store) -> None:
+    """A dead letter that cannot be handled either is delivered again, with the delay of a failure."""
+    queue, _ = store.create_queue(APP, f"{fresh_name()}.dead", QueueSpec(read_delay=0.0))
+    say(store, queue, "a")
+    service, access = enter(store, queue)
+    [claimed] = claim(service, access)
+    [settled] = blocking(service.claims).release(access, [claimed.receipt], retry=False)
+    assert settled.expires
 
 
 @given(

@@ -80,3 +80,8 @@ def obey(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
 async def obey_async(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
     """The same, async."""
     obey(message, context)
+
+
+def write_down(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
+    """Writes down that a message was handled."""
+    note(context, f"done {message.body}")

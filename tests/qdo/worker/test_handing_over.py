@@ -44,6 +44,7 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
     await workers.system.client.send_many(queue.name, sent)
     settings = quick(by="header:key", parallel=2)
     worker = await workers.make(handle, queue, settings=settings)
+    source: Any = worker._source
     task = workers.start(worker)
     await until(lambda: len(workers.seen) == 90)
     worker.stop()
@@ -51,11 +52,11 @@ async def test_a_clean_end_fills_the_gaps_between_keys(workers: Workers, suspend
     go_on.set()
     await until(lambda: 11 in begun)
     if suspended:
-        worker._suspended()
+        source._suspended()
     filled.set()
     if suspended:
         await until(lambda: len(workers.seen) == 92)
-        worker._resumed()
+        source._resumed()
     assert await task == exit_codes.ENDED
     assert len(workers.seen) == 100
     await workers.serve_until(await workers.make(handle, queue, settings=settings), 100)
@@ -265,7 +266,8 @@ async def test_while_the_coordination_is_away_nothing_begins(workers: Workers) -
     workers.start(worker)
     await until(lambda: workers.seen == ["1:1"])
     await workers.system.service.cut()
-    await until(lambda: worker._handling._halted)
+    source: Any = worker._source
+    await until(lambda: source.dispatcher._halted)
     go_on.set()
     await until(lambda: workers.seen == ["1:1", "1:2"])
     for _ in range(20):

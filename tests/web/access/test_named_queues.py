@@ -226,7 +226,20 @@ NO_QUEUES = {
         "partition",
         "partitions",
     ),
-    *("principals", "principles", "read_delay", "reason", "receipts", "since", "text", "ttl", "type", "until", "wait"),
+    *(
+        "principals",
+        "principles",
+        "read_delay",
+        "reason",
+        "receipts",
+        "retry",
+        "since",
+        "text",
+        "ttl",
+        "type",
+        "until",
+        "wait",
+    ),
 }
 """Fields of requests that name no other queue."""
 

@@ -21,6 +21,7 @@ from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import Retry, WorkerSettings
+from qdo.worker.sources import Handling
 from queuey.client import Message
 from tests.qdo.unit.worker.test_room import QUEUE, Owned, messages
 
@@ -184,16 +185,18 @@ async def live(
     settings = WorkerSettings(retry=Retry(attempts=attempts), on_failure="skip", commit_messages=20)
     runner = Deadly(chance, 3, culprits)
     progress = OffsetCommitter(records, settings, WorkerMetrics(None))  # type: ignore[arg-type] # as far as it goes
-    middle = Dispatcher(
+    handling = Handling(
         runner,  # type: ignore[arg-type] # likewise
-        records,
-        progress,
         settings,
         Hooks([records], lambda _: None),
         WorkerMetrics(None),
+        asyncio.Event(),
         changed=lambda: None,
         end=lambda *_: None,
+        stop=lambda _: None,
+        lag_shown=False,
     )
+    middle = Dispatcher(records, progress, handling)
     left: dict[Partition, Any] = {}
     for partition, offset in records.records.items():
         left[partition] = [m for m in messages(12, partition.number)[1:] if offset.id is None or m.id > offset.id]

@@ -21,6 +21,7 @@ from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
+from qdo.worker.sources import Handling
 from queuey.client import Message
 
 QUEUE = Queue("host", "app", "q")
@@ -92,16 +93,18 @@ async def handling(
         runner = ThreadExecutor(handler, None, slots, run_seconds, hooks)
     await runner.open()
     owned = owned or Owned()
-    return Dispatcher(
+    handling = Handling(
         runner,
-        owned,
-        progress or Unrecorded(owned),  # type: ignore[arg-type]
         settings,
         hooks,
         WorkerMetrics(None),
+        asyncio.Event(),
         changed=lambda: None,
         end=lambda *end: None if ended is None else ended.append(end),
+        stop=lambda _: None,
+        lag_shown=False,
     )
+    return Dispatcher(owned, progress or Unrecorded(owned), handling)  # type: ignore[arg-type]
 
 
 async def test_partitions_that_leave_make_room() -> None:

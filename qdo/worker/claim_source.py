@@ -1,0 +1,400 @@
+"""Messages that a worker claims: each is delivered to one worker, until one acknowledges it.
+
+::
+
+    waiting ──begin──► running ──handled───────────────► finished (the next claim acknowledges it)
+       │                 ├─────failed──────────────────► released with the reason, given up, or passed over
+       │                 └─────too long, thread────────► given up: the run goes on and counts for nothing
+       └──stop──► released at once
+
+What is waiting or running is renewed. The service decides when a released message comes again, and after how many
+deliveries it becomes a dead letter: the queue's ``backoff`` and ``max_deliveries`` are the same for all its workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine, Iterable
+from functools import partial
+from itertools import chain, takewhile
+from random import random, uniform
+from typing import Any
+
+from msgspec.structs import replace
+
+from qdo.errors import InvalidArgument, MissingRights
+from qdo.partitions import Partition, Queue
+from qdo.tasks import cancel, happens, start
+from qdo.worker import exit_codes
+from qdo.worker.dispatch.batch_size import BatchSize
+from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.worker.dispatch.slow_handlers import STOPPING_SECONDS, age_of, outcome, too_long
+from qdo.worker.failure import (
+    DeadLetterIt,
+    Delivery,
+    Failure,
+    RetryLater,
+    RunResult,
+    SkipMessage,
+    StopTheWorker,
+    decide,
+    report,
+)
+from qdo.worker.rights import PAUSES
+from qdo.worker.sources import REFUSED_PAUSE, Handling
+from queuey.client import AsyncClient, AsyncJob, ClientError, Message, NotFound, QueueNotFound
+from queuey.client.calls.claim_calls import this_process
+from queuey.client.lookup import rights_for
+
+logger = logging.getLogger("qdo.worker")
+
+MAX_CLAIMED = 1000
+"""Messages that a worker has at a time, but for one a handler."""
+MAX_WAIT = 20.0
+"""Seconds for which one claim waits."""
+
+INTERVAL_AGAIN = 1.0
+"""Seconds after which a message comes again whose handler was interrupted."""
+
+
+class Claims:
+    """Queues whose messages a worker claims, in order of preference; they need no coordination.
+
+    ::
+
+        from qdo import Claims, StopWorker, Worker
+        from queuey.client import AsyncClient
+
+        def handle(message, context):
+            print(message.body)
+            raise StopWorker  # without this line the worker runs until SIGTERM or Ctrl-C
+
+        assert Worker(handle, Claims(AsyncClient(), ["orders"])).run() == 0
+
+    Args:
+        client: Claims. It is its maker's to close, except after :meth:`Worker.run`.
+        queues: 1 to 10 names. While the first has messages, the others wait.
+        ttl: Seconds, 2 to 43,200, after which the messages of a worker that has died go to another. Messages that are
+            being handled are renewed.
+
+    Raises:
+        InvalidArgument: They cannot be claimed from, or not for that long.
+    """
+
+    def __init__(self, client: AsyncClient, queues: Iterable[str], *, ttl: float = 30.0) -> None:
+        if not 2 <= ttl <= 43_200:  # noqa: PLR2004 - as the documentation has it
+            raise InvalidArgument(f"ttl is {ttl:g} s: claims last 2 to 43,200 s")
+        self.client = client
+        self.jobs = client.job_queue(queues)
+        self.ttl = ttl
+
+
+class ClaimSource:
+    """Claims messages, and settles them when they were handled.
+
+    Args:
+        claims: Of which queues.
+        handling: Has them handled.
+    """
+
+    def __init__(self, claims: Claims, handling: Handling) -> None:
+        settings = handling.settings
+        if settings.by is not None:
+            raise InvalidArgument("by keeps an order, which claims do not: leave it out")
+        self._claims = claims
+        self._jobs = claims.jobs
+        self._handling = handling
+        # The queue decides after how many deliveries a message is a dead letter.
+        self._settings = replace(settings, retry=replace(settings.retry, attempts=0))
+        self._runner = handling.runner
+        self._metrics = handling.metrics
+        self._batch_size = BatchSize(settings.slice, min(settings.batch, MAX_CLAIMED), first=1)
+        self._queues: dict[str, Queue] = {}
+        self._waiting: deque[AsyncJob] = deque()
+        self._running: dict[MessageRun, list[AsyncJob]] = {}
+        self._finished: dict[MessageRun, int] = {}
+        """How many messages of a run that goes on are finished."""
+        self._strays: dict[MessageRun, None] = {}
+        """Runs of threads that do not end."""
+        self._settling: set[asyncio.Task[None]] = set()
+        self._failures = 0
+        self._refused: float | None = None
+        """Since when the service has refused to give messages, by the loop's clock."""
+        self._stopping = False
+        self._quiet = asyncio.Event()
+
+    async def start(self) -> None:
+        """Checks the rights, as soon as the service answers."""
+        client, names = self._claims.client, self._jobs.queues
+        while True:
+            try:
+                service = (await client.hello()).id
+                rights = await rights_for(client, names)
+            except NotFound:
+                raise
+            except ClientError as error:
+                if not error.temporary:
+                    raise
+                self._failures += 1
+                await asyncio.sleep(PAUSES.pause(self._failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
+            else:
+                break
+        self._failures = 0
+        if lacking := [name for name in names if "work" not in rights[name]]:
+            raise MissingRights(
+                f"the credential may not claim from {', '.join(lacking)}: a key needs read and claim (docs/access.md)"
+            )
+        self._queues = {name: Queue(service, client.application, name) for name in names}
+        logger.info("claims messages of %s as %s", ", ".join(names), this_process())
+
+    async def take(self) -> bool:
+        """Claims as many messages as can begin soon."""
+        self._dispatch()
+        room = self._room
+        if not room:
+            return False
+        wait = min(MAX_WAIT, self._claims.ttl / 3)
+        asking = asyncio.ensure_future(self._jobs.take(room, ttl=self._claims.ttl, wait=wait))
+        asked = asyncio.ensure_future(self._handling.asked.wait())
+        try:
+            await asyncio.wait({asking, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                jobs = asking.result()
+                for job in jobs:
+                    job.hold.later = 0.0  # As long as no handler has begun it.
+                self._waiting.extend(jobs)
+                self._failures, self._refused = 0, None
+        except ClientError as error:
+            await self._pause_after(error)
+        finally:
+            await cancel(asking, asked)
+        self._dispatch()
+        return True
+
+    @property
+    def _room(self) -> int:
+        """How many messages are worth claiming now; 0: all handlers have enough to do."""
+        free = self._runner.slots - len(self._running)
+        if free <= 0 or self._waiting:
+            return 0
+        return min(MAX_CLAIMED, free * self._batch_size.messages)
+
+    async def _pause_after(self, error: ClientError) -> None:
+        """Waits before the service is asked again that did not give messages."""
+        self._failures += 1
+        loop = asyncio.get_running_loop()
+        if error.temporary:
+            if self._failures == 1:
+                logger.warning("no messages can be claimed now, retrying: %s", error)
+            pause = PAUSES.pause(self._failures, uniform(0.5, 1.0))  # noqa: S311 - spreads load
+        else:
+            if self._failures == 1 or not isinstance(error, QueueNotFound):
+                logger.error("the service refuses claims, retrying: %s", error)
+            if not isinstance(error, QueueNotFound):
+                self._refused = self._refused or loop.time()
+            pause = REFUSED_PAUSE
+        await happens(self._handling.asked, pause)
+
+    def wake(self) -> None:
+        """Does nothing: a claim that waits is for handlers that are free."""
+
+    # Handling
+
+    def _dispatch(self) -> None:
+        """Begins as many runs as there are handlers for."""
+        while self._waiting and len(self._running) < self._runner.slots and not self._stopping:
+            free = self._runner.slots - len(self._running)
+            share = min(self._batch_size.messages, -(-len(self._waiting) // free))
+            self._begin(self._take_run(share))
+
+    def _take_run(self, most: int) -> list[AsyncJob]:
+        """Takes jobs that share a partition and the number of their delivery; one that failed before goes alone."""
+        first = self._waiting[0]
+        most = most if first.deliveries == 1 else 1
+
+        def fits(job: AsyncJob) -> bool:
+            alike = (job.queue, job.message.partition, job.deliveries)
+            return alike == (first.queue, first.message.partition, first.deliveries)
+
+        jobs = [job for _, job in zip(range(most), takewhile(fits, list(self._waiting)), strict=False)]
+        for _ in jobs:
+            self._waiting.popleft()
+        return [job for job in jobs if not self._is_lost(job)]
+
+    def _is_lost(self, job: AsyncJob) -> bool:
+        if job.lost:
+            logger.warning("%r was not begun: another worker may have it by now", job)
+        return job.lost
+
+    def _begin(self, jobs: list[AsyncJob]) -> None:
+        if not jobs:
+            return
+        run = MessageRun([job.message for job in jobs], jobs[0].deliveries)
+        run.since = asyncio.get_running_loop().time()
+        self._running[run] = jobs
+        self._metrics.in_flight = len(self._running)
+        future = self._runner.start(run, self._place(jobs[0]))
+        future.add_done_callback(partial(self._ended, run))
+
+    def _place(self, job: AsyncJob) -> Delivery:
+        return Delivery(Partition(self._queues[job.queue], job.message.partition), job.deliveries)
+
+    def _ended(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
+        """A run has ended; an error in here reaches only the worker's log."""
+        try:
+            self._settle(run, outcome(future))
+        except Exception as error:
+            logger.critical("the worker ends because of an internal error", exc_info=error)
+            self._handling.end(StopTheWorker("error"), Failure.of(error))
+
+    def _settle(self, run: MessageRun, ran: RunResult) -> None:
+        self._strays.pop(run, None)
+        jobs, before = self._running.pop(run, None), self._finished.pop(run, 0)
+        self._metrics.in_flight = len(self._running)
+        if jobs is not None:
+            self._metrics.ran(jobs[0].queue, ran)
+            self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
+            self._jobs.finish(jobs[before : ran.handled])
+            failure, rest = ran.failure, jobs[ran.handled :]
+            if run.abandoned == ran.handled and failure is None:
+                failure = too_long(self._settings.stalled_after)
+            if failure is not None and rest:
+                self._failed(rest.pop(0), failure)
+            elif failure is not None and failure.effect == "exit":
+                self._handling.end(StopTheWorker("error"), failure)
+            self._waiting.extendleft(reversed(rest))
+        self._dispatch()
+        self._look()
+        self._handling.changed()
+
+    def _failed(self, job: AsyncJob, failure: Failure) -> None:
+        """An attempt has failed: decides what becomes of the message."""
+        place, queue, message = self._place(job), job.queue, job.message
+        decision = decide(self._settings, queue, failure, job.deliveries, random())  # noqa: S311 - spreads load
+        if not isinstance(decision, StopTheWorker) or decision.why == "message":
+            self._metrics.count("failed", queue)
+            self._handling.hooks.call("failed", message, place, failure)
+        match decision:
+            case StopTheWorker(why):
+                if why != "asked":
+                    report(logging.CRITICAL, place, message, failure, "ends the worker: %s")
+                job.hold.later = INTERVAL_AGAIN
+                self._later(self._jobs.leave([job]))
+                self._handling.end(decision, failure)
+            case RetryLater():
+                self._metrics.count("retried", queue)
+                self._handling.hooks.call("retrying", message, place, failure, 0.0)
+                text = "attempt %d failed, it is delivered again: %s"
+                report(logging.WARNING, place, message, failure, text, job.deliveries)
+                self._later(self._release(job, failure))
+            case SkipMessage(reason):
+                text = "given up after %d attempts and passed over, as %s: %s"
+                report(logging.ERROR, place, message, failure, text, job.deliveries, reason)
+                self._gone(message, place, failure, "skipped")
+                self._jobs.finish([job])
+            case DeadLetterIt():
+                text = "given up after %d attempts, it becomes a dead letter: %s"
+                report(logging.ERROR, place, message, failure, text, job.deliveries)
+                self._gone(message, place, failure, "dead")
+                self._later(self._release(job, failure, retry=False))
+
+    def _gone(self, message: Message, place: Delivery, failure: Failure, how: str) -> None:
+        self._metrics.count(how, place.partition.queue.name)
+        self._handling.hooks.call("dead", message, place, failure)
+
+    async def _release(self, job: AsyncJob, failure: Failure, *, retry: bool = True) -> None:
+        try:
+            await job.release(reason=(failure.kind, failure.text), retry=retry)
+        except ClientError as error:
+            logger.warning("%r could not be released, so its claim has to expire first: %s", job, error)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        start(work, self._settling).add_done_callback(lambda _: self._look())
+
+    # Beside
+
+    def beside(self) -> list[Coroutine[Any, Any, None]]:
+        """Glances at what runs."""
+        return [self._glance()]
+
+    async def _glance(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._settings.commit_seconds)
+            self._look_at_runs(loop.time())
+            self._metrics.refused = 0.0 if self._refused is None else loop.time() - self._refused
+            if self._metrics.refused >= self._settings.stalled_after:
+                text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
+                logger.critical(text, self._metrics.refused)
+                self._handling.stop(exit_codes.FAILED)
+
+    def _look_at_runs(self, now: float) -> None:
+        """Finishes what runs have handled that go on, and gives up those that take too long."""
+        ages = [0.0]
+        for run, jobs in list(self._running.items()):
+            age = age_of(run, self._place(jobs[0]).partition, now)
+            ages.append(age)
+            self._jobs.finish(jobs[self._finished.get(run, 0) : run.handled])
+            self._finished[run] = run.handled
+            if age >= self._settings.stalled_after and run.handled < len(jobs):
+                self._stalled(run, jobs, age)
+        self._metrics.oldest = max(ages)
+
+    def _stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
+        """A handler takes too long: stops it; if that cannot be, its message goes to another worker."""
+        again = run.abandoned == run.handled
+        if again and age < self._settings.stalled_after + STOPPING_SECONDS:
+            return
+        run.abandoned = run.handled
+        if self._runner.abandon(run) and not again:
+            return
+        run.stop()
+        del self._running[run]
+        self._finished.pop(run, None)
+        self._strays[run] = None
+        self._waiting.extendleft(reversed(jobs[run.handled + 1 :]))
+        self._failed(jobs[run.handled], too_long(self._settings.stalled_after))
+        self._dispatch()
+        self._handling.changed()
+
+    # The end
+
+    def _look(self) -> None:
+        if not self._running and not self._settling:
+            self._quiet.set()
+
+    async def drain(self, patience: float) -> bool:
+        """Releases what was not begun, and waits for the rest."""
+        self._stopping = True
+        for run in self._running:
+            run.stop()
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        await self._jobs.leave(waiting)
+        self._quiet.clear()
+        self._look()
+        finished = await happens(self._quiet, patience)
+        if not finished:
+            names = sorted({str(self._place(jobs[0]).partition) for jobs in self._running.values()})
+            logger.warning("messages were not finished in time, so some will be handled again: %s", ", ".join(names))
+        return finished and not self._strays
+
+    async def until_ended(self, deadline: float) -> None:
+        """See the protocol."""
+        await happens(self._quiet, deadline - asyncio.get_running_loop().time())
+
+    async def close(self) -> None:
+        """Acknowledges what is finished, and releases the rest."""
+        self._stopping = True
+        left = [jobs[run.handled :] for run, jobs in self._running.items()]
+        for begun, *_ in filter(None, left):
+            begun.hold.later = INTERVAL_AGAIN
+        await self._jobs.leave([*self._waiting, *chain.from_iterable(left)])
+        await self._jobs.settle()
+        await cancel(*self._settling)
+
+    async def close_all(self) -> None:
+        """See the protocol."""
+        await self._claims.client.close()

@@ -1,0 +1,181 @@
+"""Messages of the partitions that a group shares out, of which the group's offsets say how far they are handled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.partition_listener import Callbacks
+from qdo.errors import InvalidArgument
+from qdo.partitions import Partition
+from qdo.tasks import happens
+from qdo.worker import exit_codes
+from qdo.worker.dispatch.dispatcher import Dispatcher
+from qdo.worker.dispatch.offset_committer import OffsetCommitter
+from qdo.worker.rights import require_rights
+from qdo.worker.sources import REFUSED_PAUSE, Handling
+from queuey.client import ClientError
+
+logger = logging.getLogger("qdo.worker")
+
+_HAND_BACK = 0.8
+"""The part of the consumer's time for a revocation in which running messages may be finished. The rest is for the
+commit."""
+_RECORDING_SECONDS = 5.0
+"""Beyond the time for finishing, to record progress when the worker ends."""
+_LEEWAY_SECONDS = 1.0
+"""In addition to both, so that the worker releases the partition, and not the consumer at the end of its time."""
+
+
+class OffsetSource:
+    """Takes the messages of a consumer's partitions, and commits everything before the first unfinished one.
+
+    Args:
+        consumer: Not started yet.
+        handling: Has them handled.
+    """
+
+    def __init__(self, consumer: AsyncConsumer, handling: Handling) -> None:
+        if consumer.settings.commit_every is not None:
+            raise InvalidArgument(
+                "a worker commits handled messages, so its consumer must not commit by itself: leave out commit_every"
+            )
+        self._consumer = consumer
+        self._handling = handling
+        self._settings = handling.settings
+        self._metrics = handling.metrics
+        consumer.attach(Callbacks(self._assigned, self._revoked, self._lost, self._suspended, self._resumed))
+        if not self._settings.processes:
+            consumer.coordinator.outlast = self._settings.stalled_after
+        self._progress = OffsetCommitter(consumer, self._settings, self._metrics)
+        self.dispatcher = Dispatcher(consumer, self._progress, handling)
+        self._drained: float | None = None
+        """When the messages in flight are to be finished, by the loop's clock, once it drains."""
+        self._finished = True
+        self._joined = False
+
+    async def start(self) -> None:
+        """Joins the group."""
+        await self._consumer.start(self._check)
+        member = self._consumer.member
+        self._joined = True
+        logger.info("joined the group as %s", member, extra={"member": member})
+
+    async def _check(self) -> None:
+        await require_rights(self._consumer, self._settings)
+
+    async def take(self) -> bool:
+        """See the protocol."""
+        self.dispatcher.dispatch()
+        most = self.dispatcher.room
+        if not most:
+            return False
+        try:
+            batches = await self._consumer.poll(most, None, skip=self.dispatcher.busy)
+        except ClientError as error:
+            logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - says it all
+            await happens(self._handling.asked, REFUSED_PAUSE)
+            return True
+        for partition, messages in batches:
+            self.dispatcher.feed(partition, messages)
+        if self._consumer.closing:
+            self._handling.stop(exit_codes.ENDED)
+        return True
+
+    def wake(self) -> None:
+        """See the protocol."""
+        self._consumer.wake()
+
+    def beside(self) -> list[Coroutine[Any, Any, None]]:
+        """Commits, glances at what runs, and measures the lag."""
+        running = [self._progress.run(), self._glance()]
+        return [*running, self._measure_lag()] if self._handling.lag_shown else running
+
+    async def drain(self, patience: float) -> bool:
+        """Releases each partition when its messages in flight are finished and committed."""
+        self._drained = asyncio.get_running_loop().time() + patience
+        self._finished = True
+        unrecorded = self._progress.dropped
+        self.dispatcher.stop()
+        await self._consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
+        return self._finished and self._progress.dropped == unrecorded
+
+    async def until_ended(self, deadline: float) -> None:
+        """See the protocol."""
+        await self.dispatcher.until_ended(deadline)
+
+    async def close(self) -> None:
+        """Leaves the group."""
+        self._progress.close()
+        await self._consumer.close()
+        if self._joined:
+            logger.info("left the group", extra={"member": self._consumer.member})
+
+    async def close_all(self) -> None:
+        """See the protocol."""
+        await self._consumer.coordinator.close()
+        await self._consumer.client.close()
+
+    async def _glance(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commit_seconds)
+            self.dispatcher.glance()
+            self._metrics.owned = len(self._consumer.assignment)
+            self._metrics.unseen = len(self._consumer.unseen)
+            self._metrics.refused = self._consumer.refused
+            if self._metrics.refused >= self._settings.stalled_after:
+                text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
+                logger.critical(text, self._metrics.refused)
+                self._handling.stop(exit_codes.FAILED)
+
+    async def _measure_lag(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.lag_seconds)
+            try:
+                self._metrics.lag = await self._consumer.lag()
+            except Exception as error:  # noqa: BLE001 - a figure for people must not end the worker
+                logger.warning("the lag could not be measured: %s", error)
+
+    # What becomes of partitions
+
+    def _assigned(self, partitions: frozenset[Partition]) -> None:
+        self._moved("assigned", partitions)
+
+    async def _revoked(self, partitions: frozenset[Partition]) -> None:
+        """Finishes the running messages and commits them, so that they are not handled again."""
+        begun, seconds = asyncio.get_running_loop().time(), self._consumer.settings.revoke_timeout
+        finishing, recording = begun + seconds * _HAND_BACK, begun + seconds * (1 + _HAND_BACK) / 2
+        if self._drained is not None:
+            finishing, recording = self._drained, max(begun, self._drained) + _RECORDING_SECONDS
+        if not await self.dispatcher.close(partitions, finishing):
+            self._finished = False
+        await self._progress.flush(partitions, recording)
+        self._progress.forget(partitions)
+        self._moved("revoked", partitions)
+
+    def _lost(self, partitions: frozenset[Partition]) -> None:
+        if self.dispatcher.void(partitions):
+            self._finished = False
+        self._progress.forget(partitions)
+        self._moved("lost", partitions)
+
+    def _suspended(self) -> None:
+        logger.warning("the coordination service cannot be reached: no more messages are started")
+        self.dispatcher.halt()
+
+    def _resumed(self) -> None:
+        logger.info("the coordination service can be reached again")
+        self.dispatcher.resume()
+
+    def _moved(self, how: str, partitions: frozenset[Partition]) -> None:
+        names = sorted(map(str, partitions))
+        logger.info("%d partitions %s", len(names), how, extra={"partitions": names})
+        self._metrics.moved(how, len(partitions))
+        if how == "assigned":
+            self._metrics.owned = len(self._consumer.assignment)
+        else:
+            # Each ends independently, so the remaining ones are counted at the next glance.
+            self._metrics.lag = {one: lag for one, lag in self._metrics.lag.items() if one not in partitions}

@@ -1,0 +1,83 @@
+"""Where a worker's messages come from: partitions that a group shares out, or claims."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
+
+from qdo.worker.executors.in_process import Executor
+from qdo.worker.failure import Failure, StopTheWorker
+from qdo.worker.metrics import WorkerMetrics
+from qdo.worker.middleware import Hooks
+from qdo.worker.settings import WorkerSettings
+
+REFUSED_PAUSE = 1.0
+"""Seconds before messages are asked for again when the service refused that."""
+
+
+class Handling(NamedTuple):
+    """What a source needs to have messages handled.
+
+    Attributes:
+        runner: Where handlers run.
+        settings: What to do with failures, and how much to take at once.
+        hooks: Called when something fails.
+        metrics: Counts.
+        asked: Set when the worker is to stop.
+        changed: Called when more messages may be taken again, or the state has changed.
+        end: Called when the worker is to end, with the reason.
+        stop: Called when the worker is to end because its source has nothing more.
+        lag_shown: The lag is to be measured.
+    """
+
+    runner: Executor
+    settings: WorkerSettings
+    hooks: Hooks
+    metrics: WorkerMetrics
+    asked: asyncio.Event
+    changed: Callable[[], None]
+    end: Callable[[StopTheWorker, Failure], None]
+    stop: Callable[[int], None]
+    lag_shown: bool
+
+
+class Source(Protocol):
+    """Takes messages, has them handled, and records what is done."""
+
+    async def start(self) -> None:
+        """Gets ready to take messages, however long that takes.
+
+        Raises:
+            MissingRights: The credential may not do all that the settings need.
+            QdoError, ClientError
+        """
+
+    async def take(self) -> bool:
+        """Takes as many messages as there are handlers for and begins them, or waits for some.
+
+        Returns:
+            False: there is no handler free, and no other message may begin before the state has changed.
+        """
+
+    def wake(self) -> None:
+        """Ends the wait of :meth:`take`."""
+
+    def beside(self) -> list[Coroutine[Any, Any, None]]:
+        """Returns what goes on beside the worker's loop; none of it ends by itself."""
+
+    async def drain(self, patience: float) -> bool:
+        """Finishes what handlers have begun, within so many seconds, and records it; hands everything else back.
+
+        Returns:
+            Whether all of it was finished and recorded.
+        """
+
+    async def until_ended(self, deadline: float) -> None:
+        """Waits, until a deadline of the loop's clock, for handlers that were given up."""
+
+    async def close(self) -> None:
+        """Leaves; what is not recorded is handled again."""
+
+    async def close_all(self) -> None:
+        """Closes the connections that it uses."""

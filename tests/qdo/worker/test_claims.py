@@ -1,0 +1,310 @@
+"""Workers that claim: each message is handled by one of them, whatever handlers, workers and the service do."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from qdo.errors import InvalidArgument, MissingRights
+from qdo.partitions import Queue
+from qdo.worker import exit_codes
+from qdo.worker.claim_source import Claims
+from qdo.worker.executors.in_process import delivery
+from qdo.worker.failure import StopWorker
+from qdo.worker.settings import Retry, WorkerSettings
+from qdo.worker.worker import Worker
+from queuey.client import Message, QueueNotFound
+from queuey.client.deadletters import read_dead_letter
+from tests.qdo.consumer.controlled_transport import refused
+from tests.qdo.consumer.test_sight import GroupWithKeys, group
+from tests.qdo.worker import hands
+from tests.qdo.worker.conftest import Workers, until
+from tests.qdo.worker.test_processes import Book, book
+
+__all__ = ["book", "group"]
+
+MODULE = "tests.qdo.worker.hands"
+SOON = "first=0.05,most=0.05,jitter=0"
+
+
+def make(workers: Workers, handler: Any, *queues: Queue, ttl: float = 30.0, **options: Any) -> Worker:  # noqa: ANN401
+    """Makes a worker that claims from queues."""
+    more = {name: options.pop(name) for name in ("middleware", "context", "registry") if name in options}
+    claims = Claims(workers.system.connect(), [queue.name for queue in queues], ttl=ttl)
+    return Worker(handler, claims, settings=WorkerSettings(commit_seconds=0.05, **options), **more)
+
+
+async def done(workers: Workers, *queues: Queue) -> bool:
+    """Whether nothing of queues is left to do."""
+    sizes = [await workers.system.client.job_queue(queue.name).size() for queue in queues]
+    return not any(size.size for size in sizes)
+
+
+async def until_done(workers: Workers, *queues: Queue) -> None:
+    """Waits until nothing of queues is left to do."""
+    async with asyncio.timeout(30):
+        while not await done(workers, *queues):  # noqa: ASYNC110 - nobody tells of an acknowledgement
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "processes"])
+async def test_two_workers_share_the_messages(workers: Workers, book: Book, kind: str) -> None:
+    """Each message is handled once, by whatever runs handlers, and acknowledged when both have stopped."""
+    queue = await workers.system.queue(partitions=3)
+    for number in (1, 2, 3):
+        await workers.system.send(queue, 100, number)
+    options: dict[str, Any] = {"processes": 2, "context": f"{MODULE}:book"} if kind == "processes" else {}
+    handler = {"plain": workers.note, "async": workers.note_async, "processes": hands.write_down}[kind]
+    both = [make(workers, handler, queue, **options) for _ in range(2)]
+    tasks = [workers.start(worker) for worker in both]
+    await until(lambda: len(workers.seen) + len(book.lines("done")) == 300)
+    for worker in both:
+        worker.stop()
+    assert await asyncio.gather(*tasks) == [exit_codes.ENDED] * 2
+    assert await done(workers, queue)
+    assert len({*workers.seen, *(line[1] for line in book.lines("done"))}) == 300
+
+
+async def test_a_failure_comes_again_and_is_given_up(workers: Workers) -> None:
+    """The queue says when a message comes again, and after how many deliveries it is a dead letter, with reasons."""
+    queue = await workers.system.queue(max_deliveries=3, backoff=SOON)
+    await workers.system.send(queue, 3)
+    attempts: list[tuple[str, int]] = []
+
+    def handle(message: Message, context: object) -> None:
+        attempts.append((message.body, delivery().attempt))
+        if message.body == "1:2":
+            raise ValueError("no egg")
+
+    worker = make(workers, handle, queue)
+    task = workers.start(worker)
+    await until(lambda: len(attempts) == 5)
+    await until_done(workers, queue)
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert [number for body, number in attempts if body == "1:2"] == [1, 2, 3]
+    [letter] = (await workers.system.client.read(f"{queue.name}.dead", delay=False)).messages
+    found = read_dead_letter(letter, f"{queue.name}.dead")
+    assert found is not None
+    cause = found.cause
+    assert (cause.error, cause.text, cause.attempts) == ("ValueError", "no egg", 3)
+
+
+@pytest.mark.parametrize("what", ["dead-letter", "skip", "stop"])
+async def test_errors_that_no_retry_can_help(workers: Workers, what: Any) -> None:  # noqa: ANN401 - a literal
+    """Such a message becomes a dead letter at once, is passed over, or ends the worker and waits."""
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 1)
+
+    def handle(message: Message, context: object) -> None:
+        workers.note(message, context)
+        raise LookupError("nothing")
+
+    settings = {"on_failure": what, "retry": Retry(never=("LookupError",))}
+    worker = make(workers, handle, queue, **settings)
+    task = workers.start(worker)
+    if what == "stop":
+        assert await task == exit_codes.MESSAGE_FAILED
+        assert (await workers.system.client.job_queue(queue.name).size()).size == 1
+        return
+    await until_done(workers, queue)
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert len(workers.seen) == 1
+    try:
+        letters = (await workers.system.client.read(f"{queue.name}.dead", delay=False)).messages
+    except QueueNotFound:
+        letters = ()
+    assert len(letters) == (what == "dead-letter")
+
+
+async def test_preference(workers: Workers) -> None:
+    """Messages of the first queue come before those of the others."""
+    high, low = await workers.system.queue(), await workers.system.queue()
+    await workers.system.send(low, 20)
+    await workers.system.client.send_many(high.name, ["high"] * 20)
+    worker = make(workers, workers.note, high, low, threads=1)
+    await workers.serve_until(worker, 40)
+    assert workers.seen[:20] == ["high"] * 20
+
+
+async def test_a_stop_finishes_what_was_begun(workers: Workers) -> None:
+    """The running message is finished and acknowledged; those that were claimed with it wait for others at once."""
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 50)
+    go_on, begun = threading.Event(), threading.Event()
+
+    def handle(message: Message, context: object) -> None:
+        if len(workers.seen) == 20:
+            begun.set()
+            assert go_on.wait(20)
+        workers.note(message, context)
+
+    worker = make(workers, handle, queue, threads=1, ttl=600)
+    task = workers.start(worker)
+    await until(begun.is_set)
+    worker.stop()
+    await asyncio.sleep(0.1)
+    go_on.set()
+    assert await task == exit_codes.ENDED
+    assert len(workers.seen) == 21
+    counts = await workers.system.client.job_queue(queue.name).counts()
+    assert counts.claimed == 0
+    assert (await workers.system.client.job_queue(queue.name).size()).size == 29
+
+
+async def test_what_is_not_finished_in_time_comes_again(workers: Workers) -> None:
+    """A handler that outlasts the drain leaves its message to others."""
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 1)
+    begun = asyncio.Event()
+
+    async def handle(message: Message, context: object) -> None:
+        begun.set()
+        await asyncio.sleep(600)
+
+    worker = make(workers, handle, queue, drain=0.0, ttl=600)
+    task = workers.start(worker)
+    await begun.wait()
+    worker.stop()
+    assert await task == exit_codes.UNFINISHED
+    await workers.serve_until(make(workers, workers.note, queue), 1)
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+async def test_a_handler_that_does_not_end(workers: Workers, kind: str) -> None:
+    """Its message goes on to others with a reason, and the worker goes on with the next ones."""
+    queue = await workers.system.queue(max_deliveries=1, backoff=SOON)
+    await workers.system.send(queue, 2)
+    go_on = threading.Event()
+
+    def block(message: Message, context: object) -> None:
+        if message.body == "1:1":
+            go_on.wait(30)
+        workers.note(message, context)
+
+    async def wait(message: Message, context: object) -> None:
+        if message.body == "1:1":
+            await asyncio.sleep(600)
+        workers.note(message, context)
+
+    worker = make(workers, block if kind == "thread" else wait, queue, threads=1, tasks=1, stalled_after=0.3)
+    task = workers.start(worker)
+    await until(lambda: workers.seen == ["1:2"])
+    await until_done(workers, queue)
+    worker.stop()
+    assert await task == (exit_codes.UNFINISHED if kind == "thread" else exit_codes.ENDED)
+    go_on.set()
+    [letter] = (await workers.system.client.read(f"{queue.name}.dead", delay=False)).messages
+    found = read_dead_letter(letter, f"{queue.name}.dead")
+    assert found is not None
+    assert found.cause.error == "qdo.errors.TimeLimit"
+
+
+async def test_long_work_keeps_its_claim(workers: Workers) -> None:
+    """A message is renewed while its handler works, far beyond the time of a claim."""
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 1)
+
+    async def handle(message: Message, context: object) -> None:
+        await asyncio.sleep(5)
+        workers.note(message, context)
+
+    first, second = make(workers, handle, queue, ttl=2), make(workers, handle, queue, ttl=2)
+    tasks = [workers.start(first), workers.start(second)]
+    await until_done(workers, queue)
+    for worker in (first, second):
+        worker.stop()
+    assert await asyncio.gather(*tasks) == [exit_codes.ENDED] * 2
+    assert workers.seen == ["1:1"]
+
+
+async def test_a_handler_stops_its_worker(workers: Workers) -> None:
+    """The message of a handler that asks for the end counts as not handled."""
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 1)
+
+    def handle(message: Message, context: object) -> None:
+        raise StopWorker
+
+    assert await workers.start(make(workers, handle, queue)) == exit_codes.ENDED
+    assert (await workers.system.client.job_queue(queue.name).size()).size == 1
+
+
+async def test_a_service_that_is_away(workers: Workers) -> None:
+    """The worker waits for the service, and handles what is there when it is back."""
+    queue = await workers.system.queue()
+    worker = make(workers, workers.note, queue)
+    task = workers.start(worker)
+    workers.system.transport.answer = refused("POST")
+    await workers.system.send(queue, 3)
+    await asyncio.sleep(0.5)
+    workers.system.transport.answer = None
+    await until(lambda: len(workers.seen) == 3)
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert await done(workers, queue)
+
+
+async def test_hooks_and_counts(workers: Workers) -> None:
+    """Middleware sees the same as with a group, and the same is counted."""
+    queue = await workers.system.queue(backoff=SOON)
+    await workers.system.send(queue, 2)
+    told: list[str] = []
+
+    class Told:
+        def before(self, message: Message, _: object) -> None:
+            told.append(f"before {message.body}")
+
+        def failed(self, message: Message, place: Any, failure: Any) -> None:  # noqa: ANN401 - as it comes
+            told.append(f"failed {message.body} {place.partition.queue.name == queue.name} {failure}")
+
+        def retrying(self, message: Message, *_: object) -> None:
+            told.append(f"retrying {message.body}")
+
+    def handle(message: Message, context: object) -> None:
+        if message.body == "1:2" and delivery().attempt == 1:
+            raise KeyError("x")
+        workers.note(message, context)
+
+    worker = make(workers, handle, queue, middleware=[Told()])
+    await workers.serve_until(worker, 2)
+    assert [line for line in told if "1:2" in line] == [
+        "before 1:2",
+        "failed 1:2 True KeyError: 'x'",
+        "retrying 1:2",
+        "before 1:2",
+    ]
+    counts = {name: worker.metrics._counts[name][queue.name] for name in ("handled", "failed", "retried")}
+    assert counts == {"handled": 2, "failed": 1, "retried": 1}
+
+
+async def test_rights(group: GroupWithKeys) -> None:
+    """A credential that may not claim is refused before the worker begins; one that may read and claim is enough."""
+    queue = await group.system.queue()
+
+    def worker(allow: str) -> Worker:
+        key = group.key(queue, allow=allow)
+        return Worker(lambda _message, _context: None, Claims(group.system.connect(key=key), [queue.name]))
+
+    with pytest.raises(MissingRights, match="may not claim"):
+        await worker("read").serve()
+    able = worker("read,claim")
+    task = asyncio.create_task(able.serve())
+    await until(lambda: bool(able._source._queues))  # type: ignore[attr-defined] # it claims
+    able.stop()
+    assert await task == exit_codes.ENDED
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"ttl": 1}, "2 to 43,200"), ({"by": "header:x"}, "keeps an order"), ({"queues": []}, "1 to 10")],
+)
+async def test_options_that_cannot_work(workers: Workers, options: dict[str, Any], text: str) -> None:
+    """They are refused where they are given."""
+    queues, settings = options.pop("queues", ["q"]), WorkerSettings(by=options.pop("by", None))
+    with pytest.raises((InvalidArgument, ValueError), match=text):
+        Worker(workers.note, Claims(workers.system.client, queues, **options), settings=settings)
