@@ -38,7 +38,9 @@ if TYPE_CHECKING:
         SessionLost,
         StoreChanged,
         TimeLimit,
+        UnknownTask,
     )
+    from qdo.jobs import Jobs, Task, TaskCall, TaskSender
     from qdo.partitions import Partition, Queue
     from qdo.worker.claim_source import Claims
     from qdo.worker.executors.in_process import delivery
@@ -66,6 +68,7 @@ __all__ = [
     "GroupActive",
     "HandlerError",
     "InvalidArgument",
+    "Jobs",
     "MemberExists",
     "Middleware",
     "MissingRights",
@@ -80,7 +83,11 @@ __all__ = [
     "SessionLost",
     "StopWorker",
     "StoreChanged",
+    "Task",
+    "TaskCall",
+    "TaskSender",
     "TimeLimit",
+    "UnknownTask",
     "Worker",
     "WorkerSettings",
     "delivery",
@@ -102,6 +109,7 @@ _HOMES = (
     "consumer.blocking",
     "worker.claim_source",
     "worker.worker",
+    "jobs",
 )
 """Where the names are; what is quick to load comes first."""
 

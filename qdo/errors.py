@@ -20,6 +20,7 @@
     │   ├── ConsumerFailed          the program's function failed for a message
     │   ├── PutFailed               puts in the background were not stored, or their end is not known
     │   └── QueueStopped            the queue was not started, has lost its session, or is closed
+    ├── UnknownTask             a message calls a task that is not here, or not with these arguments
     └── HandlerError            a handler that cannot be used
         └── TimeLimit           a handler that took too long
 
@@ -146,3 +147,7 @@ class HandlerError(QdoError):
 
 class TimeLimit(HandlerError):
     """A handler did not return in time."""
+
+
+class UnknownTask(QdoError):
+    """A message calls a task that is not here, or with arguments that it does not take; another worker may know it."""

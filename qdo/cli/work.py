@@ -74,6 +74,7 @@ async def _serve(settings: WorkSettings) -> int:
     """Makes the worker, then serves; returns the exit code."""
     from qdo.worker import exit_codes
 
+    settings = _with_queues_of_jobs(settings)
     coordinator = None if settings.claim else make_coordinator(settings)
     hangs_after = max(settings.stalled_after, coordinator.session_timeout if coordinator is not None else 0.0)
     try:
@@ -120,6 +121,21 @@ async def _stop_without_queue(worker: Worker, client: AsyncClient, settings: Wor
     )
     worker.stop()
     return True
+
+
+def _with_queues_of_jobs(settings: WorkSettings) -> WorkSettings:
+    """Returns the settings for a handler that is a program's :class:`~qdo.Jobs`: its messages are claimed.
+
+    Raises:
+        HandlerError: There is no such handler.
+    """
+    from qdo.jobs import Jobs
+    from qdo.worker import handlers
+
+    found = None if settings.handler is None else handlers.find(settings.handler)
+    if not isinstance(found, Jobs):
+        return settings
+    return structs.replace(settings, claim=True, queue=settings.queue or found.queues)
 
 
 def _source(settings: WorkSettings, client: AsyncClient, coordinator: Coordinator | None) -> AsyncConsumer | Claims:

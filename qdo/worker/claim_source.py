@@ -39,6 +39,7 @@ from qdo.worker.failure import (
     RunResult,
     SkipMessage,
     StopTheWorker,
+    TaskRetry,
     decide,
     report,
 )
@@ -108,6 +109,7 @@ class ClaimSource:
         self._handling = handling
         # The queue decides after how many deliveries a message is a dead letter.
         self._settings = replace(settings, retry=replace(settings.retry, attempts=0))
+        self._retry_of = handling.retry_of
         self._runner = handling.runner
         self._metrics = handling.metrics
         self._batch_size = BatchSize(settings.slice, min(settings.batch, MAX_CLAIMED), first=1)
@@ -272,7 +274,11 @@ class ClaimSource:
     def _failed(self, job: AsyncJob, failure: Failure) -> None:
         """An attempt has failed: decides what becomes of the message."""
         place, queue, message = self._place(job), job.queue, job.message
-        decision = decide(self._settings, queue, failure, job.deliveries, random())  # noqa: S311 - spreads load
+        retry = self._retry_of(message, failure) or TaskRetry(None, None)
+        settings = self._settings
+        if retry.attempts is not None:
+            settings = replace(settings, retry=replace(settings.retry, attempts=retry.attempts))
+        decision = decide(settings, queue, failure, job.deliveries, random())  # noqa: S311 - spreads load
         if not isinstance(decision, StopTheWorker) or decision.why == "message":
             self._metrics.count("failed", queue)
             self._handling.hooks.call("failed", message, place, failure)
@@ -285,10 +291,11 @@ class ClaimSource:
                 self._handling.end(decision, failure)
             case RetryLater():
                 self._metrics.count("retried", queue)
-                self._handling.hooks.call("retrying", message, place, failure, 0.0)
+                delay = retry.delay(job.deliveries, random())  # noqa: S311 - spreads load
+                self._handling.hooks.call("retrying", message, place, failure, delay or 0.0)
                 text = "attempt %d failed, it is delivered again: %s"
                 report(logging.WARNING, place, message, failure, text, job.deliveries)
-                self._later(self._release(job, failure))
+                self._later(self._release(job, failure, delay))
             case SkipMessage(reason):
                 text = "given up after %d attempts and passed over, as %s: %s"
                 report(logging.ERROR, place, message, failure, text, job.deliveries, reason)
@@ -304,9 +311,11 @@ class ClaimSource:
         self._metrics.count(how, place.partition.queue.name)
         self._handling.hooks.call("dead", message, place, failure)
 
-    async def _release(self, job: AsyncJob, failure: Failure, *, retry: bool = True) -> None:
+    async def _release(
+        self, job: AsyncJob, failure: Failure, delay: float | None = None, *, retry: bool = True
+    ) -> None:
         try:
-            await job.release(reason=(failure.kind, failure.text), retry=retry)
+            await job.release(delay, reason=(failure.kind, failure.text), retry=retry)
         except ClientError as error:
             logger.warning("%r could not be released, so its claim has to expire first: %s", job, error)
 

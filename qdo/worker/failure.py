@@ -14,7 +14,7 @@ import msgspec
 from qdo.errors import HandlerError, TimeLimit
 from qdo.partitions import Partition
 from qdo.worker.settings import WorkerSettings
-from queuey.client import Message
+from queuey.client import Backoff, Message
 from queuey.client.deadletters import holds_dead
 
 _MAX_TEXT_CHARS = 2_000
@@ -144,6 +144,22 @@ def _trace(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except BaseException:  # noqa: BLE001 - as above: the traceback ends with the text
         return "".join(traceback.format_tb(error.__traceback__))
+
+
+class TaskRetry(NamedTuple):
+    """When the call of a task is tried again.
+
+    Attributes:
+        attempts: How often it is tried; None: as the queue's ``max_deliveries`` says.
+        backoff: When it is tried again; None: as that of the queue says.
+    """
+
+    attempts: int | None
+    backoff: Backoff | None
+
+    def delay(self, deliveries: int, draw: float) -> float | None:
+        """Returns the seconds until it is tried again after so many deliveries; None: the queue's."""
+        return None if self.backoff is None else self.backoff.delay(deliveries, draw)
 
 
 class RetryLater(NamedTuple):

@@ -7,27 +7,51 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from qdo.errors import HandlerError
 from queuey.client import Message
 
 Handler = Callable[[Message, Any], None] | Callable[[Message, Any], Awaitable[None]]
 """``handle(message, context)``: returning means done, raising means not."""
+
+
+class HasHandler(Protocol):
+    """Tasks, which have a handler when all of them are defined; see :class:`qdo.Jobs`."""
+
+    def as_handler(self) -> Handler:
+        """Returns what a worker calls."""
+
+
 Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 """Called once; what it gives is entered before the first message and left after the last. Its value goes to the
 handler."""
 
 
 def load_handler(name: str) -> Handler:
-    """Returns the handler that ``module:function`` names.
+    """Returns the handler that ``module:function`` names, or that of the tasks that ``module:jobs`` names.
 
     Raises:
         HandlerError: It cannot be found, or cannot be called with a message and a context; says what is wrong.
     """
-    found: Handler = _load(name, "handler")
+    found: Handler = handler_of(find(name))
     check_handler(found, name)
     return found
+
+
+def find(name: str) -> Any:  # noqa: ANN401 - whatever has the name
+    """Returns what ``module:name`` names.
+
+    Raises:
+        HandlerError: It cannot be found.
+    """
+    return _load(name, "handler")
+
+
+def handler_of(found: Any) -> Any:  # noqa: ANN401 - is judged later
+    """Returns the handler that some object has, as :class:`qdo.Jobs` do, or the object."""
+    make = getattr(found, "as_handler", None)
+    return found if make is None or inspect.isclass(found) else make()
 
 
 def load_context(name: str) -> Context:

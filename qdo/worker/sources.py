@@ -7,10 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
 from qdo.worker.executors.in_process import Executor
-from qdo.worker.failure import Failure, StopTheWorker
+from qdo.worker.failure import Failure, StopTheWorker, TaskRetry
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
+from queuey.client import Message
 
 REFUSED_PAUSE = 1.0
 """Seconds before messages are asked for again when the service refused that."""
@@ -29,6 +30,8 @@ class Handling(NamedTuple):
         end: Called when the worker is to end, with the reason.
         stop: Called when the worker is to end because its source has nothing more.
         lag_shown: The lag is to be measured.
+        retry_of: When the handler wants a message that failed to be tried again; None: as the settings or the queue
+            say.
     """
 
     runner: Executor
@@ -40,6 +43,7 @@ class Handling(NamedTuple):
     end: Callable[[StopTheWorker, Failure], None]
     stop: Callable[[int], None]
     lag_shown: bool
+    retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
 
 
 class Source(Protocol):

@@ -38,12 +38,13 @@ from qdo.worker.executors.child_protocol import ChildSetup
 from qdo.worker.executors.in_process import Executor, TaskExecutor, ThreadExecutor
 from qdo.worker.executors.processes import ProcessExecutor
 from qdo.worker.failure import Failure, StopTheWorker
-from qdo.worker.handlers import Context, Handler
+from qdo.worker.handlers import Context, Handler, HasHandler
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.offset_source import OffsetSource
 from qdo.worker.settings import WorkerSettings
 from qdo.worker.sources import Handling, Source
+from queuey.client import Message
 
 logger = logging.getLogger("qdo.worker")
 
@@ -74,7 +75,8 @@ class Worker:
     dead letter, too.
 
     Args:
-        handler: ``handle(message, context)``, plain or async, or its name, ``module:function``. Returning means done.
+        handler: ``handle(message, context)``, plain or async, or :class:`Jobs`; or its name, ``module:function``.
+            Returning means done.
         consumer: Where messages come from. An :class:`AsyncConsumer`, not started yet and without ``commit_every``,
             which the worker starts and closes; or :class:`Claims`. Client and coordinator are their maker's to close,
             except after :meth:`run`.
@@ -93,7 +95,7 @@ class Worker:
 
     def __init__(
         self,
-        handler: Handler | str,
+        handler: Handler | HasHandler | str,
         consumer: AsyncConsumer | Claims,
         *,
         context: Context | str | None = None,
@@ -109,7 +111,8 @@ class Worker:
         self._asked = asyncio.Event()
         self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
         seconds = _seconds(self.settings, consumer)
-        self._runner = _runner(self.settings, seconds, handler, context, self._hooks, process_setup)
+        found = handlers.load_handler(handler) if isinstance(handler, str) else handlers.handler_of(handler)
+        self._runner = _runner(self.settings, seconds, handler, found, context, self._hooks, process_setup)
         handling = Handling(
             self._runner,
             self.settings,
@@ -120,6 +123,7 @@ class Worker:
             end=self._end,
             stop=self._stop_with,
             lag_shown=registry is not None,
+            retry_of=getattr(found, "retry_of", _as_usual),
         )
         self._source: Source
         if isinstance(consumer, Claims):
@@ -356,10 +360,15 @@ def _seconds(settings: WorkerSettings, consumer: AsyncConsumer | Claims) -> floa
     return min(settings.slice, consumer.coordinator.session_timeout)
 
 
+def _as_usual(_message: Message, _failure: Failure) -> None:
+    """Says that a message is tried again as the settings or its queue say."""
+
+
 def _runner(
     settings: WorkerSettings,
     seconds: float,
-    handler: Handler | str,
+    handler: Handler | HasHandler | str,
+    found: Any,  # noqa: ANN401 - is judged here
     context: Context | str | None,
     hooks: Hooks,
     process_setup: Callable[[], object] | None,
@@ -369,17 +378,19 @@ def _runner(
     Raises:
         HandlerError, InvalidArgument
     """
-    found: Any = handlers.load_handler(handler) if isinstance(handler, str) else handler
     factory = handlers.load_context(context) if isinstance(context, str) else context
     handlers.check_handler(found)
     if factory is not None:
         handlers.check_context(factory)
     if settings.processes:
-        name = handler if isinstance(handler, str) else handlers.name_of(found, "handler")
+        name = handler if isinstance(handler, str) else handlers.name_of(handler, "handler")
         made = factory and (context if isinstance(context, str) else handlers.name_of(factory, "context"))
         hello = ChildSetup(list(sys.path), process_setup, name, made, seconds)
         limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
         return ProcessExecutor(hello, settings.processes, limit, hooks)
+    if limited := getattr(found, "needs_processes", ""):
+        text = "a thread cannot be stopped, so use processes, or make it async"
+        raise InvalidArgument(f"there are plain functions with a timeout: {limited}: {text}")
     if handlers.is_async(found):
         return TaskExecutor(found, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:

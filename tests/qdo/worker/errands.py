@@ -1,0 +1,40 @@
+"""Tasks of a program that workers import. Their queue is named by the environment."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from qdo import Jobs, delivery
+
+jobs = Jobs(os.environ.get("QDO_TEST_QUEUE", "errands"))
+slow_jobs = Jobs(os.environ.get("QDO_TEST_QUEUE", "errands"))
+
+
+def note(text: str) -> None:
+    """Appends a line to the book, at once."""
+    with Path(os.environ["QDO_TEST_BOOK"]).open("a") as file:
+        file.write(f"{text}\n")
+
+
+@jobs.task
+def write(text: str, times: int = 1) -> None:
+    """Writes something down."""
+    for _ in range(times):
+        note(f"done {text}")
+
+
+@jobs.task(retries=1)
+async def fail(text: str) -> None:
+    """Fails each time."""
+    note(f"tried {text} {delivery().attempt}")
+    raise ValueError(text)
+
+
+@slow_jobs.task(timeout=0.3, retries=0)
+def sleep(seconds: float) -> None:
+    """Takes its time, which nobody gives it."""
+    note(f"begun {seconds}")
+    time.sleep(seconds)
+    note(f"done {seconds}")

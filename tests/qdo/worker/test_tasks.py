@@ -1,0 +1,339 @@
+"""Tasks: functions that are sent, and called by workers with the arguments that they were sent with."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from qdo import Claims, InvalidArgument, Jobs, UnknownTask, Worker, WorkerSettings
+from qdo.worker import exit_codes
+from queuey.client import Backoff, Client
+from queuey.client.deadletters import read_dead_letter
+from tests.qdo.worker.conftest import Workers, until
+from tests.qdo.worker.test_claims import SOON, until_done
+from tests.qdo.worker.test_processes import Book, book
+
+__all__ = ["book"]
+
+
+@dataclass
+class Size:
+    """What JSON can hold."""
+
+    width: int
+    height: int
+
+
+class Image:
+    """What JSON cannot hold."""
+
+
+@pytest.fixture
+async def client(workers: Workers) -> AsyncIterator[Client]:
+    """A client that blocks."""
+    with Client(workers.system.profile.url, key=workers.system.profile.key) as client:
+        yield client
+
+
+@pytest.fixture
+async def jobs(workers: Workers, client: Client) -> Jobs:
+    """Tasks of a queue that tries again soon."""
+    queue = await workers.system.queue(backoff=SOON)
+    return Jobs(queue.name, client=client, async_client=workers.system.client)
+
+
+def worker_of(workers: Workers, jobs: Jobs, **settings: Any) -> Worker:  # noqa: ANN401 - of WorkerSettings
+    """A worker of these tasks."""
+    return Worker(jobs, Claims(workers.system.connect(), jobs.queues), settings=WorkerSettings(**settings))
+
+
+async def test_arguments_come_as_they_were_sent(workers: Workers, jobs: Jobs) -> None:
+    """Whatever the function names as a type comes back as that type, by position or name."""
+    seen: list[Any] = []
+
+    @jobs.task
+    def plain(path: str, size: Size, *rest: int, at: datetime, **more: float) -> None:
+        seen.append((path, size, rest, at, more))
+
+    @jobs.task(name="other")
+    async def awaited(value: Any = None) -> None:  # noqa: ANN401 - anything
+        seen.append(value)
+
+    now = datetime.now(UTC)
+    await asyncio.to_thread(lambda: plain.send("a", Size(1, 2), 3, 4, at=now, ratio=0.5))
+    await awaited.asend({"deep": [1, None]})
+    await awaited.asend_many([awaited.call(number) for number in range(3)])
+    task = workers.start(worker := worker_of(workers, jobs))
+    await until(lambda: len(seen) == 5)
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert ("a", Size(1, 2), (3, 4), now, {"ratio": 0.5}) in seen
+    assert [value for value in seen if not isinstance(value, tuple)] == [{"deep": [1, None]}, 0, 1, 2]
+    plain("b", Size(3, 4), at=now)
+    assert seen[-1] == ("b", Size(3, 4), (), now, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "missing a required argument: 'path'"),
+        (("a", 1, 2), "too many positional arguments"),
+        ((Image(),), "argument path of task thumb is no JSON: .*Image"),
+        ((5,), "argument path: Expected `str`, got `int`"),
+        (("a", "x"), "argument width: Expected `int`, got `str`"),
+    ],
+)
+def test_arguments_that_do_not_fit(arguments: Any, text: str) -> None:  # noqa: ANN401 - mistakes
+    """A call that no worker could carry out is refused where it is made, and says why."""
+    jobs = Jobs("q")
+
+    @jobs.task
+    def thumb(path: str, width: int = 1) -> None:
+        """Makes one."""
+
+    with pytest.raises(InvalidArgument, match=text):
+        thumb.send(*arguments)
+
+
+def test_type_checkers_know_the_arguments() -> None:
+    """What a call takes is what the function takes: the comments below would be errors of mypy otherwise."""
+    jobs = Jobs("q")
+
+    @jobs.task(retries=3)
+    async def thumb(path: str, *, width: int = 1) -> None:
+        """Makes one."""
+
+    with pytest.raises(InvalidArgument):
+        thumb.send(5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument):
+        thumb.send()  # type: ignore[call-arg]
+    with pytest.raises(InvalidArgument):
+        thumb.send_with(delay=1).send("a", width="x")  # type: ignore[arg-type]
+
+
+def test_mistakes_of_definitions() -> None:
+    """Names that are taken, queues and numbers that cannot be are refused at once."""
+    jobs = Jobs(["hi", "lo"])
+    with pytest.raises(InvalidArgument, match="not one of hi, lo"):
+        jobs.task(queue="other")
+    with pytest.raises(InvalidArgument, match="retries"):
+        jobs.task(retries=-1)
+    with pytest.raises(InvalidArgument, match="timeout"):
+        jobs.task(timeout=0)
+
+    @jobs.task(queue="lo")
+    def one() -> None:
+        """Does nothing."""
+
+    assert (one.queue, repr(one)) == ("lo", "<Task one of lo>")
+    with pytest.raises(InvalidArgument, match="two tasks 'one'"):
+        jobs.task(one.function)
+    with pytest.raises(InvalidArgument, match="time zone"):
+        one.send_with(at=datetime(2030, 1, 1))  # noqa: DTZ001 - the mistake
+    with pytest.raises(InvalidArgument, match="unique"):
+        one.send_with(delay=1, unique="x")
+
+
+async def test_unknown_tasks_wait_for_a_worker_that_knows_them(workers: Workers, jobs: Jobs) -> None:
+    """A message that no task of a worker fits goes back with a reason; nothing is lost."""
+    seen: list[str] = []
+    old, new = Jobs(jobs.queues, client=jobs.client), jobs
+
+    @old.task(retries=0)
+    def known() -> None:
+        """Does nothing."""
+
+    @new.task
+    def thumb(path: str) -> None:
+        seen.append(path)
+
+    @new.task(name="known")
+    def known_here() -> None:
+        """Does nothing."""
+
+    client, name = workers.system.client, jobs.queues[0]
+    sent = await client.send(name, json={"task": "thumb", "args": ["a"]})
+    bad = await client.send(name, "no call at all")
+    task = workers.start(worker := worker_of(workers, old))
+    told: set[str] = set()
+    async with asyncio.timeout(30):
+        while len(told) < 2:
+            for receipt in (sent, bad):
+                found = await client.explain(name, receipt)
+                told |= {reason.text.partition(": ")[2] for reason in found.reasons if reason.code == "attempt"}
+            await asyncio.sleep(0.05)
+    worker.stop()
+    await task
+    assert any("there is no task 'thumb' here, but known" in text for text in told), told
+    assert any("calls no task" in text for text in told), told
+    task = workers.start(worker := worker_of(workers, new))
+    await until(lambda: seen == ["a"])
+    worker.stop()
+    await task
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_retries(workers: Workers, jobs: Jobs, kind: str) -> None:
+    """A task is tried again as often as it says, with its own delays, and then it is a dead letter with reasons."""
+    tried: list[float] = []
+
+    def work(name: str) -> None:
+        tried.append(asyncio.get_running_loop().time() if kind == "async" else 0.0)
+        raise KeyError(name)
+
+    async def awaited(name: str) -> None:
+        work(name)
+
+    task = jobs.task(retries=2, backoff=Backoff(first=0.2, most=0.2, jitter=0))(work if kind == "plain" else awaited)
+    await task.asend("egg")
+    serving = workers.start(worker := worker_of(workers, jobs))
+    queue = workers.system.named(jobs.queues[0])
+    await until_done(workers, queue)
+    worker.stop()
+    assert await serving == exit_codes.ENDED
+    assert len(tried) == 3
+    [letter] = (await workers.system.client.read(f"{queue.name}.dead", delay=False)).messages
+    found = read_dead_letter(letter, f"{queue.name}.dead")
+    assert found is not None
+    assert (found.cause.error, found.cause.text, found.cause.attempts) == ("KeyError", "'egg'", 3)
+
+
+async def test_time_limits(workers: Workers, jobs: Jobs) -> None:
+    """An async task that takes too long is cancelled and has failed; a plain one needs processes."""
+    ended = asyncio.Event()
+
+    @jobs.task(timeout=timedelta(seconds=0.1), retries=0)
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+
+    await slow.asend()
+    task = workers.start(worker := worker_of(workers, jobs))
+    await asyncio.wait_for(ended.wait(), 20)
+    await until_done(workers, workers.system.named(jobs.queues[0]))
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    alone = Jobs("q")
+    alone.task(timeout=1)(lambda: None)
+    with pytest.raises(InvalidArgument, match="use processes"):
+        worker_of(workers, alone)
+
+
+async def test_tasks_of_both_kinds_in_one_worker(workers: Workers, jobs: Jobs) -> None:
+    """Plain tasks beside async ones run in threads, so they keep nothing waiting."""
+    gate, threads = threading.Event(), list[str]()
+
+    @jobs.task
+    def plain() -> None:
+        threads.append(threading.current_thread().name)
+        assert gate.wait(20)
+
+    @jobs.task
+    async def opens() -> None:
+        gate.set()
+
+    await jobs.asend_many([plain.call(), opens.call()])
+    task = workers.start(worker := worker_of(workers, jobs))
+    await until_done(workers, workers.system.named(jobs.queues[0]))
+    worker.stop()
+    assert await task == exit_codes.ENDED
+    assert threads != ["MainThread"]
+
+
+async def test_options_of_a_call(workers: Workers, jobs: Jobs, client: Client) -> None:
+    """A call may come later, or only once while one of its name waits or runs."""
+    seen: list[str] = []
+
+    @jobs.task
+    def thumb(path: str) -> None:
+        seen.append(path)
+
+    def send() -> None:
+        assert thumb.send_with(delay=timedelta(hours=1)).send("later") is not None
+        assert thumb.send_with(at=datetime.now(UTC) + timedelta(hours=1)).send("later") is not None
+        assert thumb.send_with(at=datetime.now(UTC) - timedelta(hours=1), headers={"who": "ann"}).send("now")
+        assert thumb.send_with(unique="nightly").send("first") is not None
+        assert thumb.send_with(unique="nightly").send("second") is None
+        assert jobs.run_all() == 2
+        assert thumb.send_with(unique="nightly").send("third") is not None
+        assert jobs.run_all() == 1
+
+    await asyncio.to_thread(send)
+    assert sorted(seen) == ["first", "now", "third"]
+    backlog = await workers.system.client.job_queue(jobs.queues[0]).backlog()
+    assert (backlog.waiting, backlog.delayed) == (0, 2)
+    assert await thumb.send_with(unique="nightly").asend("fourth") is not None
+    assert await thumb.send_with(unique="nightly").asend("fifth") is None
+    assert await jobs.arun_all() == 1
+    assert seen[-1] == "fourth"
+
+
+async def test_running_what_waits(workers: Workers, jobs: Jobs) -> None:
+    """In a test of a program its jobs run at once; the first error comes out, and its job is tried again later."""
+    seen: list[str] = []
+
+    @jobs.task(backoff=Backoff(first=600, most=600, jitter=0))
+    def plain(text: str) -> None:
+        if text == "bad":
+            raise LookupError(text)
+        seen.append(text)
+
+    @jobs.task
+    async def awaited(text: str) -> None:
+        plain.send(f"{text} too") if text != "more" else await plain.asend(f"{text} too")
+        seen.append(text)
+
+    def run() -> None:
+        awaited.send("one")
+        assert jobs.run_all() == 2
+        plain.send("bad")
+        with pytest.raises(LookupError, match="bad"):
+            jobs.run_all()
+        assert jobs.run_all() == 0
+
+    await asyncio.to_thread(run)
+    await awaited.asend("more")
+    assert await jobs.arun_all() == 2
+    assert seen == ["one", "one too", "more", "more too"]
+    found = await workers.system.client.job_queue(jobs.queues[0]).backlog()
+    assert (found.waiting, found.claimed) == (0, 1)
+    await workers.system.client.send(jobs.queues[0], json={"task": "none"})
+    with pytest.raises(UnknownTask):
+        await jobs.arun_all()
+
+
+async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks run in processes too, by the name of the program; a plain one that takes too long is interrupted there."""
+    queue = await workers.system.queue(backoff=SOON)
+    monkeypatch.setenv("QDO_TEST_QUEUE", queue.name)
+    client = workers.system.client
+    await client.send(queue.name, json={"task": "write", "args": ["a"], "kwargs": {"times": 2}})
+    await client.send(queue.name, json={"task": "fail", "args": ["b"]})
+
+    def worker(name: str) -> Worker:
+        claims = Claims(workers.system.connect(), [queue.name])
+        return Worker(f"tests.qdo.worker.errands:{name}", claims, settings=WorkerSettings(processes=1))
+
+    task = workers.start(first := worker("jobs"))
+    await until_done(workers, queue)
+    first.stop()
+    assert await task == exit_codes.ENDED
+    assert sorted(map(tuple, book.lines())) == [("done", "a"), ("done", "a"), ("tried", "b", "1"), ("tried", "b", "2")]
+    await client.send(queue.name, json={"task": "sleep", "args": [60.0]})
+    await client.send(queue.name, json={"task": "sleep", "args": [0.0]})
+    task = workers.start(second := worker("slow_jobs"))
+    await until_done(workers, queue)
+    second.stop()
+    assert await task == exit_codes.ENDED
+    assert [line for line in book.lines() if line[0] == "done"][2:] == [["done", "0.0"]]
+    letters = (await client.read(f"{queue.name}.dead", delay=False, partitions="*")).messages
+    causes = [found.cause.error for one in letters if (found := read_dead_letter(one, "x")) is not None]
+    assert sorted(causes) == ["ValueError", "qdo.errors.TimeLimit"]
