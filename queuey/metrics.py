@@ -10,7 +10,8 @@ import itertools
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 from prometheus_client import generate_latest
@@ -136,6 +137,23 @@ def snapshot(metrics: Metrics, statistics: dict[str, float]) -> Snapshot:
     return Snapshot(rows, received, delivered, statistics)
 
 
+BACKLOG_STATES = ("waiting", "delayed", "claimed", "failed", "dead")
+
+
+class QueueBacklog(NamedTuple):
+    """How much of a queue is to be done.
+
+    Attributes:
+        counts: Messages, by state.
+        age: Seconds since the oldest that is not done was stored; 0: there is none.
+    """
+
+    application: str
+    queue: str
+    counts: Mapping[str, int]
+    age: float
+
+
 Workers = Mapping[str, Snapshot | None]
 """Of each worker by its name, None for one that gave no answer. One without a name is alone."""
 
@@ -147,8 +165,9 @@ class _Scrape(Collector):
     Prometheus would count the rest again as new.
     """
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, backlogs: Iterable[QueueBacklog] = ()) -> None:
         self._workers = workers
+        self._backlogs = backlogs
         self._found = [(((name,) if name else ()), found) for name, found in workers.items() if found is not None]
         self._labels = () if "" in workers else ("worker",)
 
@@ -162,6 +181,7 @@ class _Scrape(Collector):
                 counter.add_metric(worker, getattr(found, name))
             yield counter
         yield from self._statistics()
+        yield from self._of_queues()
         if self._labels:
             up = GaugeMetricFamily("queuey_worker_up", "Whether the worker is in this scrape.", labels=self._labels)
             for name, one in self._workers.items():
@@ -196,7 +216,21 @@ class _Scrape(Collector):
                     family.add_metric(worker, found.statistics[name])
             yield family
 
+    def _of_queues(self) -> Iterator[Metric]:
+        """Yields the backlogs, which are the same whichever worker looks."""
+        names = ("application", "queue")
+        about = "Messages of queues that are shown. Failed ones wait, too."
+        count = GaugeMetricFamily("queuey_backlog_messages", about, labels=(*names, "state"))
+        about = "Time since the oldest message that is not done was stored."
+        age = GaugeMetricFamily("queuey_backlog_oldest_seconds", about, labels=names)
+        for one in self._backlogs:
+            for state, number in one.counts.items():
+                count.add_metric((one.application, one.queue, state), number)
+            age.add_metric((one.application, one.queue), one.age)
+        yield count
+        yield age
 
-def exposition(workers: Workers) -> bytes:
+
+def exposition(workers: Workers, backlogs: Iterable[QueueBacklog] = ()) -> bytes:
     """Writes everything in Prometheus' text form."""
-    return generate_latest(_Scrape(workers))
+    return generate_latest(_Scrape(workers, backlogs))

@@ -22,7 +22,7 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         given = "tls_cert" if settings.tls_key is None else "tls_key"
         refuse(f"Setting {given} needs {missing} beside it.", given)
-    for name, table in (("rates", settings.rates), ("facades", settings.facades)):
+    for name, table in (("rates", settings.rates), ("facades", settings.facades), ("metrics", settings.metrics)):
         for mistake in table.mistakes():
             refuse(f"Setting {name} has {mistake}.", name)
     trusted = {issuer.issuer for issuers in settings.users.values() for issuer in issuers}

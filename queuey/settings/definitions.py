@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from queuey.messages import DEFAULT_TTL, MAX_TTL, MAX_WAIT
 from queuey.settings.facades import Facades
+from queuey.settings.metrics import PublishedMetrics
 from queuey.settings.rates import Rates
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users
@@ -231,7 +232,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = Facades()
 
-    metrics: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
+    metrics: Annotated[
+        PublishedMetrics,
+        Meta(
+            description="What operators see without a credential. See [metrics](operations.md#metrics).",
+            extra={"default": "`publish=on`"},
+        ),
+    ] = PublishedMetrics()
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="The least severe log records to write.")
     ] = "info"

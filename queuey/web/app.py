@@ -10,6 +10,7 @@ from typing import Any
 
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
+from queuey.service.backlogs import Backlogs
 from queuey.settings import Facades
 from queuey.storage import Store
 from queuey.web import facades, ops, v1
@@ -64,6 +65,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     metrics: Metrics | None = None,
     stopping: threading.Event | None = None,
     publish_metrics: bool = True,
+    shown_backlogs: Sequence[tuple[str, str]] = (),
     readers: Sequence[CredentialReader] = (),
     private: Container[str] = (),
     served: Facades | None = None,
@@ -78,6 +80,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         metrics: Where requests are counted.
         stopping: Setting it answers all waiting requests and makes the load balancer's heartbeat fail.
         publish_metrics: Serve what was counted at ``/metrics``.
+        shown_backlogs: Applications and patterns of their queues whose backlog is shown there.
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
         served: Which facades there are; None: none.
@@ -92,6 +95,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     registry.authenticate = Authenticator([ApplicationKeys(store), registry.callers, *readers], clock=clock)
     registry.authorization = Authorization(service, registry.authenticate, private)
     registry.publish_metrics = publish_metrics
+    registry.backlogs = Backlogs(service, shown_backlogs)
     registry.served = served or Facades()
     registry.endpoints = {}
     registry.facades = []

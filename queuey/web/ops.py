@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from queuey import __version__, metrics
 from queuey.errors import StoreUnavailable
+from queuey.metrics import QueueBacklog
 from queuey.service import Service
 from queuey.web.endpoint import Handler, Match
 from queuey.web.gateway.workers import Collection, Told
@@ -23,10 +24,15 @@ LOOK_EVERY = 1.0
 class OpsViews:
     """Views of the operations resources."""
 
-    def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        service: Service,
+        clock: Callable[[], float] = time.monotonic,
+        backlogs: Callable[[], Iterable[QueueBacklog]] = tuple,
+    ) -> None:
         self._service = service
         told = Told(lambda: metrics.snapshot(service.metrics, service.statistics()), service.workers)
-        self._counts = Collection(lambda: metrics.exposition(told.all()), LOOK_EVERY, clock)
+        self._counts = Collection(lambda: metrics.exposition(told.all(), backlogs()), LOOK_EVERY, clock)
         self._clock = clock
         self._looking = threading.Lock()
         self._health: StoreUnavailable | None = None
@@ -89,7 +95,7 @@ class OpsViews:
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds the operations resources."""
-    views = OpsViews(config.registry.service)
+    views = OpsViews(config.registry.service, backlogs=config.registry.backlogs.look)
     resources: list[tuple[str, str, Handler]] = [
         ("ops.heartbeat", "/__heartbeat__", views.heartbeat),
         ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat),

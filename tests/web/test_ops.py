@@ -14,7 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
 from queuey.errors import StoreFull, StoreUnavailable
-from queuey.metrics import Metrics
+from queuey.metrics import Metrics, exposition
+from queuey.service import Service
+from queuey.service.backlogs import INTERVAL, Backlogs
 from queuey.service.workers import Workers
 from queuey.storage import Store
 from queuey.web.gateway.asgi import Gateway
@@ -244,3 +246,40 @@ def test_metrics_do_not_grow_with_what_clients_send(owner: Caller, app: Any) -> 
         owner.get(f"nothing{number}")
         owner.get(f"/v1/nobody{number}/x")
     assert samples(owner).keys() == before
+
+
+def test_backlogs(owner: Caller, store: Store) -> None:
+    """Queues that the setting names are shown with what is to be done, at most so many; others are not."""
+    for name in ("jobs-a", "jobs-b", "other"):
+        owner.create(name, max_deliveries=1)
+        owner.post(name, "x")
+    owner.claim("jobs-b", limit=1, ttl=100)
+    service = Service(store)
+    now = [0.0]
+    backlogs = Backlogs(service, [("queuey", "jobs-*"), ("queuey", "*-a"), ("nobody", "*")], clock=lambda: now[0])
+    shown = {one.queue: one for one in backlogs.look()}
+    assert sorted(shown) == ["jobs-a", "jobs-b"]
+    assert shown["jobs-a"].counts == {"waiting": 1, "delayed": 0, "claimed": 0, "failed": 0, "dead": 0}
+    assert shown["jobs-b"].counts == {"waiting": 0, "delayed": 0, "claimed": 1, "failed": 0, "dead": 0}
+    assert 0 < shown["jobs-a"].age < 600
+    text = exposition({}, backlogs.look()).decode()
+    wanted = 'queuey_backlog_messages{application="queuey",queue="jobs-b",state="claimed"} 1.0'
+    assert wanted in text
+    owner.post("jobs-a", "y")
+    assert {one.queue: one.counts["waiting"] for one in backlogs.look()} == {"jobs-a": 1, "jobs-b": 0}
+    now[0] += INTERVAL
+    assert {one.queue: one.counts["waiting"] for one in backlogs.look()} == {"jobs-a": 2, "jobs-b": 0}
+
+
+def test_no_more_backlogs_than_may_be_shown(
+    owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a scrape costs is bounded by queues and by their partitions, and the log says what is left out."""
+    for name in ("a", "b", "c"):
+        owner.create(name, partitions=4)
+    monkeypatch.setattr("queuey.service.backlogs.MAX_QUEUES", 2)
+    assert [one.queue for one in Backlogs(Service(store), [("queuey", "*")]).look()] == ["a", "b"]
+    assert "more than 2 queues match" in caplog.text
+    monkeypatch.setattr("queuey.service.backlogs.MAX_PARTITIONS", 7)
+    assert [one.queue for one in Backlogs(Service(store), [("queuey", "*")]).look()] == ["a"]
+    assert "too many queues" in caplog.text

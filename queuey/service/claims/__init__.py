@@ -544,7 +544,7 @@ class ClaimUseCases:
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding
-            for page in self._pages(queue, number, ids.following(view.cursor)):
+            for page in self._pages(queue, number, ids.following(view.cursor), bodies=view.needs_bodies):
                 total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
                 if total >= limit:
                     [lag] = self._store.lag(queue, [(number, page[-1].position)])
@@ -593,11 +593,13 @@ class ClaimUseCases:
         for page in self._pages(queue, number, ids.following(view.cursor), limit):
             yield from (message for message in page if not view.is_done(message))
 
-    def _pages(self, queue: Queue, number: int, lower: Position, limit: int = _PAGE) -> Iterator[list[Message]]:
+    def _pages(
+        self, queue: Queue, number: int, lower: Position, limit: int = _PAGE, *, bodies: bool = True
+    ) -> Iterator[list[Message]]:
         """Reads a partition from a position up to now."""
         more = True
         while more:
-            part = Slice(number, lower, limit=limit, max_bytes=self._limits.page_bytes, ahead=True)
+            part = Slice(number, lower, limit=limit, max_bytes=self._limits.page_bytes, ahead=True, bodies=bodies)
             [page] = self._store.read(queue, [part])
             if page.messages:
                 yield page.messages
@@ -631,6 +633,11 @@ class _View:
         self._above = frozenset(state.above)
         covers = state.covers.by_digest.items()
         self._ended = {digest: cover for digest, cover in covers if state.is_done(cover.representative)}
+
+    @property
+    def needs_bodies(self) -> bool:
+        """Whether it depends on its body if a message is done."""
+        return bool(self._ended)
 
     def is_done(self, message: Message) -> bool:
         """Returns whether a message above the cursor is done: acknowledged, or a copy of one that was."""

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from qdo.partitions import Partition
 from qdo.worker.failure import RunResult
 from qdo.worker.metrics import WorkerMetrics
-from queuey.metrics import Metrics, Snapshot, exposition, snapshot
+from queuey.metrics import BACKLOG_STATES, Metrics, QueueBacklog, Snapshot, exposition, snapshot
 from queuey.service import Service
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
@@ -20,6 +20,7 @@ from tests.deploy.recording import series
 
 SCRAPES = 12
 """One every 15 s."""
+BACKLOGS = [QueueBacklog("queuey", "jobs", dict.fromkeys(BACKLOG_STATES, 3), 60.0)]
 NOBODY = "cassandra://127.0.0.1:1/queuey"
 """The metrics of a store are there while Cassandra is not."""
 STATUSES = (200, 201, 409, 429, 500, 503)
@@ -42,7 +43,7 @@ def _service(store: Store, workers: tuple[str, ...]) -> list[bytes]:
     statistics = Service(store).statistics()
     processes = {name: Metrics() for name in workers}
     return [
-        exposition({name: _served(metrics, statistics, number) for name, metrics in processes.items()})
+        exposition({name: _served(metrics, statistics, number) for name, metrics in processes.items()}, BACKLOGS)
         for number in range(SCRAPES)
     ]
 

@@ -60,7 +60,7 @@ def cases() -> dict[str, Values]:
         "shutdown_timeout": 60.5,
         "max_wait": 2.5,
         "memory": 1 << 40,
-        "metrics": True,
+        "metrics": {"publish": True},
         "rates": {"application": 500, "applications": {"the reports": {"user": 0.5}}},
     }
     secured["storage"] = {"accessMode": "ReadWriteOnce", "className": "fast", "size": "1Ti"}
@@ -101,8 +101,8 @@ REFUSED: dict[str, tuple[Values, str]] = {
     "a Secret's path": ({"secrets": ["a/b"]}, "secrets"),
     "an Ingress for all hosts": ({"ingress": {"enabled": True}}, r"ingress\.host is missing"),
     "a monitor without metrics": (
-        {"monitor": {"enabled": True}, "settings": {"metrics": False}},
-        r"settings\.metrics turns the metrics off",
+        {"monitor": {"enabled": True}, "settings": {"metrics": {"publish": False}}},
+        r"settings\.metrics\.publish turns the metrics off",
     ),
     "a worker of one machine": (
         {"workers": {"a": {"image": "b", "settings": {"handler": "c:d", "group": "e", "coordination": "local:"}}}},
@@ -287,7 +287,7 @@ def test_values_become_settings(charts: dict[str, Rendered], tmp_path: Path) -> 
     found = settings.load(
         {}, {}, config=settings_file(charts["secured"], service(charts["secured"]), tmp_path)
     ).settings
-    assert (found.shutdown_timeout, found.max_wait, found.memory, found.metrics) == (60.5, 2.5, 1 << 40, True)
+    assert (found.shutdown_timeout, found.max_wait, found.memory, found.metrics.publish) == (60.5, 2.5, 1 << 40, True)
     assert found.rates.application == 500
     assert found.rates.applications["the reports"].user == 0.5
     assert found.tls_cert is not None

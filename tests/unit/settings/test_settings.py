@@ -217,7 +217,7 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
 )
 def test_switches_take_everyday_words(text: str, value: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """A switch can be written on/off, yes/no, true/false or 1/0."""
-    assert settings.load({"metrics": text}, {}).settings.metrics is value
+    assert settings.load({"metrics": f"publish={text}"}, {}).settings.metrics.publish is value
 
 
 def test_every_limit_is_a_setting_or_a_constant() -> None:

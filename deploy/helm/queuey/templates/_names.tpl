@@ -44,8 +44,8 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- if and (not (include "queuey.cassandra" .)) (gt (int .Values.replicas) 1) -}}
 {{- fail (printf "replicas is %d, but the store is SQLite, a file that one pod has to itself. Set replicas to 1, or settings.store to cassandra://HOST,HOST/KEYSPACE." (int .Values.replicas)) -}}
 {{- end -}}
-{{- if and .Values.monitor.enabled (hasKey .Values.settings "metrics") (not .Values.settings.metrics) -}}
-{{- fail "monitor.enabled is true, but settings.metrics turns the metrics off. Change one of them." -}}
+{{- if and .Values.monitor.enabled (not (dig "metrics" "publish" true .Values.settings)) -}}
+{{- fail "monitor.enabled is true, but settings.metrics.publish turns the metrics off. Change one of them." -}}
 {{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.ingress.host) -}}
 {{- fail "ingress.host is missing: name the host under which clients reach the service, or set ingress.enabled to false." -}}
