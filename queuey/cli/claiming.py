@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from queuey.client import Client, Job, JobQueue
-    from queuey.client.claims.results import Claimed, OutstandingJob, Refused
+    from queuey.client.claims.results import Backlog, Claimed, OutstandingJob, Refused
 
 claim_app = typer.Typer(add_completion=False)
 ack_app = typer.Typer(add_completion=False)
@@ -147,16 +147,26 @@ def jobs(
 
         output.emit(msgspec.to_builtins(backlog) | {"jobs": msgspec.to_builtins(found)})
         return
-    age = "" if backlog.oldest is None else f"; the oldest is {length(round(max(0.0, now - backlog.oldest)))} old"
-    about = "" if backlog.exact else "about "
-    output.say(
-        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed, "
-        f"{backlog.claimed} claimed, {output.plural(backlog.dead, 'dead letter')}{age}."
-    )
+    output.say(f"{backlog_text(backlog, now)}.")
     columns = ["message", "deliveries", "worker", "left"]
     rows = [(f"{one.partition}:{one.message_id}", one.deliveries, one.worker or "-", _left(one, now)) for one in found]
     if rows:
         output.table(columns, rows)
+
+
+def backlog_text(backlog: Backlog, now: float) -> str:
+    """Returns how much of a queue is to be done, for people."""
+    age = "" if backlog.oldest is None else f"; the oldest is {age_text(backlog, now)} old"
+    about = "" if backlog.exact else "about "
+    return (
+        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed, "
+        f"{backlog.claimed} claimed, {output.plural(backlog.dead, 'dead letter')}{age}"
+    )
+
+
+def age_text(backlog: Backlog, now: float) -> str | None:
+    """Returns how old the oldest message is that is not done."""
+    return None if backlog.oldest is None else length(round(max(0.0, now - backlog.oldest)))
 
 
 def _left(job: OutstandingJob, now: float) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from queuey.cli import output
+from queuey.cli.claiming import backlog_text
 from queuey.cli.output import Json
 from queuey.cli.queues import about, when
 from queuey.cli.reading import Queue
@@ -17,7 +19,7 @@ from queuey.terminal import time_parsing
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from queuey.client import ClaimCounts, Client, Explanation, Offsets, QueueInfo
+    from queuey.client import Backlog, ClaimCounts, Client, Explanation, Offsets, QueueInfo
     from queuey.client.deadletters import DeadLetter
 
 GROUPS = 20
@@ -115,6 +117,7 @@ class _Seen(NamedTuple):
 
     info: QueueInfo
     claims: ClaimCounts | None
+    backlog: Backlog | None
     refused: str | None
     groups: list[Offsets]
     left_out: int
@@ -124,19 +127,27 @@ def _look(client: Client, queue: str) -> _Seen:
     from queuey.client import Conflict
 
     info = client.info(queue)
-    claims, refused = None, None
+    claims, backlog, refused = None, None, None
     try:
-        claims = client.job_queue(queue).counts()
+        claims, backlog = client.job_queue(queue).counts(), client.job_queue(queue).backlog()
     except Conflict as error:
         refused = str(error)
     names = client.groups(queue)
-    return _Seen(info, claims, refused, _groups(client, queue, names), max(0, len(names) - GROUPS))
+    return _Seen(info, claims, backlog, refused, _groups(client, queue, names), max(0, len(names) - GROUPS))
 
 
 def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
     seen = _look(client, queue)
     if json:
-        output.emit({"queue": seen.info, "claims": seen.claims, "claims_refused": seen.refused, "groups": seen.groups})
+        output.emit(
+            {
+                "queue": seen.info,
+                "claims": seen.claims,
+                "backlog": seen.backlog,
+                "claims_refused": seen.refused,
+                "groups": seen.groups,
+            }
+        )
         return
     info = seen.info
     for text in _sentences(seen):
@@ -144,7 +155,14 @@ def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
     output.say()
     claims = {} if seen.claims is None else seen.claims.partitions
     output.table(
-        ["partition", "messages", "oldest", "newest", "reads show", *(["claimed", "waiting"] if claims else [])],
+        [
+            "partition",
+            "messages",
+            "oldest",
+            "newest",
+            "reads show",
+            *(["claimed", "to deliver again"] if claims else []),
+        ],
         (
             [
                 number,
@@ -181,6 +199,8 @@ def _sentences(seen: _Seen) -> list[str]:
     elif info.max_deliveries:
         dead = f"After {output.plural(info.max_deliveries, 'delivery', 'deliveries')} without an acknowledgement"
         found.append(f"{dead} a message becomes a dead letter in {info.dead_letter}.")
+    if seen.backlog is not None:
+        found.append(f"For claims: {backlog_text(seen.backlog, time.time())}.")
     if info.on_ack == "delete":
         found.append("Acknowledged messages are deleted.")
     if info.kind == "dedup":

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from queuey.cli import moving, output
+from queuey.cli.claiming import age_text, backlog_text
 from queuey.cli.output import Json, Yes
 from queuey.cli.service_options import connected, existing
 from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
-    from queuey.client import Client
+    from queuey.client import Backlog, Client
     from queuey.client.results import Queue, QueueInfo
     from queuey.messages import Backoff
 
@@ -49,6 +51,7 @@ Kind = Annotated[
 
 _RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "backoff", "dead_letter", "on_ack")
 _DETAILS = ["queue", "partitions", "type", "consistency", "ttl", "read delay", "principals", "created"]
+_BACKLOG = ["waiting", "delayed", "claimed", "failed", "dead", "oldest"]
 _CLAIMS = ["max deliveries", "backoff", "dead letters to", "on ack", "kind"]
 
 
@@ -85,6 +88,7 @@ def list_queues(
     client: Client,
     details: Annotated[bool, typer.Option("--details", "-l", help="Show the fields of each.")] = False,
     count: Annotated[bool, typer.Option("--count", help="Show how many messages each has.")] = False,
+    backlog: Annotated[bool, typer.Option("--backlog", help="Show how much of each is to be done by claims.")] = False,
     start: Annotated[str | None, typer.Option(help="Name to start at.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
     json: Json = False,
@@ -92,17 +96,31 @@ def list_queues(
     """List queues by name; with --json one a line."""
     from itertools import islice
 
-    if not (details or count):
+    if not (details or count or backlog):
         for name in islice(client.queue_names(start=start), limit):
             output.emit({"queue_name": name}) if json else output.say(name)
         return
     found = islice(client.queues(start=start, count=count), limit)
     if json:
+        from msgspec import to_builtins
+
         for queue in found:
-            output.emit(queue)
+            more = {"backlog": to_builtins(_asked(client, queue.name))} if backlog else {}
+            output.emit(to_builtins(queue) | more)
         return
-    columns = [*(_DETAILS if details else _DETAILS[:1]), *(["messages"] if count else [])]
-    rows = ([*(_row(queue) if details else [queue.name]), *([queue.count] if count else [])] for queue in found)
+    columns = [
+        *(_DETAILS if details else _DETAILS[:1]),
+        *(["messages"] if count else []),
+        *(_BACKLOG if backlog else []),
+    ]
+    rows = (
+        [
+            *(_row(queue) if details else [queue.name]),
+            *([queue.count] if count else []),
+            *(_counts(_asked(client, queue.name)) if backlog else []),
+        ]
+        for queue in found
+    )
     output.table(columns, rows)
 
 
@@ -114,7 +132,7 @@ def info(client: Client, name: Name, json: Json = False) -> None:
     if json:
         output.emit(found)
         return
-    output.pairs(_facts(found))
+    output.pairs([*_facts(found), *_backlog(client, name)])
     rows = [
         (number, about(part.count, exact=part.exact), when(part.oldest), when(part.newest))
         for number, part in sorted(found.partition_info.items())
@@ -222,6 +240,26 @@ def _row(queue: Queue) -> list[Any]:
     created = None if queue.created is None else time_parsing.iso(queue.created)
     principals = ", ".join(queue.principals)
     return [queue.name, queue.partitions, queue.type, queue.consistency, ttl, delay, principals, created]
+
+
+def _asked(client: Client, name: str) -> Backlog | None:
+    """Returns how much of a queue is to be done; None: it cannot be claimed from."""
+    from queuey.client import Conflict
+
+    with suppress(Conflict):
+        return client.job_queue(name).backlog()
+    return None
+
+
+def _backlog(client: Client, name: str) -> list[tuple[str, str]]:
+    found = _asked(client, name)
+    return [] if found is None else [("for claims", backlog_text(found, time.time()))]
+
+
+def _counts(found: Backlog | None) -> list[Any]:
+    if found is None:
+        return [None] * len(_BACKLOG)
+    return [*(getattr(found, name) for name in _BACKLOG[:-1]), age_text(found, time.time())]
 
 
 def _facts(found: QueueInfo) -> list[tuple[str, Any]]:

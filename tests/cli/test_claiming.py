@@ -132,6 +132,12 @@ def test_what_is_to_be_done(run: Run, client: Client, jobs: str) -> None:
     shown = run("jobs", jobs, "--json", "--limit", "1").json
     assert (shown["waiting"], shown["claimed"], [one["deliveries"] for one in shown["jobs"]]) == (2, 1, [1])
     assert run("jobs", "nowhere").code != 0
+    assert "2 waiting (1 failed before), 0 delayed, 1 claimed" in run("queue", "info", jobs).text
+    assert "For claims: 2 waiting (1 failed before)" in run("explain", jobs).text
+    [line] = [line for line in run("queue", "list", "--backlog").text.splitlines() if line.startswith(jobs)]
+    assert line.split()[1:6] == ["2", "0", "1", "1", "0"]
+    [listed] = [one for one in run("queue", "list", "--backlog", "--json").json_lines if one["queue_name"] == jobs]
+    assert (listed["backlog"]["waiting"], listed["backlog"]["claimed"]) == (2, 1)
 
 
 def test_another_queue_when_there_is_nothing(run: Run, client: Client, jobs: str) -> None:
