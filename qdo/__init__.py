@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from qdo.jobs import Jobs, Task, TaskCall, TaskSender
     from qdo.partitions import Partition, Queue
     from qdo.worker.claim_source import Claims
-    from qdo.worker.executors.in_process import delivery
     from qdo.worker.failure import Delivery, Failure, StopWorker
+    from qdo.worker.handlers import delivery
     from qdo.worker.middleware import Middleware
     from qdo.worker.settings import Retry, WorkerSettings
     from qdo.worker.worker import Worker
@@ -103,7 +103,7 @@ _HOMES = (
     "worker.settings",
     "worker.failure",
     "worker.middleware",
-    "worker.executors.in_process",
+    "worker.handlers",
     "consumer.fetch.fetch_buffer",
     "consumer.consumer",
     "consumer.blocking",

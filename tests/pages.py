@@ -76,6 +76,8 @@ RUN_BY = {
         "Streaming": "tests/spark/test_streaming.py",
         "Write": "tests/spark/test_docs.py",
     },
+    "docs/moving-from-celery.md": {"": "tests/qdo/test_docs.py"},
+    "docs/tasks.md": {"": "tests/qdo/test_docs.py"},
     "docs/tutorial.md": {"": "tests/acceptance/test_docs.py"},
     "docs/users.md": {"": "tests/acceptance/test_docs.py"},
 }

@@ -91,6 +91,7 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
             rest to commit. After that the next owner handles the message again.
         drain: How long a stop waits for messages that are being handled.
         metrics (none): Address to serve Prometheus metrics on: `127.0.0.1:9400`; port 0 takes a free one.
+        trace: Report spans to OpenTelemetry; see docs/tasks.md.
         log: Format of the log, which goes to standard error.
         log_level: The least severe log records to write.
     """
@@ -136,6 +137,7 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     revoke_timeout: Annotated[float, Meta(ge=0.1, le=86_400)] = 30.0
     drain: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
     metrics: Annotated[str | None, Meta(pattern=r"^.+:[0-9]{1,5}$")] = None
+    trace: bool = False
     log: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

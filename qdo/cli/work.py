@@ -23,7 +23,7 @@ from qdo.cli.opening import make_coordinator, open_client
 from qdo.cli.options import with_settings
 from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
-from queuey.client import ClientError
+from queuey.client import ClientError, enable_tracing
 from queuey.client.lookup import look_up
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def work(settings: WorkSettings) -> None:
     2 wrong usage, 3 a message failed and on_failure is stop, 4 handlers did not return in time.
     """
     logs.configure(settings.log_level, settings.log)
+    if settings.trace:
+        enable_tracing()
     # As for python -m: modules of the working directory can be named.
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
     serving = _serve(settings)
@@ -178,12 +180,16 @@ def _worker(settings: WorkSettings, source: AsyncConsumer | Claims, registry: Co
         settings=worker_settings(settings),
         registry=registry,
         middleware=[EndedInTime()],
-        process_setup=partial(_set_up_child, settings.log_level, settings.log, settings.stalled_after),
+        process_setup=partial(
+            _set_up_child, settings.log_level, settings.log, settings.stalled_after, trace=settings.trace
+        ),
     )
 
 
-def _set_up_child(log_level: str, log_form: str, stalled_after: float) -> None:
+def _set_up_child(log_level: str, log_form: str, stalled_after: float, *, trace: bool) -> None:
     logs.configure(log_level, log_form)
+    if trace:
+        enable_tracing()
     end_child_if_blocked(stalled_after)
 
 

@@ -7,10 +7,13 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from qdo.errors import HandlerError
+from qdo.worker.failure import Delivery
 from queuey.client import Message
+from queuey.client.calls import tracing
 
 Handler = Callable[[Message, Any], None] | Callable[[Message, Any], Awaitable[None]]
 """``handle(message, context)``: returning means done, raising means not."""
@@ -26,6 +29,30 @@ class HasHandler(Protocol):
 Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
 """Called once; what it gives is entered before the first message and left after the last. Its value goes to the
 handler."""
+
+
+present_delivery: ContextVar[Delivery] = ContextVar("delivery")
+"""The delivery of the message that is being handled here."""
+
+
+def delivery() -> Delivery:
+    """Returns the partition of the message that the caller is handling, and the number of the attempt.
+
+    Example:
+        >>> from qdo import AsyncConsumer, StopWorker, Worker, delivery, open_coordinator
+        >>> from queuey.client import AsyncClient
+        >>> def handle(message, context):
+        ...     print(message.body, "attempt", delivery().attempt)
+        ...     raise StopWorker
+        >>> consumer = AsyncConsumer(AsyncClient(), open_coordinator("local:", "billing"), queues=["orders"])
+        >>> Worker(handle, consumer).run()
+        one apple attempt 1
+        0
+
+    Raises:
+        LookupError: The caller is not a handler, or not in the thread or task in which it was called.
+    """
+    return present_delivery.get()
 
 
 def load_handler(name: str) -> Handler:
@@ -46,6 +73,25 @@ def find(name: str) -> Any:  # noqa: ANN401 - whatever has the name
         HandlerError: It cannot be found.
     """
     return _load(name, "handler")
+
+
+def traced(handler: Any) -> Any:  # noqa: ANN401 - plain or async
+    """Returns a handler that is a span of the trace that its message belongs to, if tracing is on; else itself."""
+    if not tracing.enabled():
+        return handler
+    if is_async(handler):
+
+        async def handle_async(message: Message, context: object) -> None:
+            with tracing.handling(delivery().partition.queue.name, message):
+                await handler(message, context)
+
+        return handle_async
+
+    def handle(message: Message, context: object) -> object:
+        with tracing.handling(delivery().partition.queue.name, message):
+            return handler(message, context)
+
+    return handle
 
 
 def handler_of(found: Any) -> Any:  # noqa: ANN401 - is judged later

@@ -380,6 +380,7 @@ def _runner(
     """
     factory = handlers.load_context(context) if isinstance(context, str) else context
     handlers.check_handler(found)
+    limited, found = getattr(found, "needs_processes", ""), handlers.traced(found)
     if factory is not None:
         handlers.check_context(factory)
     if settings.processes:
@@ -388,7 +389,7 @@ def _runner(
         hello = ChildSetup(list(sys.path), process_setup, name, made, seconds)
         limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
         return ProcessExecutor(hello, settings.processes, limit, hooks)
-    if limited := getattr(found, "needs_processes", ""):
+    if limited:
         text = "a thread cannot be stopped, so use processes, or make it async"
         raise InvalidArgument(f"there are plain functions with a timeout: {limited}: {text}")
     if handlers.is_async(found):

@@ -9,6 +9,7 @@ from queuey.client.aio import AsyncClient
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import Outgoing, SendOptions
+from queuey.client.calls.tracing import disable_tracing, enable_tracing
 from queuey.client.claims.async_jobs import AsyncJob, AsyncJobQueue
 from queuey.client.claims.claiming import ClaimOptions
 from queuey.client.claims.jobs import Job, JobQueue
@@ -179,6 +180,8 @@ __all__ = [
     "TooLarge",
     "TooManyWaiters",
     "TransportError",
+    "disable_tracing",
+    "enable_tracing",
     "id_after",
     "id_before",
     "order_of",

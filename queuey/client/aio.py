@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Seq
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from queuey.client.calls import (
     message_calls,
@@ -226,7 +226,9 @@ class AsyncClient(AsyncFollowing):
     ) -> Receipt:
         """Stores one message; see :meth:`Client.send`."""
         message = Outgoing(body, **options)
-        call = send_calls.send(queue, message, after, self._new_key() if idempotency_key is None else idempotency_key)
+        # Sent again under the program's own key, a message must be the same.
+        key, traced = (self._new_key(), True) if idempotency_key is None else (idempotency_key, False)
+        call = send_calls.send(queue, message, after, key, traced=traced)
         with self._journal.sending(queue, (message,)) as sending:
             (receipt,) = sending.stored([await self._run(call)])
         return receipt
@@ -402,6 +404,9 @@ class AsyncClient(AsyncFollowing):
 
     async def _run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again."""
+        if call.span is not None:
+            with call.span:
+                return await self._run(structs.replace(call, span=None), within)
         timing = self._timing
         policy, timeout = self._policy.limited(within), self._timeout if within is None else min(self._timeout, within)
         attempts = Attempts(call, self._choice, policy, timeout, clock=timing.clock, draw=timing.draw)

@@ -14,7 +14,7 @@ import pytest
 from tests.pages import ROOT, Block, Reader, to_run
 from tests.servers.served import Served
 
-TUTORIAL = "docs/qdo-tutorial.md"
+TUTORIAL, TASKS = "docs/qdo-tutorial.md", "docs/tasks.md"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def no_worker_left(tmp_path: Path) -> Iterator[None]:
     for path in tmp_path.glob("worker-*.pid"):
         pid = int(path.read_text())
         with contextlib.suppress(OSError):
-            if "processors.toml" in Path(f"/proc/{pid}/cmdline").read_text():
+            if "qdo" in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -46,6 +46,22 @@ def test_tutorial(reader: Reader) -> None:
     printed = [reader.run(TUTORIAL, block) for block in to_run(TUTORIAL)]
     assert "2 members own 4 of 4 partitions, 0 messages behind" in "".join(printed)
     assert "ValueError" in "".join(printed)
+
+
+@pytest.mark.usefixtures("no_worker_left")
+def test_tutorial_of_tasks(reader: Reader) -> None:
+    """Every command and program of the tutorial about tasks does what the text says, in order."""
+    printed = "".join(reader.run(TASKS, block) for block in to_run(TASKS, below="Tutorial: thumbnails"))
+    assert "3 waiting (0 failed before)" in printed
+    assert "FileNotFoundError" in printed
+
+
+@pytest.mark.usefixtures("reader")
+def test_programs_about_tasks() -> None:
+    """What the pages about tasks define can be defined."""
+    for page, section in ((TASKS, "Define"), ("docs/moving-from-celery.md", "Side by side")):
+        for block in to_run(page, below=section):
+            exec(block.text, {"__name__": "shown"})
 
 
 @pytest.mark.parametrize("page", ["docs/qdo.md", "docs/qdo-migration.md"])

@@ -22,7 +22,7 @@ from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.executors.in_process import enter, run_async, run_plain
 from qdo.worker.failure import Delivery, RunResult
-from qdo.worker.handlers import Handler, is_async, load_context, load_handler
+from qdo.worker.handlers import Handler, is_async, load_context, load_handler, traced
 
 
 class ProgressReporter:
@@ -102,7 +102,7 @@ async def _prepare(hello: ChildSetup, entered: AsyncExitStack) -> tuple[Handler,
     sys.path[:] = hello.path
     if hello.setup is not None:
         hello.setup()
-    handler = load_handler(hello.handler)
+    handler = traced(load_handler(hello.handler))
     context = await enter(load_context(hello.context) if hello.context else None, entered)
     return handler, context
 

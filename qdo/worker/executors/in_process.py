@@ -13,7 +13,6 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
-from contextvars import ContextVar
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 from qdo.errors import HandlerError, TimeLimit
 from qdo.worker.dispatch.partition_work import MessageRun
 from qdo.worker.failure import Delivery, Failure, RunResult
-from qdo.worker.handlers import Context
+from qdo.worker.handlers import Context, present_delivery
 from qdo.worker.middleware import Hooks
 from queuey.client import Message
 
@@ -126,8 +125,6 @@ QUICK = 0.0005
 _BREATH = 0.01
 """Seconds for which an async handler that never waits may keep the loop from everything else."""
 
-_delivery: ContextVar[Delivery] = ContextVar("delivery")
-
 
 class MessageHooks(Protocol):
     """What is called around each message: hooks, or what stands for them in another process."""
@@ -137,26 +134,6 @@ class MessageHooks(Protocol):
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
         """``before`` or ``after``, with the message and its delivery. Raises nothing."""
-
-
-def delivery() -> Delivery:
-    """Returns the partition of the message that the caller is handling, and the number of the attempt.
-
-    Example:
-        >>> from qdo import AsyncConsumer, StopWorker, Worker, delivery, open_coordinator
-        >>> from queuey.client import AsyncClient
-        >>> def handle(message, context):
-        ...     print(message.body, "attempt", delivery().attempt)
-        ...     raise StopWorker
-        >>> consumer = AsyncConsumer(AsyncClient(), open_coordinator("local:", "billing"), queues=["orders"])
-        >>> Worker(handle, consumer).run()
-        one apple attempt 1
-        0
-
-    Raises:
-        LookupError: The caller is not a handler, or not in the thread or task in which it was called.
-    """
-    return _delivery.get()
 
 
 def run_plain(
@@ -177,7 +154,7 @@ def run_plain(
         seconds: After which to end before the last.
         hooks: Called around each.
     """
-    _delivery.set(place)
+    present_delivery.set(place)
     around = hooks.around
     handled, failure, slow = 0, None, []
     begun = last = perf_counter()
@@ -222,7 +199,7 @@ async def run_async(  # noqa: C901 - every message goes through it, and calls co
     cancellation that the handler brought about itself is its failure. ``limit`` is the seconds that one call may take;
     None: any. ``interrupts``: see :meth:`qdo.worker.failure.Failure.of`.
     """
-    _delivery.set(place)
+    present_delivery.set(place)
     around = hooks.around
     handled, failure, slow = 0, None, []
     begun = last = breath = perf_counter()

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from queuey import ids
+from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import Message, Receipt
 
@@ -64,6 +65,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
         repeatable: Doing it twice is the same as doing it once, so it may be sent again after any failure.
         wait: Seconds for which the server was asked to hold the answer back.
         alone: It is a batch of one message, so a refusal need not say which message it is about.
+        span: Reports it; None: nothing does. See :mod:`queuey.client.calls.tracing`.
     """
 
     method: str
@@ -75,6 +77,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     repeatable: bool = False
     wait: float = 0.0
     alone: bool = False
+    span: CallSpan | None = None
 
 
 class Times(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from queuey.client.calls import tracing
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -119,6 +120,7 @@ def claim(
         content=content,
         repeatable=True,
         wait=wait,
+        span=tracing.begun("receive", ", ".join(queues), limit),
     )
 
 
@@ -255,8 +257,10 @@ def _by_receipts(
 ) -> Iterator[Call[None]]:
     path, given = f"{queue_segment(queue)}/claims/{what}", list(receipts)
     for start in range(0, len(given), most):
-        content = encode({"receipts": given[start : start + most], **fields})
-        yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True)
+        some = given[start : start + most]
+        content = encode({"receipts": some, **fields})
+        span = None if what == "renew" else tracing.begun("settle", queue, len(some))
+        yield Call("POST", path, nothing, headers=JSON, content=content, repeatable=True, span=span)
 
 
 def _claimed(queue: str, answer: HttpAnswer) -> Received:

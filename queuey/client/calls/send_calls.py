@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType, structs
 
 from queuey import ids
+from queuey.client.calls import tracing
 from queuey.client.calls.call import (
     JSON,
     Call,
@@ -28,6 +29,7 @@ from queuey.client.calls.call import (
     queue_segment,
     string,
 )
+from queuey.client.calls.tracing import CallSpan
 from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.results import Message, Receipt
@@ -148,6 +150,7 @@ class BatchBody(msgspec.Struct, frozen=True):
     content: bytes
     prompt: tuple[bool, ...]
     messages: tuple[Outgoing, ...]
+    span: CallSpan | None = None
 
 
 class Batcher:
@@ -156,9 +159,10 @@ class Batcher:
     Args:
         messages: At most so many in a batch.
         size: At most so many bytes of a batch's body; a larger message travels alone, for the server to judge.
+        traced: Messages may carry the context of a trace.
     """
 
-    def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES) -> None:
+    def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES, *, traced: bool = True) -> None:
         if messages < 1:
             raise InvalidArgument(f"batch is {messages}: a batch has at least one message")
         self._most = min(messages, BATCH_MESSAGES)
@@ -166,10 +170,15 @@ class Batcher:
         self._items: list[bytes] = []
         self._messages: list[Outgoing] = []
         self._size = 0
+        self._traced = traced
+        self._span: CallSpan | None = None
 
     def add(self, message: str | bytes | Outgoing) -> BatchBody | None:
         """Takes a message; returns the batch before it if the message did not fit in."""
         outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
+        if self._traced and tracing.enabled():
+            self._span = self._span or tracing.begun("send")
+            outgoing = _carrying(outgoing, self._span)
         item = _item(outgoing)
         full = len(self._items) >= self._most or self._size + len(item) > self._room
         chunk = self.rest() if full else None
@@ -183,8 +192,9 @@ class Batcher:
         if not self._items:
             return None
         content = _OPEN + b",".join(self._items) + _CLOSE
-        chunk = BatchBody(content, tuple(not message.delay for message in self._messages), tuple(self._messages))
-        self._items, self._messages, self._size = [], [], 0
+        prompt = tuple(not message.delay for message in self._messages)
+        chunk = BatchBody(content, prompt, tuple(self._messages), self._span)
+        self._items, self._messages, self._size, self._span = [], [], 0, None
         return chunk
 
 
@@ -205,7 +215,7 @@ def one_batch(messages: Iterable[ToSend]) -> BatchBody:
     Raises:
         InvalidArgument: There are none, or they do not fit into one request.
     """
-    batcher = Batcher()
+    batcher = Batcher(traced=False)  # Sent again under its key, it must be the same.
     full = any(batcher.add(message) is not None for message in several(messages))
     batch = batcher.rest()
     if full or batch is None:
@@ -226,17 +236,21 @@ def key_maker(policy: RetryPolicy, *, idempotent: bool) -> Callable[[], str | No
     return new_key if idempotent and policy.rounds > 1 else lambda: None
 
 
-def send(queue: str, message: Outgoing, after: After | None = None, key: str | None = None) -> Call[Receipt]:
+def send(
+    queue: str, message: Outgoing, after: After | None = None, key: str | None = None, *, traced: bool = True
+) -> Call[Receipt]:
     """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one.
 
-    With an idempotency key the call may be repeated.
+    With an idempotency key the call may be repeated. ``traced``: the message may carry the context of a trace.
 
     Raises:
         InvalidArgument: The message, or the key, has no form that HTTP carries.
     """
+    span = tracing.begun("send", queue) if traced else None
+    message = _carrying(message, span)
     headers, parse = _bare_headers(message), _receipt
     if headers is None:
-        batcher = Batcher()
+        batcher = Batcher(traced=False)
         batcher.add(message)
         content = batcher.rest()
         assert content is not None  # noqa: S101 - a message was just added
@@ -245,14 +259,21 @@ def send(queue: str, message: Outgoing, after: After | None = None, key: str | N
     else:
         call = Call("POST", queue_segment(queue), parse, content=_bytes(message.body))
         headers |= _after(after)
-    return structs.replace(call, headers=headers | _keyed(key), repeatable=key is not None)
+    return structs.replace(call, headers=headers | _keyed(key), repeatable=key is not None, span=span)
 
 
 def send_batch(queue: str, chunk: BatchBody, after: After | None = None, key: str | None = None) -> Call[list[Receipt]]:
     """Stores a batch, all or none of it. With an idempotency key the call may be repeated."""
     parse = partial(_receipts, count=len(chunk.messages))
     headers = _batch_headers(after) | _keyed(key)
-    return Call("POST", queue_segment(queue), parse, headers=headers, content=chunk.content, repeatable=key is not None)
+    span = None if chunk.span is None else chunk.span.about("send", queue, len(chunk.messages))
+    repeatable, path = key is not None, queue_segment(queue)
+    return Call("POST", path, parse, headers=headers, content=chunk.content, repeatable=repeatable, span=span)
+
+
+def _carrying(message: Outgoing, span: CallSpan | None) -> Outgoing:
+    """Returns a message with the context of the span that sends it."""
+    return message if span is None else structs.replace(message, headers=span.carried(message.headers))
 
 
 def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -> After | None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
-from queuey.client.calls import claim_calls
+from queuey.client.calls import claim_calls, tracing
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
@@ -309,9 +309,10 @@ class AsyncJobQueue:
         async with contextlib.aclosing(self.claim(**options)) as loop:
             async for job in loop:
                 try:
-                    result = handle(job)
-                    if isawaitable(result):
-                        await result
+                    with tracing.handling(job.queue, job.message):
+                        result = handle(job)
+                        if isawaitable(result):
+                            await result
                 except Exception as error:
                     if job.held:
                         with job.failing(error):

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from inspect import iscoroutinefunction
 from typing import Unpack
 
-from queuey.client.calls import claim_calls
+from queuey.client.calls import claim_calls, tracing
 from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
@@ -269,7 +269,8 @@ class JobQueue:
         with closing(self.claim(**options)) as loop:
             for job in loop:
                 try:
-                    handle(job)
+                    with tracing.handling(job.queue, job.message):
+                        handle(job)
                 except Exception as error:
                     if job.held:
                         with job.failing(error):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from qdo.worker.executors.in_process import delivery
+from qdo.worker.handlers import delivery
 from queuey.client import Message
 from tests.harness.history import Journal, now
 from tests.qdo.faults.checking.records import Handled, place_of

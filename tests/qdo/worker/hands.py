@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qdo.worker.executors.in_process import delivery
 from qdo.worker.failure import StopWorker
+from qdo.worker.handlers import delivery
 from queuey.client import Message
 
 PREPARED: list[str] = []

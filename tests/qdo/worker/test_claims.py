@@ -7,16 +7,19 @@ import threading
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from qdo.errors import InvalidArgument, MissingRights
 from qdo.partitions import Queue
 from qdo.worker import exit_codes
 from qdo.worker.claim_source import Claims
-from qdo.worker.executors.in_process import delivery
 from qdo.worker.failure import StopWorker
+from qdo.worker.handlers import delivery
 from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
-from queuey.client import Message, QueueNotFound
+from queuey.client import Message, QueueNotFound, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter
 from tests.qdo.consumer.controlled_transport import refused
 from tests.qdo.consumer.test_sight import GroupWithKeys, group
@@ -280,6 +283,25 @@ async def test_hooks_and_counts(workers: Workers) -> None:
     ]
     counts = {name: worker.metrics._counts[name][queue.name] for name in ("handled", "failed", "retried")}
     assert counts == {"handled": 2, "failed": 1, "retried": 1}
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_spans(workers: Workers, kind: str) -> None:
+    """With tracing, what a handler reports is a child of the span that has sent its message."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    enable_tracing(provider)
+    try:
+        queue = await workers.system.queue()
+        await workers.system.send(queue, 1)
+        worker = make(workers, workers.note if kind == "plain" else workers.note_async, queue)
+        await workers.serve_until(worker, 1)
+    finally:
+        disable_tracing()
+    found = {span.name: span for span in exporter.get_finished_spans()}
+    sent, handled = found[f"send {queue.name}"], found[f"process {queue.name}"]
+    assert handled.parent is not None
+    assert handled.parent.span_id == sent.context.span_id
 
 
 async def test_rights(group: GroupWithKeys) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from qdo.errors import HandlerError, InvalidArgument
 from qdo.worker import exit_codes
-from qdo.worker.executors.in_process import delivery
 from qdo.worker.failure import StopWorker
+from qdo.worker.handlers import delivery
 from queuey.client import Message, Outgoing
 from tests.qdo.worker.conftest import Workers, quick, until
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qdo.worker import exit_codes
-from qdo.worker.executors.in_process import delivery
+from qdo.worker.handlers import delivery
 from qdo.worker.worker import Worker
 from queuey.client import Message, Outgoing
 from tests.qdo.worker.conftest import Workers, quick, until

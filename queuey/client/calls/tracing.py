@@ -1,0 +1,138 @@
+"""Spans of OpenTelemetry: sends, claims, acknowledgements and handlers. Nothing is done as long as it is off.
+
+A message that is sent while tracing is on carries ``traceparent`` in its headers (W3C Trace Context), and the span of
+its handler is a child of the one that has sent it, whatever process it runs in. Names and attributes are those of
+OpenTelemetry's conventions for messaging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from queuey.client.errors import InvalidArgument
+from queuey.extras import install_command
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer, TracerProvider
+
+    from queuey.client.results import Message
+
+MAX_HEADERS = 16
+"""Headers that a message may have."""
+
+Operation = Literal["send", "receive", "settle", "process"]
+
+_tracer: Tracer | None = None
+
+
+def enable_tracing(provider: TracerProvider | None = None) -> None:
+    """Reports spans from now on, in this process.
+
+    Args:
+        provider: Makes the tracer; None: the global one, which the program or ``opentelemetry-instrument`` has set.
+
+    Raises:
+        InvalidArgument: The package opentelemetry-api is not installed.
+
+    Example:
+        >>> from queuey.client import disable_tracing, enable_tracing
+        >>> enable_tracing()
+        >>> receipt = client.send("orders", "traced")
+        >>> disable_tracing()
+    """
+    global _tracer  # noqa: PLW0603 - one for the process, as OpenTelemetry itself has it
+    try:
+        from opentelemetry import trace  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise InvalidArgument(f"Tracing needs OpenTelemetry: {install_command('opentelemetry')}") from error
+    _tracer = trace.get_tracer("queuey", tracer_provider=provider)
+
+
+def disable_tracing() -> None:
+    """Reports no more spans."""
+    global _tracer  # noqa: PLW0603 - as above
+    _tracer = None
+
+
+def enabled() -> bool:
+    """Returns whether spans are reported."""
+    return _tracer is not None
+
+
+class CallSpan:
+    """A span that ends with its call."""
+
+    def __init__(self, span: Any) -> None:  # noqa: ANN401 - of OpenTelemetry
+        self._span = span
+
+    def carried(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        """Returns the headers of a message, with the context of this span if there is room and they have none."""
+        from opentelemetry import trace  # noqa: PLC0415 - it is loaded
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+        found = dict(headers or {})
+        if len(found) >= MAX_HEADERS or any(name.lower() == "traceparent" for name in found):
+            return headers
+        context: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(context, trace.set_span_in_context(self._span))
+        return found | {"traceparent": context["traceparent"]} if "traceparent" in context else headers
+
+    def about(self, operation: Operation, queue: str, count: int) -> CallSpan:
+        """Says what the call does."""
+        self._span.update_name(f"{operation} {queue}")
+        self._span.set_attributes(_attributes(operation, queue) | {"messaging.batch.message_count": count})
+        return self
+
+    def __enter__(self) -> None:
+        """Does nothing: it has begun."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the span, with the error of the call if there is one."""
+        if error is not None:
+            from opentelemetry.trace import StatusCode  # noqa: PLC0415 - it is loaded
+
+            self._span.record_exception(error)
+            self._span.set_status(StatusCode.ERROR, str(error))
+        self._span.end()
+
+
+def begun(operation: Operation, queue: str = "", count: int = 1) -> CallSpan | None:
+    """Begins the span of a call; returns None if tracing is off."""
+    if _tracer is None:
+        return None
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - it is loaded
+
+    kind = SpanKind.PRODUCER if operation == "send" else SpanKind.CLIENT
+    span = CallSpan(_tracer.start_span(operation, kind=kind))
+    return span.about(operation, queue, count) if queue else span
+
+
+@contextmanager
+def handling(queue: str, message: Message) -> Iterator[None]:
+    """Is the span of a handler, if tracing is on: what the handler reports belongs to the trace of the message."""
+    if _tracer is None:
+        yield
+        return
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - it is loaded
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
+    parent = TraceContextTextMapPropagator().extract(message.headers)
+    attributes = _attributes("process", queue) | {"messaging.message.id": message.id}
+    with _tracer.start_as_current_span(
+        f"process {queue}", context=parent, kind=SpanKind.CONSUMER, attributes=attributes
+    ):
+        yield
+
+
+def _attributes(operation: Operation, queue: str) -> dict[str, str | int]:
+    return {
+        "messaging.system": "queuey",
+        "messaging.destination.name": queue,
+        "messaging.operation.type": operation,
+        "messaging.operation.name": operation,
+    }

@@ -1,0 +1,103 @@
+"""Spans of OpenTelemetry: from the one that sends a message to the one that handles it; and nothing when it is off."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from queuey.client import ClientError, InvalidArgument, Outgoing, disable_tracing, enable_tracing
+from queuey.client.calls import tracing
+
+Queuey = Any
+"""A client of either kind."""
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """What is reported."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    enable_tracing(provider)
+    yield exporter
+    disable_tracing()
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    """The spans that have ended, by the beginning of their names."""
+    return [span for span in spans.get_finished_spans() if span.name.startswith(name)]
+
+
+def told(span: ReadableSpan, attribute: str) -> Any:  # noqa: ANN401 - a number or a text
+    """What a span says."""
+    assert span.attributes is not None
+    return span.attributes[attribute]
+
+
+def test_a_handler_belongs_to_the_trace_of_its_message(queuey: Queuey, queue: str, spans: InMemorySpanExporter) -> None:
+    """Sent alone or in a batch, a message carries the context of its send, which is the parent of its handler's."""
+    queuey.send(queue, "alone", headers={"shop": "berlin"})
+    queuey.send_many(queue, ["one", Outgoing("two", headers={"shop": "rome"})])
+    seen: list[Any] = []
+
+    def handle(job: Any) -> None:  # noqa: ANN401 - of either kind
+        seen.append(job.message)
+
+    queuey.job_queue(queue).run(handle, idle=0)
+    sent = {span.context.span_id: span for span in named(spans, "send")}
+    assert [told(span, "messaging.batch.message_count") for span in sent.values()] == [1, 2]
+    handled = named(spans, "process")
+    assert len(handled) == 3
+    assert all(span.parent is not None and span.parent.span_id in sent for span in handled)
+    assert {span.context.trace_id for span in handled} == {span.context.trace_id for span in sent.values()}
+    assert {told(span, "messaging.destination.name") for span in handled} == {queue}
+    assert sorted(message.headers.get("shop", "") for message in seen) == ["", "berlin", "rome"]
+    assert named(spans, "receive")
+    queuey.job_queue(queue).ack([])
+    queuey.send(queue, "more")
+    queuey.job_queue(queue).ack(queuey.job_queue(queue).receive(1))
+    assert named(spans, "settle")
+
+
+def test_errors_end_spans(queuey: Queuey, spans: InMemorySpanExporter) -> None:
+    """A call that fails is a span with an error."""
+    with pytest.raises(ClientError):
+        queuey.send("nowhere-at-all", "x")
+    [span] = named(spans, "send")
+    assert span.status.status_code is StatusCode.ERROR
+
+
+def test_what_a_program_says_is_kept(queuey: Queuey, queue: str, spans: InMemorySpanExporter) -> None:
+    """A context that the program gives, headers without room for one, and sends under its own key stay as given."""
+    own = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    full = {f"h{number}": "x" for number in range(tracing.MAX_HEADERS)}
+    for headers in (own, full):
+        receipt = queuey.send(queue, "x", headers=headers)
+        [message] = queuey.get(queue, receipt)
+        assert message.headers == headers
+    receipts = {queuey.send(queue, "x", idempotency_key="mine").id for _ in range(2)}
+    assert len(receipts) == 1
+    queuey.send_many(queue, ["x"], idempotency_key="ours")
+    queuey.send_many(queue, ["x"], idempotency_key="ours")
+
+
+def test_nothing_is_done_when_it_is_off(queuey: Queuey, queue: str) -> None:
+    """No call has a span, and no message a header that nobody gave."""
+    receipt = queuey.send(queue, "x")
+    [message] = queuey.get(queue, receipt)
+    assert message.headers == {}
+    assert tracing.begun("send", queue) is None
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without OpenTelemetry the error says how to install it."""
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(InvalidArgument, match="pip install"):
+        enable_tracing()
