@@ -10,11 +10,11 @@ from typing import Any
 
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
-from queuey.service.backlogs import Backlogs
 from queuey.settings import Facades
 from queuey.storage import Store
 from queuey.web import facades, ops, v1
 from queuey.web.authorization import Authenticator, Authorization
+from queuey.web.backlogs import Backlogs
 from queuey.web.bridge import REQUEST, Bridge
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys

@@ -16,9 +16,9 @@ import queuey
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.metrics import Metrics, exposition
 from queuey.service import Service
-from queuey.service.backlogs import INTERVAL, Backlogs
 from queuey.service.workers import Workers
 from queuey.storage import Store
+from queuey.web.backlogs import INTERVAL, Backlogs
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.ops import LOOK_EVERY, OpsViews
 from tests.interposed_store import InterposedStore
@@ -271,15 +271,12 @@ def test_backlogs(owner: Caller, store: Store) -> None:
     assert {one.queue: one.counts["waiting"] for one in backlogs.look()} == {"jobs-a": 2, "jobs-b": 0}
 
 
-def test_no_more_backlogs_than_may_be_shown(
-    owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_more_backlogs_than_may_be_shown(owner: Caller, store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """What a scrape costs is bounded by queues and by their partitions, and the log says what is left out."""
     for name in ("a", "b", "c"):
         owner.create(name, partitions=4)
-    monkeypatch.setattr("queuey.service.backlogs.MAX_QUEUES", 2)
-    assert [one.queue for one in Backlogs(Service(store), [("queuey", "*")]).look()] == ["a", "b"]
+    service, wanted = Service(store), [("queuey", "*")]
+    assert [one.queue for one in Backlogs(service, wanted, queues=2).look()] == ["a", "b"]
     assert "more than 2 queues match" in caplog.text
-    monkeypatch.setattr("queuey.service.backlogs.MAX_PARTITIONS", 7)
-    assert [one.queue for one in Backlogs(Service(store), [("queuey", "*")]).look()] == ["a"]
+    assert [one.queue for one in Backlogs(service, wanted, partitions=7).look()] == ["a"]
     assert "too many queues" in caplog.text

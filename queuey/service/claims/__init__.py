@@ -6,21 +6,17 @@ them at any time: what was sent goes on, and what arrives for nobody is released
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from heapq import nsmallest
 from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
 
-from queuey import ids
-from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State, digest_of
-from queuey.deadletters import Attempt, holds_dead, queue_for
-from queuey.errors import ClaimsRefused, InvalidRequest, NotFound
-from queuey.ids import Position
-from queuey.messages import Location, Message, Queue, Slice, rendered_bytes
+from queuey.claims import ClaimReceipt, ClaimTiming, Poll, Settlement, State
+from queuey.deadletters import Attempt, holds_dead
+from queuey.errors import ClaimsRefused, InvalidRequest
+from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims.attempts import Attempts
 from queuey.service.claims.claiming import ClaimSearch, HandedOut, JoinedAck, answers, by_partition, in_order
@@ -28,6 +24,7 @@ from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.move_turns import MoveOrder, MoveRequest, MoveTurn
 from queuey.service.claims.news import ClaimNews
+from queuey.service.claims.overview import Backlog, ClaimCounts, ClaimOverview, Outstanding, Size
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import (
     ClaimUndecided,
@@ -57,22 +54,6 @@ ENOUGH = 100
 leave the other partitions idle."""
 AGAIN = 1.0
 """Seconds after which a claim that waits tries again where messages may have been free that it did not get."""
-_PAGE, FIRST_PAGE = 1000, 10
-"""Messages that are read at a time, of all and to find the first one that is not done."""
-
-
-class ClaimCounts(msgspec.Struct, frozen=True):
-    """What is claimed of one partition.
-
-    Attributes:
-        claimed: Messages with a claim that lives.
-        waiting: Messages whose claims have ended, that wait to be delivered again.
-        dead: Messages that are about to become dead letters.
-    """
-
-    claimed: int
-    waiting: int
-    dead: int
 
 
 class ReleaseReason(msgspec.Struct, frozen=True):
@@ -82,52 +63,7 @@ class ReleaseReason(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Backlog(msgspec.Struct, frozen=True):
-    """The messages of a queue that are not done.
-
-    Attributes:
-        waiting: For a claim: never delivered, or delivered and released, or with a claim that has expired.
-        exact: ``waiting`` and ``delayed`` were counted; otherwise they are estimated, and at least so many.
-        delayed: Not due yet.
-        claimed: With a claim that lives, or released with a delay that is not over.
-        failed: Those that wait and were delivered before.
-        dead: In the queue's own queue of dead letters, estimated if there are many.
-        oldest: Seconds since 1970 of the oldest that is not done; None: there is none.
-    """
-
-    waiting: int
-    exact: bool
-    delayed: int
-    claimed: int
-    failed: int
-    dead: int
-    oldest: float | None
-
-
-class Outstanding(msgspec.Struct, frozen=True):
-    """A message that was delivered and is not done.
-
-    Attributes:
-        deliveries: How often it was.
-        worker: What the one calls itself that has it, or had it last; blank: nothing.
-        expires: When its claim ends (seconds since 1970); 0: it has ended.
-    """
-
-    partition: int
-    position: Position
-    deliveries: int
-    worker: str
-    expires: float
-
-
-class Size(msgspec.Struct, frozen=True):
-    """How many messages are not done: counted up to the limit, estimated beyond."""
-
-    count: int
-    exact: bool
-
-
-class ClaimUseCases:
+class ClaimUseCases(ClaimOverview):
     """Claims, acknowledges, renews and releases.
 
     Args:
@@ -485,127 +421,6 @@ class ClaimUseCases:
 
         return await self._ask(queue, {number: LookRequest(queue, seen) for number in numbers})
 
-    def counts(self, access: QueueAccess) -> dict[int, ClaimCounts]:
-        """Counts claims, by partition; blocks, as all calls do that follow."""
-
-        def count(state: State, expired: int) -> ClaimCounts:
-            claimed = _claimed(state, expired)
-            return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
-
-        return self.core.use(access, lambda queue: self.look_at(queue, count))
-
-    def backlog(self, access: QueueAccess, limit: int) -> Backlog:
-        """Says how much is to be done; what waits is counted up to the limit and estimated beyond."""
-        dead = 0
-        with suppress(NotFound):
-            letters = self._store.queue(access.queue.application, queue_for(access.queue.name))
-            dead = sum(info.count for info in self._store.inspect(letters, rough=True)[1])
-
-        def backlog(queue: Queue) -> Backlog:
-            views = self.core.run(self.look_at(queue, _View))
-            size, claimed = self._size(queue, views, limit), sum(view.claimed for view in views.values())
-            delayed, all_counted = self._delayed(queue, limit)
-            firsts = [next(self._undone(queue, number, view, FIRST_PAGE), None) for number, view in views.items()]
-            return Backlog(
-                waiting=max(0, size.count - claimed),
-                exact=size.exact and all_counted,
-                delayed=delayed,
-                claimed=claimed,
-                failed=sum(view.outstanding for view in views.values()) - claimed,
-                dead=dead,
-                oldest=min((ids.ticks_to_seconds(one.ticks) for one in firsts if one is not None), default=None),
-            )
-
-        return access.use(backlog)
-
-    def outstanding(self, access: QueueAccess, limit: int) -> list[Outstanding]:
-        """Shows who has which messages: those first whose claims end first, or have ended."""
-
-        def look(state: State, _expired: int) -> list[tuple[int, Position, int, str]]:
-            last = state.outstanding.items()
-            found = ((claim.expires, position, claim.deliveries, claim.worker) for position, claim in last)
-            return nsmallest(limit, found)
-
-        async def outstanding(queue: Queue) -> list[Outstanding]:
-            found = await self.look_at(queue, look)
-            rows = ((one[0], number, one) for number, some in found.items() for one in some)
-            return [
-                Outstanding(number, position, deliveries, worker, expires / 1000)
-                for _, number, (expires, position, deliveries, worker) in nsmallest(limit, rows)
-            ]
-
-        return self.core.use(access, outstanding)
-
-    def size(self, access: QueueAccess, limit: int) -> Size:
-        """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""
-        return access.use(lambda queue: self._size(queue, self.core.run(self.look_at(queue, _View)), limit))
-
-    def _size(self, queue: Queue, views: Mapping[int, _View], limit: int) -> Size:
-        total, exact = 0, True
-        for number, view in views.items():
-            total += view.outstanding
-            for page in self._pages(queue, number, ids.following(view.cursor), bodies=view.needs_bodies):
-                total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
-                if total >= limit:
-                    [lag] = self._store.lag(queue, [(number, page[-1].position)])
-                    total, exact = total + lag.count, exact and lag.exact
-                    break
-        return Size(total, exact)
-
-    def _delayed(self, queue: Queue, limit: int) -> tuple[int, bool]:
-        """Counts messages that are not due, up to a limit; returns whether these are all."""
-        count, now = 0, (self._store.claim_time(), ids.LOW_MIN)
-        for number in range(1, queue.partitions + 1):
-            part = Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False)
-            more = True
-            while more:
-                [page] = self._store.read(queue, [part])
-                count += len(page.messages)
-                more = page.more and page.next is not None
-                if count >= limit:
-                    return count, number == queue.partitions and not more
-                part = msgspec.structs.replace(part, lower=page.next or part.lower)
-        return count, True
-
-    def peek(self, access: QueueAccess, limit: int) -> list[Message]:
-        """Shows the first messages that are not done, claimed or not, partition by partition."""
-
-        def peek(queue: Queue) -> list[Message]:
-            found: list[Message] = []
-            weight = 0
-            for number, view in self.core.run(self.look_at(queue, _View)).items():
-                for message in self._undone(queue, number, view):
-                    if len(found) >= limit or weight >= self._limits.page_bytes:
-                        return found
-                    found.append(message)
-                    weight += rendered_bytes(message.body, message.meta)
-            return found
-
-        found = access.use(peek)
-        self._metrics.delivered(len(found))
-        return found
-
-    def _undone(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:
-        """Gives the messages of a partition that are not done, in order; reads so many at a time."""
-        step = max(1, self._limits.page_bytes // self._limits.longest)
-        for at in range(0, len(view.below), step):
-            yield from self._store.fetch(queue, [(number, position) for position in view.below[at : at + step]])
-        for page in self._pages(queue, number, ids.following(view.cursor), limit):
-            yield from (message for message in page if not view.is_done(message))
-
-    def _pages(
-        self, queue: Queue, number: int, lower: Position, limit: int = _PAGE, *, bodies: bool = True
-    ) -> Iterator[list[Message]]:
-        """Reads a partition from a position up to now."""
-        more = True
-        while more:
-            part = Slice(number, lower, limit=limit, max_bytes=self._limits.page_bytes, ahead=True, bodies=bodies)
-            [page] = self._store.read(queue, [part])
-            if page.messages:
-                yield page.messages
-            more = page.more and page.next is not None
-            lower = page.next or lower
-
 
 def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[ClaimReceipt, str]]:
     """Returns those of some receipts whose claims were the last ones of their messages, with the claims' workers."""
@@ -615,33 +430,3 @@ def _workers(receipts: Sequence[ClaimReceipt], state: State) -> list[tuple[Claim
         for receipt, claim in claims
         if claim is not None and claim.number == receipt.number and claim.secret in {0, receipt.secret}
     ]
-
-
-def _claimed(state: State, expired: int) -> int:
-    return sum(claim.expires >= expired for claim in state.outstanding.values())
-
-
-class _View:
-    """What is not done in a state, and what scans pass over."""
-
-    def __init__(self, state: State, expired: int) -> None:
-        self.cursor = state.cursor
-        self.outstanding = len(state.outstanding)
-        self.claimed = _claimed(state, expired)
-        self.below = sorted(position for position in state.outstanding if position <= state.cursor)
-        self.known = {position for position in state.outstanding if position > state.cursor}
-        self._above = frozenset(state.above)
-        covers = state.covers.by_digest.items()
-        self._ended = {digest: cover for digest, cover in covers if state.is_done(cover.representative)}
-
-    @property
-    def needs_bodies(self) -> bool:
-        """Whether it depends on its body if a message is done."""
-        return bool(self._ended)
-
-    def is_done(self, message: Message) -> bool:
-        """Returns whether a message above the cursor is done: acknowledged, or a copy of one that was."""
-        if message.position in self._above or message.position in self.known or not self._ended:
-            return message.position in self._above
-        cover = self._ended.get(digest_of(message.body, message.meta))
-        return cover is not None and cover.hides(message.position)

@@ -102,7 +102,7 @@ FILES: list[tuple[str, str, dict[str, View | Handler]]] = [
 def resources(service: Service, authorization: Authorization) -> list[tuple[str, str, dict[str, View | Handler]]]:
     """Returns name, pattern and views of every resource, in the order of matching: the queue itself first."""
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
-    claims, moves = ClaimViews(service, authorization), MoveViews(service, authorization)
+    moves = MoveViews(service, authorization)
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
     streams = StreamViews(service, authorization, ranges.read)
     names, explain = NameViews(service, authorization), ExplainView(service, authorization)
@@ -128,11 +128,6 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
             APP + "/_stream",
             dict.fromkeys(("GET", "POST"), View(streams.many, asks=True, reads=True, waits=always)),
         ),
-        (
-            "v1.claims_of_several",
-            APP + "/_claims",
-            {"POST": View(claims.claim_first, asks=True, reads=True, waits=may_wait)},
-        ),
         ("v1.me", APP + "/_me", {"GET": queues.me}),
         ("v1.rights", APP + "/_rights", {"POST": queues.rights}),
         ("v1.moves", APP + "/_moves", {"POST": moves.begin, "GET": moves.list}),
@@ -146,22 +141,7 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
             QUEUE + "/offsets/{group}",
             {"GET": offsets.show, "PUT": offsets.record, "DELETE": offsets.forget},
         ),
-        (
-            "v1.claims",
-            QUEUE + "/claims",
-            {
-                "POST": View(claims.claim, asks=True, reads=True, waits=may_wait),
-                "GET": claims.counts,
-                "DELETE": claims.release_all,
-            },
-        ),
-        ("v1.ack", QUEUE + "/claims/ack", {"POST": claims.acknowledge}),
-        ("v1.renew", QUEUE + "/claims/renew", {"POST": claims.renew}),
-        ("v1.release", QUEUE + "/claims/release", {"POST": claims.release}),
-        ("v1.size", QUEUE + "/size", {"GET": View(claims.size, asks=True)}),
-        ("v1.backlog", QUEUE + "/backlog", {"GET": View(claims.backlog, asks=True)}),
-        ("v1.jobs", QUEUE + "/jobs", {"GET": View(claims.jobs, asks=True)}),
-        ("v1.peek", QUEUE + "/peek", {"GET": View(claims.peek, asks=True, page=True)}),
+        *_of_claims(ClaimViews(service, authorization)),
         (
             "v1.named",
             QUEUE + "/named/{name}",
@@ -182,6 +162,33 @@ def resources(service: Service, authorization: Authorization) -> list[tuple[str,
                 "DELETE": messages.delete,
             },
         ),
+    ]
+
+
+def _of_claims(claims: ClaimViews) -> list[tuple[str, str, dict[str, View | Handler]]]:
+    """Returns the resources of claims."""
+    return [
+        (
+            "v1.claims_of_several",
+            APP + "/_claims",
+            {"POST": View(claims.claim_first, asks=True, reads=True, waits=may_wait)},
+        ),
+        (
+            "v1.claims",
+            QUEUE + "/claims",
+            {
+                "POST": View(claims.claim, asks=True, reads=True, waits=may_wait),
+                "GET": claims.counts,
+                "DELETE": claims.release_all,
+            },
+        ),
+        ("v1.ack", QUEUE + "/claims/ack", {"POST": claims.acknowledge}),
+        ("v1.renew", QUEUE + "/claims/renew", {"POST": claims.renew}),
+        ("v1.release", QUEUE + "/claims/release", {"POST": claims.release}),
+        ("v1.size", QUEUE + "/size", {"GET": View(claims.size, asks=True)}),
+        ("v1.backlog", QUEUE + "/backlog", {"GET": View(claims.backlog, asks=True)}),
+        ("v1.jobs", QUEUE + "/jobs", {"GET": View(claims.jobs, asks=True)}),
+        ("v1.peek", QUEUE + "/peek", {"GET": View(claims.peek, asks=True, page=True)}),
     ]
 
 

@@ -15,8 +15,8 @@ from qdo import Claims, InvalidArgument, Jobs, UnknownTask, Worker, WorkerSettin
 from qdo.worker import exit_codes
 from queuey.client import Backoff, Client
 from queuey.client.deadletters import read_dead_letter
+from tests.qdo.worker.claiming.test_claims import SOON, until_done
 from tests.qdo.worker.conftest import Workers, until
-from tests.qdo.worker.test_claims import SOON, until_done
 from tests.qdo.worker.test_processes import Book, book
 
 __all__ = ["book"]
@@ -320,7 +320,7 @@ async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.Monke
 
     def worker(name: str) -> Worker:
         claims = Claims(workers.system.connect(), [queue.name])
-        return Worker(f"tests.qdo.worker.errands:{name}", claims, settings=WorkerSettings(processes=1))
+        return Worker(f"tests.qdo.worker.claiming.errands:{name}", claims, settings=WorkerSettings(processes=1))
 
     task = workers.start(first := worker("jobs"))
     await until_done(workers, queue)

@@ -29,14 +29,22 @@ class Backlogs:
         service: Has the queues.
         patterns: Applications, and patterns of their queues' names.
         clock: Monotonic seconds.
+        queues, partitions: So many are shown at most.
     """
 
     def __init__(
-        self, service: Service, patterns: Sequence[tuple[str, str]], clock: Callable[[], float] = time.monotonic
+        self,
+        service: Service,
+        patterns: Sequence[tuple[str, str]],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        queues: int = MAX_QUEUES,
+        partitions: int = MAX_PARTITIONS,
     ) -> None:
         self._service = service
         self._patterns = patterns
         self._clock = clock
+        self._most_queues, self._most_partitions = queues, partitions
         self._lock = threading.Lock()
         self._found: list[QueueBacklog] = []
         self._until = 0.0
@@ -50,7 +58,7 @@ class Backlogs:
             return self._found
 
     def _look(self) -> Iterator[QueueBacklog]:
-        left = MAX_PARTITIONS
+        left = self._most_partitions
         for queue in self._queues():
             left -= queue.partitions
             if left < 0:
@@ -71,16 +79,18 @@ class Backlogs:
         seen: set[tuple[str, str]] = set()
         for application, pattern in self._patterns:
             try:
-                found, more = self._service.queues.list(application, start="", limit=MAX_QUEUES, patterns=[pattern])
+                found, more = self._service.queues.list(
+                    application, start="", limit=self._most_queues, patterns=[pattern]
+                )
             except QueueyError as error:
                 log.debug("Queues %s/%s cannot be shown: %s", application, pattern, error)
                 continue
             for queue in found:
-                if len(seen) >= MAX_QUEUES:
-                    log.warning("Metrics leave out backlogs: more than %d queues match", MAX_QUEUES)
+                if len(seen) >= self._most_queues:
+                    log.warning("Metrics leave out backlogs: more than %d queues match", self._most_queues)
                     return
                 if (application, queue.name) not in seen:
                     seen.add((application, queue.name))
                     yield queue
             if more is not None:
-                log.warning("Metrics leave out backlogs: more than %d queues match %s", MAX_QUEUES, pattern)
+                log.warning("Metrics leave out backlogs: more than %d queues match %s", self._most_queues, pattern)

@@ -1,0 +1,1 @@
+"""Workers that claim, and tasks."""
