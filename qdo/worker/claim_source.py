@@ -56,6 +56,8 @@ MAX_CLAIMED = 1000
 MAX_WAIT = 20.0
 """Seconds for which one claim waits."""
 
+INTERVAL_POLLS = 0.5
+"""Seconds at least between claims that get nothing."""
 INTERVAL_AGAIN = 1.0
 """Seconds after which a message comes again whose handler was interrupted."""
 
@@ -158,6 +160,7 @@ class ClaimSource:
         if not room:
             return False
         wait = min(MAX_WAIT, self._claims.ttl / 3)
+        begun = asyncio.get_running_loop().time()
         asking = asyncio.ensure_future(self._jobs.take(room, ttl=self._claims.ttl, wait=wait))
         asked = asyncio.ensure_future(self._handling.asked.wait())
         try:
@@ -168,6 +171,9 @@ class ClaimSource:
                     job.hold.later = 0.0  # As long as no handler has begun it.
                 self._waiting.extend(jobs)
                 self._failures, self._refused = 0, None
+                if not jobs:  # A service that does not hold claims open is not asked all the time.
+                    early = begun + INTERVAL_POLLS - asyncio.get_running_loop().time()
+                    await happens(self._handling.asked, max(0.0, early))
         except ClientError as error:
             await self._pause_after(error)
         finally:
