@@ -42,6 +42,14 @@ class _Call(msgspec.Struct):
 class TaskCall(NamedTuple):
     """A call that is not sent yet.
 
+    Example:
+        >>> from qdo import Jobs
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task
+        ... def ship(order: int) -> None: ...
+        >>> ship.call(7).queue
+        'orders'
+
     Attributes:
         queue: Where it goes.
         body: The message.
@@ -55,6 +63,15 @@ class Task(Generic[P, R]):
     """A function that can be called here, or sent to a queue for a worker to call.
 
     Made by :meth:`Jobs.task`. Calling it calls the function.
+
+    Example:
+        >>> from qdo import Jobs
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task
+        ... def add(one: int, two: int) -> int:
+        ...     return one + two
+        >>> add(1, 2), add.name
+        (3, 'add')
 
     Attributes:
         name: The name that travels in messages.
@@ -156,6 +173,7 @@ class Task(Generic[P, R]):
             ... def ship(order: int) -> None:
             ...     print("order", order)
             >>> _ = ship.send_with(delay=timedelta(minutes=5)).send(7)
+            >>> jobs.close()
         """
         if at is not None:
             if delay is not None or at.tzinfo is None:
@@ -203,7 +221,18 @@ class Task(Generic[P, R]):
 
 
 class TaskSender(Generic[P]):
-    """Sends calls of a task with options; made by :meth:`Task.send_with`."""
+    """Sends calls of a task with options; made by :meth:`Task.send_with`.
+
+    Example:
+        >>> from qdo import Jobs
+        >>> jobs = Jobs("orders")
+        >>> @jobs.task
+        ... def ship(order: int) -> None: ...
+        >>> sender = ship.send_with(unique="order 7")
+        >>> sender.send(7) is None, sender.send(8) is None
+        (False, True)
+        >>> jobs.close()
+    """
 
     def __init__(
         self, task: Task[P, Any], jobs: Jobs, delay: float | None, unique: str | None, options: dict[str, Any]
@@ -215,7 +244,10 @@ class TaskSender(Generic[P]):
         self._options = options
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Receipt | None:
-        """Sends a call; returns None if one with the same ``unique`` name waits or runs."""
+        """Sends a call; returns None, and sends nothing, if another one has the ``unique`` name and waits or runs.
+
+        If the very same call has it, nothing is sent either, and the receipt is that one's.
+        """
         body, queue = self._task.call(*args, **kwargs).body, self._task.queue
         if self._unique is None:
             return self._jobs.client.send(queue, json=body, delay=self._delay, **self._options)
@@ -245,6 +277,7 @@ class Jobs:
         ... async def weigh(pieces: int, *, unit: str = "kg") -> None:
         ...     print(pieces, unit)
         >>> receipt = weigh.send(7, unit="lb")
+        >>> jobs.close()
 
     Args:
         queue: Where calls go, and workers claim them. Of several, in order of preference, the first is where tasks go

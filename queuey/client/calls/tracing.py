@@ -52,7 +52,12 @@ def enable_tracing(provider: TracerProvider | None = None) -> None:
 
 
 def disable_tracing() -> None:
-    """Reports no more spans."""
+    """Reports no more spans; see :func:`enable_tracing`.
+
+    Example:
+        >>> from queuey.client import disable_tracing
+        >>> disable_tracing()
+    """
     global _tracer  # noqa: PLW0603 - as above
     _tracer = None
 

@@ -203,7 +203,7 @@ async def test_only_what_exists_is_assigned(system: System) -> None:
 
 async def test_a_worker_wants_a_member(system: System) -> None:
     """It is told of partitions that come and go, which only a group does."""
-    with pytest.raises(InvalidArgument, match="name queues or patterns"):
+    with pytest.raises(InvalidArgument, match="has no group: give it a coordinator"):
         Worker(print, AsyncConsumer(system.connect()))
 
 
