@@ -37,6 +37,11 @@ class Postgres:
         self._script = directory / "insert.sql"
         self._script.write_text(INSERT, "utf-8")
 
+    @property
+    def address(self) -> str:
+        """How libpq is told where it is."""
+        return f"host=127.0.0.1 port={self._port} user={USER} dbname=postgres"
+
     def inserts(self, seconds: float) -> Sample:
         """Lets pgbench insert messages over TCP, prepared, one a transaction.
 

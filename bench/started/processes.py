@@ -133,7 +133,7 @@ def output(module: str, *arguments: object, seconds: float, environment: Mapping
 
 
 @contextlib.contextmanager
-def start(
+def launched(
     name: str,
     command: Sequence[str],
     port: int,
@@ -142,12 +142,9 @@ def start(
     tree: Path = ROOT,
     scheme: Scheme = "http",
 ) -> Iterator[Process]:
-    """Runs a command that serves ``port`` for as long as the block lasts, in this tree of the project or another one.
+    """Runs a command for as long as the block lasts, in this tree of the project or another one.
 
     Its home and its configuration directories lie in ``directory``, so that it neither reads nor changes the user's.
-
-    Raises:
-        Void: It did not start.
     """
     log = directory / f"{name.replace('/', '-')}.log"
     own = {"HOME": str(directory), "XDG_CONFIG_HOME": str(directory), "XDG_DATA_HOME": str(directory)}
@@ -162,10 +159,29 @@ def start(
         )
     process = Process(name, child, port, log, scheme)
     try:
-        process.wait_until_serving()
         yield process
     finally:
         process.stop()
+
+
+@contextlib.contextmanager
+def start(
+    name: str,
+    command: Sequence[str],
+    port: int,
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    tree: Path = ROOT,
+    scheme: Scheme = "http",
+) -> Iterator[Process]:
+    """Is :func:`launched` for a command that serves HTTP on ``port``.
+
+    Raises:
+        Void: It did not start.
+    """
+    with launched(name, command, port, directory, environment, tree, scheme) as process:
+        process.wait_until_serving()
+        yield process
 
 
 def granian(

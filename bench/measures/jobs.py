@@ -1,0 +1,305 @@
+"""Job queues side by side, in one run on one machine: each has a job on the disk before it says that it was sent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Bench, Skip, Void, measure
+from bench.job_queues.producer import MANY, Plan
+from bench.job_queues.side import POSTGRES, QUEUE, REDIS
+from bench.load.traffic import KEY
+from bench.results import Report, Row, Verdict, paired
+from bench.started import other_python, postgres, redis, service
+from bench.started.processes import ROOT, Process, inherited, launched
+
+SIDES = "bench.job_queues."
+OURS, OURS_ASYNC, OURS_TWO = "queuey", "queuey, async task", "queuey, 2 processes"
+PROCRASTINATE, BARE, RQ, CELERY = "procrastinate", "skip locked", "rq", "celery"
+POOLS = {"solo": 1, "prefork": 1, "threads": 8}
+"""Of Celery's worker, and what they run at a time; threads: as many as ours has."""
+CONCURRENCY = 10
+"""Of procrastinate's worker, and jobs that the bare loop claims in its second row."""
+SINGLES, CONNECTIONS = 104, 8
+"""Jobs that are sent one by one, and the connections over which ours are, some to each process of the service."""
+NOTES = [
+    "One process sends, one works. Handled: a backlog, from the start of the first job until all are acknowledged.",
+    "From send to start: jobs alone, 10 to 210 ms apart, with the time of the call that sends.",
+    f"Those of queuey go over {CONNECTIONS} connections, so that some reach the process where no claim waits.",
+    "Postgres with its defaults; Redis with appendfsync always; queuey serve with sync full: what is sent is on disk.",
+    "queuey: qdo work with its defaults. It acknowledges jobs together: after a crash up to 1,000 and more run again.",
+    f"procrastinate: an async task, concurrency {CONCURRENCY}.",
+    "skip locked: SELECT … FOR UPDATE SKIP LOCKED and DELETE in one transaction; it sleeps 10 ms when there is no job.",
+    "rq: SimpleWorker, because its usual worker forks for each job, which is far slower; results are not kept.",
+    "celery: acks_late; no results, gossip, mingle or heartbeat. It has no call for many jobs.",
+]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One row of each table.
+
+    Attributes:
+        module: Sends, of :mod:`bench.job_queues`.
+        python: Runs it.
+        worker: The command of the worker.
+        environment: Says where the servers are.
+        fast: Does several jobs in one transaction, so more jobs have to wait for its worker.
+    """
+
+    module: str
+    python: Path
+    worker: Sequence[str]
+    environment: Mapping[str, str]
+    fast: bool = False
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one round of one contender gave: rates a second, and milliseconds from send to start.
+
+    Attributes:
+        slowest: The p50 of the slowest quarter of the connections: with two processes of the service, of jobs that
+            are sent to one of them while the worker's claim waits at the other.
+    """
+
+    one: float
+    many: float | None
+    done: float
+    p50: float
+    p99: float
+    slowest: float
+
+
+@measure("jobs", "Job queues with equal durability: sends, jobs through one worker, and the time from send to start")
+def jobs(bench: Bench) -> Report:
+    """Everything runs on this machine; a system that is not installed is left out, and a note says so."""
+    fast, slow = backlog(bench, fast=True), backlog(bench, fast=False)
+    notes = [*NOTES, f"The backlog: {fast:,} jobs for queuey and for skip locked, 10; {slow:,} for the others."]
+    contenders: dict[str, Contender] = {}
+    with contextlib.ExitStack() as stack:
+        contenders |= {OURS: ours(bench, stack, 1, "jobs"), OURS_TWO: ours(bench, stack, 2, "jobs")}
+        contenders[OURS_ASYNC] = with_worker(contenders[OURS], "async_jobs")
+        for name, add in OTHERS.items():
+            try:
+                found, versions = add(bench, stack)
+                contenders |= found
+                notes.append(f"{name}: {versions}.")
+            except Skip as reason:
+                notes.append(f"SKIPPED {name}: {reason}")
+        calls = {name: partial(taken, bench, one) for name, one in contenders.items()}
+        samples = bench.interleave(calls, bench.size(3, 1))
+    return Report("", "", rows(samples), verdicts(samples), notes)
+
+
+# The contenders
+
+
+def ours(bench: Bench, stack: contextlib.ExitStack, processes: int, name: str) -> Contender:
+    """Starts the service."""
+    directory = bench.fresh("queuey")
+    service.prepare(directory, (QUEUE,)).close()
+    server = stack.enter_context(service.serve(directory, workers=processes))
+    environment = {
+        "QUEUEY_URL": f"http://127.0.0.1:{server.port}",
+        "QUEUEY_APP": service.APPLICATION,
+        "QUEUEY_KEY": KEY,
+    }
+    return with_worker(Contender("queuey_side", Path(sys.executable), (), environment, fast=True), name)
+
+
+def with_worker(contender: Contender, name: str) -> Contender:
+    """Returns one of ours with a worker for plain or for async tasks."""
+    url, app, key = contender.environment.values()
+    handler = f"{SIDES}{contender.module}:{name}"
+    options = ["--url", url, "--app", app, "--key", key, "--log-level", "warning"]
+    command = [sys.executable, "-m", "qdo", "work", handler, *options]
+    return replace(contender, worker=command)
+
+
+Found = tuple[dict[str, Contender], str]
+
+
+def bare_loops(bench: Bench, stack: contextlib.ExitStack) -> Found:
+    """Starts Postgres for the loops without a library."""
+    python = other_python.found()
+    versions = other_python.versions(python, ["psycopg"])
+    server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
+    module, environment = "skip_locked_side", {POSTGRES: server.address}
+    return {
+        f"{BARE}, {limit}": Contender(
+            module, python, [str(python), "-m", SIDES + module, str(limit)], environment, limit > 1
+        )
+        for limit in (1, CONCURRENCY)
+    }, versions
+
+
+def procrastinate(bench: Bench, stack: contextlib.ExitStack) -> Found:
+    """Starts a Postgres of procrastinate's own."""
+    python = other_python.found()
+    versions = other_python.versions(python, ["procrastinate", "psycopg"])
+    server = stack.enter_context(postgres.serve(bench.fresh("postgres")))
+    module = "procrastinate_side"
+    command = [str(python), "-m", "procrastinate", f"--app={SIDES}{module}.app", "worker"]
+    command += ["--queues", QUEUE, "--concurrency", str(CONCURRENCY)]
+    return {PROCRASTINATE: Contender(module, python, command, {POSTGRES: server.address})}, versions
+
+
+def rq(bench: Bench, stack: contextlib.ExitStack) -> Found:
+    """Starts a Redis for RQ, which empties it before use."""
+    python = other_python.found()
+    versions = other_python.versions(python, ["rq", "redis"])
+    address = stack.enter_context(redis.serve(bench.fresh("redis")))
+    command = [str(python), "-m", "rq.cli", "worker", "--worker-class", "rq.SimpleWorker", "--url", address]
+    return {
+        RQ: Contender("rq_side", python, [*command, "--logging_level", "WARNING", QUEUE], {REDIS: address})
+    }, versions
+
+
+def celery(bench: Bench, stack: contextlib.ExitStack) -> Found:
+    """Starts a Redis for Celery, which empties it before use."""
+    python = other_python.found()
+    versions = other_python.versions(python, ["celery", "redis"])
+    address = stack.enter_context(redis.serve(bench.fresh("redis")))
+    command = [str(python), "-m", "celery", "--app", f"{SIDES}celery_side", "worker", "--loglevel", "WARNING"]
+    command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    return {
+        f"{CELERY}, {pool}": Contender(
+            "celery_side", python, [*command, "--pool", pool, "--concurrency", str(size)], {REDIS: address}
+        )
+        for pool, size in POOLS.items()
+    }, versions
+
+
+OTHERS = {BARE: bare_loops, PROCRASTINATE: procrastinate, RQ: rq, CELERY: celery}
+
+
+# A round
+
+
+def backlog(bench: Bench, *, fast: bool) -> int:
+    """Returns how many jobs wait for a worker that does several in one transaction, or one."""
+    return bench.size(20_000, 5_000) if fast else bench.size(1000, 100)
+
+
+def taken(bench: Bench, contender: Contender) -> Taken:
+    """Lets one process send and another one work."""
+    connections = CONNECTIONS if contender.environment.get("QUEUEY_URL") else 1
+    plan: Plan = {
+        "seconds": bench.pick(1.5, 0.3),
+        "jobs": backlog(bench, fast=contender.fast),
+        "singles": bench.size(SINGLES, 5 * CONNECTIONS) // connections,
+        "connections": connections,
+    }
+    directory = bench.fresh("round")
+    with sending(contender, plan, directory) as tell:
+        sent = tell()
+        command, environment = contender.worker, contender.environment
+        with launched("worker", command, 0, directory, environment) as worker:
+            done = tell(worker)
+    groups: list[list[float]] = done["delays"]
+    delays = [delay for group in groups for delay in group]
+    return Taken(
+        one=sent["one"],
+        many=sent["many"],
+        done=done["rate"],
+        p50=statistics.median(delays),
+        p99=statistics.quantiles(delays, n=100, method="inclusive")[98],
+        slowest=of_slowest(groups),
+    )
+
+
+def of_slowest(groups: Sequence[Sequence[float]]) -> float:
+    """Returns the median over the slowest quarter of the connections, at least one."""
+    slowest = sorted(groups, key=statistics.median)[-max(1, len(groups) // 4) :]
+    return statistics.median(delay for group in slowest for delay in group)
+
+
+@contextlib.contextmanager
+def sending(contender: Contender, plan: Plan, directory: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Runs the process that sends; gives what reads its next line.
+
+    Raises:
+        Void: It ended without one.
+    """
+    command = [str(contender.python), "-m", SIDES + "producer", SIDES + contender.module, json.dumps(plan)]
+    environment = {**inherited(), "PYTHONPATH": str(ROOT), "HOME": str(directory), **contender.environment}
+    log = directory / "producer.log"
+    with log.open("wb") as errors:
+        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors)
+
+    def tell(worker: Process | None = None) -> dict[str, Any]:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+        if not line:
+            beside = "" if worker is None else f"\nIts worker:\n{worker.log_tail()}"
+            raise Void(f"{contender.module}: {log.read_text('utf-8', 'replace')[-2000:]}{beside}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    with child:
+        try:
+            yield tell
+        finally:
+            child.terminate()
+
+
+# What is shown
+
+
+FIGURES: Mapping[str, tuple[str, Callable[[Taken], float | None]]] = {
+    "sends, 1 a call": ("jobs/s", lambda one: one.one),
+    f"sends, {MANY} a call": ("jobs/s", lambda one: one.many),
+    "handled": ("jobs/s", lambda one: one.done),
+    "send to start": ("ms p50", lambda one: one.p50),
+}
+
+
+def rows(samples: Mapping[str, Sequence[Taken]]) -> list[Row]:
+    """Returns a row for each figure of each contender; ratios are those of :data:`OURS` to it."""
+    found = []
+    for title, (unit, figure) in FIGURES.items():
+        figures = {
+            name: [value for one in runs if (value := figure(one)) is not None] for name, runs in samples.items()
+        }
+        for name, values in figures.items():
+            if not values:
+                continue
+            details = {} if name == OURS else {f"{OURS} / it": statistics.median(paired(figures[OURS], values))}
+            if title == "send to start":
+                details["p99 ms"] = statistics.median(one.p99 for one in samples[name])
+                if name.startswith(OURS):
+                    details["p50 ms, slowest connections"] = statistics.median(one.slowest for one in samples[name])
+            found.append(Row(f"{title}: {name}", values, unit, details))
+    return found
+
+
+def verdicts(samples: Mapping[str, Sequence[Taken]]) -> list[Verdict]:
+    """Compares with the goals; of the pools of Celery the fastest counts."""
+    goals = {name: 2.0 for name in samples if name == PROCRASTINATE}
+    if celery := [name for name in samples if name.startswith(CELERY)]:
+        goals[max(celery, key=lambda name: statistics.median(one.done for one in samples[name]))] = 1.0
+    found = [
+        Verdict(
+            f"jobs a second: {OURS} / {name}",
+            paired([one.done for one in samples[OURS]], [one.done for one in samples[name]]),
+            goal=goal,
+        )
+        for name, goal in goals.items()
+    ]
+    delays = {
+        OURS: [one.p50 for one in samples[OURS]],
+        f"{OURS_TWO}, slowest connections": [one.slowest for one in samples[OURS_TWO]],
+    }
+    return found + [
+        Verdict(f"from send to start: {name}", values, "ms p50", goal=15, better="lower")
+        for name, values in delays.items()
+    ]
