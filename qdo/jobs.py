@@ -113,10 +113,13 @@ class Task(Generic[P, R]):
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidArgument(f"task {self.name}: {error}") from error
-        for name, value in bound.arguments.items():
-            _check(self, name, value)
         try:
             body = msgspec.json.encode(_Call(self.name, list(bound.args), bound.kwargs))
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            for name, value in bound.arguments.items():
+                _check(self, name, value)  # Says which of them it is.
+            raise InvalidArgument(f"task {self.name}: {error}") from error
+        try:
             self.bound(msgspec.json.decode(body, type=_Call))
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"task {self.name}: {error}") from error
@@ -403,7 +406,9 @@ class Jobs:
 
     async def aclose(self) -> None:
         """Closes the client of the running event loop."""
-        await self.async_client.close()
+        made = self._async_client or self._clients.pop(asyncio.get_running_loop(), None)
+        if made is not None:
+            await made.close()
 
     # Handling
 

@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -71,15 +71,28 @@ class Process:
         Raises:
             Void: It ended, or the time is up.
         """
+
+        def answers() -> bool:
+            with contextlib.closing(self._connection(timeout)) as connection:
+                connection.request("GET", "/")
+                connection.getresponse()
+            return True
+
+        self.wait_until(answers, timeout)
+
+    def wait_until(self, answers: Callable[[], bool], timeout: float) -> None:
+        """Waits until it answers; to have no connection is no answer.
+
+        Raises:
+            Void: It ended, or the time is up.
+        """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self.child.poll() is not None:
                 raise Void(f"{self.name} ended with {self.child.returncode}:\n{self.log_tail()}")
-            connection = self._connection(timeout)
-            with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-                connection.request("GET", "/")
-                connection.getresponse()
-                return
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if answers():
+                    return
             time.sleep(0.02)
         raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
 

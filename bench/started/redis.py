@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.harness import Skip, Void
-from bench.started.processes import Process, launched
+from bench.harness import Skip
+from bench.started.processes import launched
 from tests.servers.served import free_port
 
 START_SECONDS = 20.0
@@ -38,21 +37,12 @@ def serve(directory: Path) -> Iterator[str]:
     }
     command = [program, *(text for pair in options.items() for text in pair)]
     with launched("redis", command, port, directory) as process:
-        wait_until_serving(process)
+        process.wait_until(lambda: answers(port), START_SECONDS)
         yield f"redis://127.0.0.1:{port}/0"
 
 
-def wait_until_serving(process: Process) -> None:
-    """Waits until it answers a PING.
-
-    Raises:
-        Void: It ended, or the time is up.
-    """
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.child.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", process.port), timeout=1) as asked:
-            asked.sendall(b"PING\r\n")
-            if asked.recv(16).startswith(b"+PONG"):
-                return
-        time.sleep(0.02)
-    raise Void(f"redis does not answer:\n{process.log_tail()}")
+def answers(port: int) -> bool:
+    """Returns whether it answers a PING."""
+    with socket.create_connection(("127.0.0.1", port), timeout=1) as asked:
+        asked.sendall(b"PING\r\n")
+        return asked.recv(16).startswith(b"+PONG")

@@ -27,10 +27,9 @@ from msgspec.structs import replace
 from qdo.errors import InvalidArgument, MissingRights
 from qdo.partitions import Partition, Queue
 from qdo.tasks import cancel, happens, start
-from qdo.worker import exit_codes
 from qdo.worker.dispatch.batch_size import BatchSize
 from qdo.worker.dispatch.partition_work import MessageRun
-from qdo.worker.dispatch.slow_handlers import STOPPING_SECONDS, age_of, outcome, too_long
+from qdo.worker.dispatch.slow_handlers import age_of, is_stopped, outcome, too_long
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
@@ -43,9 +42,9 @@ from qdo.worker.failure import (
     decide,
     report,
 )
-from qdo.worker.rights import PAUSES
-from qdo.worker.sources import REFUSED_PAUSE, Handling
-from queuey.client import AsyncClient, AsyncJob, ClientError, Message, NotFound, QueueNotFound
+from qdo.worker.rights import PAUSES, until_answered
+from qdo.worker.sources import REFUSED_PAUSE, Handling, note_refusal
+from queuey.client import AsyncClient, AsyncJob, ClientError, Message, QueueNotFound
 from queuey.client.calls.claim_calls import this_process
 from queuey.client.lookup import rights_for
 
@@ -132,20 +131,8 @@ class ClaimSource:
     async def start(self) -> None:
         """Checks the rights, as soon as the service answers."""
         client, names = self._claims.client, self._jobs.queues
-        while True:
-            try:
-                service = (await client.hello()).id
-                rights = await rights_for(client, names)
-            except NotFound:
-                raise
-            except ClientError as error:
-                if not error.temporary:
-                    raise
-                self._failures += 1
-                await asyncio.sleep(PAUSES.pause(self._failures, uniform(0.5, 1.0)))  # noqa: S311 - spreads load
-            else:
-                break
-        self._failures = 0
+        service = (await until_answered(client.hello)).id
+        rights = await until_answered(lambda: rights_for(client, names))
         if lacking := [name for name in names if "work" not in rights[name]]:
             raise MissingRights(
                 f"the credential may not claim from {', '.join(lacking)}: a key needs read and claim (docs/access.md)"
@@ -156,17 +143,17 @@ class ClaimSource:
     async def take(self) -> bool:
         """Claims as many messages as can begin soon."""
         self._dispatch()
-        room = self._room
-        if not room:
+        most = self._most_now
+        if not most:
             return False
         wait = min(MAX_WAIT, self._claims.ttl / 3)
         begun = asyncio.get_running_loop().time()
-        asking = asyncio.ensure_future(self._jobs.take(room, ttl=self._claims.ttl, wait=wait))
+        claiming = asyncio.ensure_future(self._jobs.take(most, ttl=self._claims.ttl, wait=wait))
         asked = asyncio.ensure_future(self._handling.asked.wait())
         try:
-            await asyncio.wait({asking, asked}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                jobs = asking.result()
+            await asyncio.wait({claiming, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if claiming.done():
+                jobs = claiming.result()
                 for job in jobs:
                     job.hold.later = 0.0  # As long as no handler has begun it.
                 self._waiting.extend(jobs)
@@ -177,12 +164,12 @@ class ClaimSource:
         except ClientError as error:
             await self._pause_after(error)
         finally:
-            await cancel(asking, asked)
+            await cancel(claiming, asked)
         self._dispatch()
         return True
 
     @property
-    def _room(self) -> int:
+    def _most_now(self) -> int:
         """How many messages are worth claiming now; 0: all handlers have enough to do."""
         free = self._runner.slots - len(self._running)
         if free <= 0 or self._waiting:
@@ -252,7 +239,7 @@ class ClaimSource:
     def _ended(self, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         """A run has ended; an error in here reaches only the worker's log."""
         try:
-            self._settle(run, outcome(future))
+            self._settle(run, outcome(run, future, self._settings.stalled_after))
         except Exception as error:
             logger.critical("the worker ends because of an internal error", exc_info=error)
             self._handling.end(StopTheWorker("error"), Failure.of(error))
@@ -266,8 +253,6 @@ class ClaimSource:
             self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
             self._jobs.finish(jobs[before : ran.handled])
             failure, rest = ran.failure, jobs[ran.handled :]
-            if run.abandoned == ran.handled and failure is None:
-                failure = too_long(self._settings.stalled_after)
             if failure is not None and rest:
                 self._failed(rest.pop(0), failure)
             elif failure is not None and failure.effect == "exit":
@@ -339,11 +324,7 @@ class ClaimSource:
         while True:
             await asyncio.sleep(self._settings.commit_seconds)
             self._look_at_runs(loop.time())
-            self._metrics.refused = 0.0 if self._refused is None else loop.time() - self._refused
-            if self._metrics.refused >= self._settings.stalled_after:
-                text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
-                logger.critical(text, self._metrics.refused)
-                self._handling.stop(exit_codes.FAILED)
+            note_refusal(self._handling, 0.0 if self._refused is None else loop.time() - self._refused)
 
     def _look_at_runs(self, now: float) -> None:
         """Finishes what runs have handled that go on, and gives up those that take too long."""
@@ -359,11 +340,7 @@ class ClaimSource:
 
     def _stalled(self, run: MessageRun, jobs: list[AsyncJob], age: float) -> None:
         """A handler takes too long: stops it; if that cannot be, its message goes to another worker."""
-        again = run.abandoned == run.handled
-        if again and age < self._settings.stalled_after + STOPPING_SECONDS:
-            return
-        run.abandoned = run.handled
-        if self._runner.abandon(run) and not again:
+        if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
         run.stop()
         del self._running[run]

@@ -16,7 +16,7 @@ from qdo.worker import exit_codes
 from qdo.worker.dispatch.dispatcher import Dispatcher
 from qdo.worker.dispatch.offset_committer import OffsetCommitter
 from qdo.worker.rights import require_rights
-from qdo.worker.sources import REFUSED_PAUSE, Handling
+from qdo.worker.sources import REFUSED_PAUSE, Handling, note_refusal
 from queuey.client import ClientError
 
 logger = logging.getLogger("qdo.worker")
@@ -125,11 +125,7 @@ class OffsetSource:
             self.dispatcher.glance()
             self._metrics.owned = len(self._consumer.assignment)
             self._metrics.unseen = len(self._consumer.unseen)
-            self._metrics.refused = self._consumer.refused
-            if self._metrics.refused >= self._settings.stalled_after:
-                text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
-                logger.critical(text, self._metrics.refused)
-                self._handling.stop(exit_codes.FAILED)
+            note_refusal(self._handling, self._consumer.refused)
 
     async def _measure_lag(self) -> None:
         while True:

@@ -44,20 +44,25 @@ async def require_rights(consumer: AsyncConsumer, settings: WorkerSettings) -> N
         ClientError: The service refuses to say.
     """
     names = consumer.wanted.names
-    if missing := await _until_answered(lambda: _missing(consumer, settings, names)):
+    if missing := await until_answered(lambda: _missing(consumer, settings, names)):
         raise MissingRights(
             f"the credential lacks {len(missing)} of the rights that this worker needs: {_texts(missing)}. "
             "Give it these rights (docs/access.md), or change the options"
         )
-    matching = await _until_answered(lambda: _matching(consumer))
-    if missing := await _until_answered(lambda: _missing(consumer, settings, matching - names)):
+    matching = await until_answered(lambda: _matching(consumer))
+    if missing := await until_answered(lambda: _missing(consumer, settings, matching - names)):
         logger.warning(
             "the credential lacks rights for queues that match patterns: %s. What it may not read is left to others",
             _texts(missing),
         )
 
 
-async def _until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """Asks the service until it answers.
+
+    Raises:
+        ClientError: It refuses.
+    """
     failures = 0
     while True:
         try:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Protocol
 
+from qdo.worker import exit_codes
 from qdo.worker.executors.in_process import Executor
 from qdo.worker.failure import Failure, StopTheWorker, TaskRetry
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
 from queuey.client import Message
+
+logger = logging.getLogger("qdo.worker")
 
 REFUSED_PAUSE = 1.0
 """Seconds before messages are asked for again when the service refused that."""
@@ -44,6 +48,15 @@ class Handling(NamedTuple):
     stop: Callable[[int], None]
     lag_shown: bool
     retry_of: Callable[[Message, Failure], TaskRetry | None] = lambda _message, _failure: None
+
+
+def note_refusal(handling: Handling, seconds: float) -> None:
+    """Ends the worker if the service has refused its credential for too long."""
+    handling.metrics.refused = seconds
+    if seconds >= handling.settings.stalled_after:
+        text = "the worker ends: for %.0f s the service has refused its credential. Give it one for its queues"
+        logger.critical(text, seconds)
+        handling.stop(exit_codes.FAILED)
 
 
 class Source(Protocol):

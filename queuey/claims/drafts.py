@@ -192,22 +192,26 @@ class EntryDraft:
         """Ends claims now, or ``delay`` seconds from now, however long they would have lasted."""
         found = []
         for receipt in receipts:
-            position = receipt.position
             status = self._status(receipt)
-            until = 0
-            if status is ReceiptStatus.DONE:
-                self._renewals.pop(position, None)
-                claim = self._state.outstanding.get(position)
-                if claim is not None:
-                    seconds = delay(receipt, claim.deliveries) if callable(delay) else delay
-                if claim is not None and (claim.expires or seconds):
-                    self._releases[position] = None
-                    self.size += 1
-                    if seconds:
-                        # An entry releases first and then renews, so the claim lasts from now on.
-                        until = self._renewals[position] = self.now + round(seconds * 1000)
+            until = self._release(receipt, delay) if status is ReceiptStatus.DONE else 0
             found.append(Settlement(receipt, status, until / 1000))
         return found
+
+    def _release(self, receipt: ClaimReceipt, delay: Delay) -> int:
+        position = receipt.position
+        self._renewals.pop(position, None)
+        claim = self._state.outstanding.get(position)
+        if claim is None:
+            return 0
+        seconds = delay(receipt, claim.deliveries) if callable(delay) else delay
+        if claim.expires or seconds:
+            self._releases[position] = None
+            self.size += 1
+        if not seconds:
+            return 0
+        # An entry releases first and then renews, so the claim lasts from now on.
+        until = self._renewals[position] = self.now + round(seconds * 1000)
+        return until
 
     def release_all(self) -> None:
         """Ends every claim now, except those that begin or are renewed later in this draft."""

@@ -17,6 +17,7 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.output import Json
+from queuey.cli.queues import backlog_text
 from queuey.cli.reading import Partitions, Queue, body_bytes, body_text, json_fields, note_absence
 from queuey.cli.service_options import connected, existing
 from queuey.terminal.time_parsing import length
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from queuey.client import Client, Job, JobQueue
-    from queuey.client.claims.results import Backlog, Claimed, OutstandingJob, Refused
+    from queuey.client.claims.results import Claimed, OutstandingJob, Refused
 
 claim_app = typer.Typer(add_completion=False)
 ack_app = typer.Typer(add_completion=False)
@@ -152,21 +153,6 @@ def jobs(
     rows = [(f"{one.partition}:{one.message_id}", one.deliveries, one.worker or "-", _left(one, now)) for one in found]
     if rows:
         output.table(columns, rows)
-
-
-def backlog_text(backlog: Backlog, now: float) -> str:
-    """Returns how much of a queue is to be done, for people."""
-    age = "" if backlog.oldest is None else f"; the oldest is {age_text(backlog, now)} old"
-    about = "" if backlog.exact else "about "
-    return (
-        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed, "
-        f"{backlog.claimed} claimed, {output.plural(backlog.dead, 'dead letter')}{age}"
-    )
-
-
-def age_text(backlog: Backlog, now: float) -> str | None:
-    """Returns how old the oldest message is that is not done."""
-    return None if backlog.oldest is None else length(round(max(0.0, now - backlog.oldest)))
 
 
 def _left(job: OutstandingJob, now: float) -> str:

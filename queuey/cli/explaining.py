@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from queuey.cli import output
-from queuey.cli.claiming import backlog_text
 from queuey.cli.output import Json
-from queuey.cli.queues import about, when
+from queuey.cli.queues import about, backlog_text, when
 from queuey.cli.reading import Queue
 from queuey.cli.service_options import connected
 from queuey.terminal import time_parsing

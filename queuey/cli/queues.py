@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from queuey.cli import moving, output
-from queuey.cli.claiming import age_text, backlog_text
 from queuey.cli.output import Json, Yes
 from queuey.cli.service_options import connected, existing
 from queuey.terminal import time_parsing, times
@@ -240,6 +239,21 @@ def _row(queue: Queue) -> list[Any]:
     created = None if queue.created is None else time_parsing.iso(queue.created)
     principals = ", ".join(queue.principals)
     return [queue.name, queue.partitions, queue.type, queue.consistency, ttl, delay, principals, created]
+
+
+def backlog_text(backlog: Backlog, now: float) -> str:
+    """Returns how much of a queue is to be done, for people."""
+    age = "" if backlog.oldest is None else f"; the oldest is {age_text(backlog, now)} old"
+    about = "" if backlog.exact else "about "
+    return (
+        f"{about}{backlog.waiting} waiting ({backlog.failed} failed before), {backlog.delayed} delayed, "
+        f"{backlog.claimed} claimed, {output.plural(backlog.dead, 'dead letter')}{age}"
+    )
+
+
+def age_text(backlog: Backlog, now: float) -> str | None:
+    """Returns how old the oldest message is that is not done."""
+    return None if backlog.oldest is None else time_parsing.length(round(max(0.0, now - backlog.oldest)))
 
 
 def _asked(client: Client, name: str) -> Backlog | None:

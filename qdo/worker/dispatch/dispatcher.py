@@ -27,7 +27,7 @@ from qdo.worker.dispatch.partition_work import (
     PartitionQueue,
     PartitionWork,
 )
-from qdo.worker.dispatch.slow_handlers import STOPPING_SECONDS, age_of, outcome, too_long
+from qdo.worker.dispatch.slow_handlers import age_of, is_stopped, outcome, too_long
 from qdo.worker.failure import (
     DeadLetterIt,
     Delivery,
@@ -196,11 +196,7 @@ class Dispatcher:
         If the partition is being handed back, or belongs to another worker by now, only other messages may begin
         instead.
         """
-        again = run.abandoned == run.handled
-        if again and age < self._settings.stalled_after + STOPPING_SECONDS:
-            return
-        run.abandoned = run.handled
-        if self._runner.abandon(run) and not again:
+        if is_stopped(self._runner, run, age, self._settings.stalled_after):
             return
         run.stray = True
         if work.closed:
@@ -389,7 +385,7 @@ class Dispatcher:
     def _ended(self, work: PartitionWork, run: MessageRun, future: asyncio.Future[RunResult]) -> None:
         """A run has ended; an error in here reaches only the worker's log."""
         try:
-            self._take_back(work, run, outcome(future))
+            self._take_back(work, run, outcome(run, future, self._settings.stalled_after))
         except Exception as error:
             logger.critical("the worker ends because of an internal error", exc_info=error)
             self._end(StopTheWorker("error"), Failure.of(error))
@@ -400,8 +396,6 @@ class Dispatcher:
         self._cleared(work)
         self._metrics.ran(work.partition.queue.name, ran)
         self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
-        if run.abandoned == ran.handled and ran.failure is None:
-            ran = ran._replace(failure=too_long(self._settings.stalled_after))
         self._settle(work, run, ran)
         work.look()
         self.dispatch()

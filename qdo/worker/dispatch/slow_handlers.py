@@ -8,11 +8,12 @@ import logging
 from qdo.errors import TimeLimit
 from qdo.partitions import Partition
 from qdo.worker.dispatch.partition_work import MessageRun
+from qdo.worker.executors.in_process import Executor
 from qdo.worker.failure import Failure, RunResult
 
 logger = logging.getLogger("qdo.worker")
 
-STOPPING_SECONDS = 5.0
+_STOPPING_SECONDS = 5.0
 """For a handler that was cancelled to end."""
 _LONG = 60.0
 """Seconds for which a handler has had a message when the log says so first."""
@@ -37,13 +38,34 @@ def too_long(seconds: float) -> Failure:
     return Failure.of(TimeLimit(f"the handler did not come to an end in {seconds:g} s"))
 
 
-def outcome(future: asyncio.Future[RunResult]) -> RunResult:
-    """Returns how a run ended, also if that went wrong: then nothing of it counts."""
+def is_stopped(runner: Executor, run: MessageRun, age: float, limit: float) -> bool:
+    """Stops a run whose handler takes longer than the limit; returns False if it goes on all the same.
+
+    One that was to be stopped before has some time to end.
+    """
+    again = run.abandoned == run.handled
+    if again and age < limit + _STOPPING_SECONDS:
+        return True
+    run.abandoned = run.handled
+    return runner.abandon(run) and not again
+
+
+def outcome(run: MessageRun, future: asyncio.Future[RunResult], limit: float) -> RunResult:
+    """Returns how a run ended, also if that went wrong: then nothing of it counts.
+
+    One that was stopped at its limit, in seconds, has failed.
+    """
     if future.cancelled():
-        return RunResult(0)
+        return _stopped(run, RunResult(0), limit)
     error = future.exception()
     if error is None:
-        return future.result()
+        return _stopped(run, future.result(), limit)
     logger.critical("messages were not handled because of an internal error", exc_info=error)
     failure = Failure.of(error)
     return RunResult(0, Failure(failure.kind, failure.text, failure.trace, failure.kinds, "exit"))
+
+
+def _stopped(run: MessageRun, ran: RunResult, limit: float) -> RunResult:
+    if run.abandoned == ran.handled and ran.failure is None:
+        return ran._replace(failure=too_long(limit))
+    return ran

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
 
@@ -12,6 +12,7 @@ from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import RECEIPTS_PER_CALL, Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import (
+    ClaimedQueues,
     Claiming,
     ClaimOptions,
     LoopOptions,
@@ -207,7 +208,7 @@ class AsyncJob(HeldJob):
             raise
 
 
-class AsyncJobQueue:
+class AsyncJobQueue(ClaimedQueues):
     """A queue as a job queue, for async code on asyncio; see :class:`queuey.client.JobQueue`.
 
     Example:
@@ -228,26 +229,11 @@ class AsyncJobQueue:
     def __init__(
         self, queues: str | Iterable[str], run: AsyncRun, keeper: AsyncKeeper, policy: RetryPolicy, timing: AsyncTiming
     ) -> None:
-        self.queues = claim_calls.names_of(queues)  # What no queue can be called is refused here.
+        super().__init__(queues)
         self._run = run
         self._keeper = keeper
         self._policy = policy
         self._timing = timing
-
-    def __repr__(self) -> str:
-        """Names the queues."""
-        return f"<{type(self).__name__} {', '.join(self.queues)}>"
-
-    @property
-    def name(self) -> str:
-        """Of the queue.
-
-        Raises:
-            InvalidArgument: There are several, and this is about one.
-        """
-        if len(self.queues) > 1:
-            raise InvalidArgument(f"This is about one queue, not {', '.join(self.queues)}: use job_queue(name)")
-        return self.queues[0]
 
     async def claim(
         self,
@@ -417,11 +403,6 @@ class AsyncJobQueue:
     async def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, and claims nothing."""
         return await self._run(claim_calls.peek(self.name, limit))
-
-    def _each(
-        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
-    ) -> Iterator[Call[None]]:
-        return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *given)
 
     async def _acknowledge(self, loop: Claiming) -> None:
         while holds := loop.to_acknowledge():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Literal, TypedDict, get_args
 
 from queuey.client.calls.call import Call, number_text, partitions_text
-from queuey.client.calls.claim_calls import claim
+from queuey.client.calls.claim_calls import Claim, claim, each_queue, names_of, receipts_of
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.held import Hold, receipts_by_queue
 from queuey.client.claims.results import Received
@@ -75,6 +75,40 @@ def check_on_error(on_error: OnError) -> None:
     """
     if on_error not in get_args(OnError):
         raise InvalidArgument(f"on_error is {on_error!r}: it is 'retry' or 'raise'")
+
+
+class ClaimedQueues:
+    """The queues that jobs come from, in order of preference.
+
+    Args:
+        queues: One name, or up to 10.
+
+    Raises:
+        InvalidArgument: No queue can be called so, or there are too many.
+    """
+
+    def __init__(self, queues: str | Iterable[str]) -> None:
+        self.queues = names_of(queues)
+
+    def __repr__(self) -> str:
+        """Names the queues."""
+        return f"<{type(self).__name__} {', '.join(self.queues)}>"
+
+    @property
+    def name(self) -> str:
+        """Of the queue.
+
+        Raises:
+            InvalidArgument: There are several, and this is about one.
+        """
+        if len(self.queues) > 1:
+            raise InvalidArgument(f"This is about one queue, not {', '.join(self.queues)}: use job_queue(name)")
+        return self.queues[0]
+
+    def _each(
+        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
+    ) -> Iterator[Call[None]]:
+        return each_queue(call, receipts_of(self.queues, claims), *given)
 
 
 class Claiming:

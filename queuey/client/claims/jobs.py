@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from inspect import iscoroutinefunction
 from typing import Unpack
@@ -12,6 +12,7 @@ from queuey.client.calls.call import Call
 from queuey.client.calls.claim_calls import Claim, ReleaseReason
 from queuey.client.calls.read_calls import Partitions
 from queuey.client.claims.claiming import (
+    ClaimedQueues,
     Claiming,
     ClaimOptions,
     LoopOptions,
@@ -106,7 +107,7 @@ class Job(HeldJob):
             raise
 
 
-class JobQueue:
+class JobQueue(ClaimedQueues):
     """A queue as a job queue: each message is delivered to one worker, until a worker acknowledges it.
 
     Made by :meth:`Client.job_queue <queuey.client.Client.job_queue>`. Safe to use from several threads.
@@ -129,26 +130,11 @@ class JobQueue:
     def __init__(
         self, queues: str | Iterable[str], run: SendCall, keeper: Keeper, policy: RetryPolicy, timing: Timing
     ) -> None:
-        self.queues = claim_calls.names_of(queues)  # What no queue can be called is refused here.
+        super().__init__(queues)
         self._run = run
         self._keeper = keeper
         self._policy = policy
         self._timing = timing
-
-    def __repr__(self) -> str:
-        """Names the queues."""
-        return f"<{type(self).__name__} {', '.join(self.queues)}>"
-
-    @property
-    def name(self) -> str:
-        """Of the queue.
-
-        Raises:
-            InvalidArgument: There are several, and this is about one.
-        """
-        if len(self.queues) > 1:
-            raise InvalidArgument(f"This is about one queue, not {', '.join(self.queues)}: use job_queue(name)")
-        return self.queues[0]
 
     def claim(
         self,
@@ -370,11 +356,6 @@ class JobQueue:
     def peek(self, limit: int = 10) -> list[Message]:
         """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
         return self._run(claim_calls.peek(self.name, limit))
-
-    def _each(
-        self, call: Callable[..., Iterator[Call[None]]], claims: Claim | Iterable[Claim], *given: object
-    ) -> Iterator[Call[None]]:
-        return claim_calls.each_queue(call, claim_calls.receipts_of(self.queues, claims), *given)
 
     def _acknowledge(self, loop: Claiming) -> None:
         """Acknowledges what the loop has finished; puts up with failures as the loop does."""

@@ -159,7 +159,7 @@ class ClaimOverview(ABC):
         total, exact = 0, True
         for number, view in views.items():
             total += view.outstanding
-            for page in self._pages(queue, number, ids.following(view.cursor), bodies=view.needs_bodies):
+            for page in self._pages(queue, self._left(number, view, bodies=view.needs_bodies)):
                 total += sum(not (message.position in view.known or view.is_done(message)) for message in page)
                 if total >= limit:
                     [lag] = self._store.lag(queue, [(number, page[-1].position)])
@@ -171,15 +171,11 @@ class ClaimOverview(ABC):
         """Counts messages that are not due, up to a limit; returns whether these are all."""
         count, now = 0, (self._store.claim_time(), ids.LOW_MIN)
         for number in range(1, queue.partitions + 1):
-            part = Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False)
-            more = True
-            while more:
-                [page] = self._store.read(queue, [part])
-                count += len(page.messages)
-                more = page.more and page.next is not None
+            pages = self._pages(queue, Slice(number, now, limit=_PAGE, delayed=False, due=False, bodies=False))
+            for page in pages:
+                count += len(page)
                 if count >= limit:
-                    return count, number == queue.partitions and not more
-                part = msgspec.structs.replace(part, lower=page.next or part.lower)
+                    return count, number == queue.partitions and next(pages, None) is None
         return count, True
 
     def peek(self, access: QueueAccess, limit: int) -> list[Message]:
@@ -205,21 +201,23 @@ class ClaimOverview(ABC):
         step = max(1, self._limits.page_bytes // self._limits.longest)
         for at in range(0, len(view.below), step):
             yield from self._store.fetch(queue, [(number, position) for position in view.below[at : at + step]])
-        for page in self._pages(queue, number, ids.following(view.cursor), limit):
+        for page in self._pages(queue, self._left(number, view, limit)):
             yield from (message for message in page if not view.is_done(message))
 
-    def _pages(
-        self, queue: Queue, number: int, lower: Position, limit: int = _PAGE, *, bodies: bool = True
-    ) -> Iterator[list[Message]]:
-        """Reads a partition from a position up to now."""
+    def _left(self, number: int, view: _View, limit: int = _PAGE, *, bodies: bool = True) -> Slice:
+        """Returns what lies above the cursor of a partition, up to now."""
+        lower, most = ids.following(view.cursor), self._limits.page_bytes
+        return Slice(number, lower, limit=limit, max_bytes=most, ahead=True, bodies=bodies)
+
+    def _pages(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
+        """Reads a slice to its end, page by page."""
         more = True
         while more:
-            part = Slice(number, lower, limit=limit, max_bytes=self._limits.page_bytes, ahead=True, bodies=bodies)
             [page] = self._store.read(queue, [part])
             if page.messages:
                 yield page.messages
             more = page.more and page.next is not None
-            lower = page.next or lower
+            part = msgspec.structs.replace(part, lower=page.next or part.lower)
 
 
 def _claimed(state: State, expired: int) -> int:
