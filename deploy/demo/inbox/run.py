@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from queuey.cli.dev import CONFIG, setup, sign
-from queuey.client import Client, queue_name, user_name
+from queuey.client import Client, RetryPolicy, queue_name, user_name
 from queuey.client.credentials.profile import read_profile
 from queuey.settings import DEV_ISSUER
 
@@ -49,7 +49,9 @@ class App:
         self._start()
         profile = read_profile(directory / "profile.toml")
         self.config = {"service": profile.url, "application": APPLICATION}
-        self._client = Client(profile.url, key=profile.key, application=APPLICATION)
+        # The button kills the service, and a busy machine needs seconds to start it again.
+        patient = RetryPolicy(rounds=30, cap=1)
+        self._client = Client(profile.url, key=profile.key, application=APPLICATION, retry=patient)
 
     def _start(self) -> None:
         where = ["--config", str(self._directory / CONFIG), "--port", str(self._service_port)]
