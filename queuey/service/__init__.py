@@ -26,7 +26,8 @@ from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
 from queuey.service.watching import Waiter, Watchers
-from queuey.service.workers import Workers
+from queuey.service.workers import WorkerIdentity, Workers
+from queuey.service.workers.news import News
 from queuey.storage import Store
 
 __all__ = [
@@ -90,9 +91,20 @@ class Service:
         self.claims = ClaimUseCases(store, self.limits, self.metrics, watchers=watchers, core=self.core)
         self.workers = Workers()
         self.claims.share(self.workers)
+        self.news = News(self.workers, store)
         self.explaining = Explaining(store, self.limits, self.claims)
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
+
+    def join(self, identity: WorkerIdentity) -> None:
+        """Takes an identity among the worker processes of a service, before any use case begins."""
+        self.workers.join(identity)
+        self.news.begin()
+
+    def leave(self, seconds: float) -> None:
+        """Answers what other workers have asked, for at most so many seconds, and asks and answers no more."""
+        self.news.close()
+        self.workers.leave(seconds)
 
     def statistics(self) -> dict[str, float]:
         """Returns what is counted besides requests and messages: of claims, reads, and the store unless it is away."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from queuey.errors import QueueyError, StoreClosed
@@ -62,6 +62,10 @@ class Watches:
 
     def __init__(self, look: Callable[[Sequence[Watch]], None]) -> None:
         self._look = look
+        self.share: Callable[[int, Collection[int]], None] | None = None
+        """Passes on to other processes what this one stores; see the contract's ``share_news``."""
+        self.wanted: Callable[[], None] = _nothing
+        """Called when there is a watch after there was none."""
         self._by_key: dict[int, tuple[Watch, ...]] = {}
         self._all: Sequence[Watch] | None = None
         """All of them, as long as none comes or goes."""
@@ -79,9 +83,12 @@ class Watches:
         """Adds watches; returns a function that removes them."""
         with self._changed:
             self._all = None
+            is_first = not self._by_key
             for watch in watches:
                 self._by_key[watch.key] = (*self._by_key.get(watch.key, ()), watch)
             self._start()
+        if is_first:
+            self.wanted()
         if self._closed.is_set():
             _wake(watches)
         return partial(self._remove, watches)
@@ -149,6 +156,10 @@ class Watches:
                 log.debug("Cannot check for new messages: %s", error)
             except Exception:
                 log.exception("Checking for new messages failed.")
+
+
+def _nothing() -> None:
+    """No other process wants to know."""
 
 
 def _wake(watches: Iterable[Watch]) -> None:

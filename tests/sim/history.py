@@ -77,6 +77,8 @@ class History:
     """Of messages of a dedup queue, with the times from when they could be read by some clock, and by all clocks."""
     deliveries: list[Delivery] = field(default_factory=list)
     acknowledgings: list[Acknowledging] = field(default_factory=list)
+    given_up: list[Acknowledging] = field(default_factory=list)
+    """Messages that a client said it cannot handle at all."""
     releases: list[ReleasingAll] = field(default_factory=list)
     letters: dict[Position, float] = field(default_factory=dict)
     """Messages that became dead letters, and when."""
@@ -98,6 +100,7 @@ class History:
             *self._after_the_end(),
             *self.lost(),
             *self.undeleted(),
+            *self.unburied(),
             *self._too_early(),
             *self._copies(),
             *self._letters(),
@@ -136,7 +139,7 @@ class History:
     def _after_the_end(self) -> list[str]:
         """G5: what was acknowledged, or became a dead letter, is not given to anybody who asks later."""
         ends = dict(self.letters)
-        for one in self.acknowledgings:
+        for one in (*self.acknowledgings, *self.given_up):
             if one.outcome in FOR_GOOD:
                 ends[one.position] = min(one.answered, ends.get(one.position, one.answered))
         # All of these were receipts, so none is told that it is done because the message has become a dead letter.
@@ -187,6 +190,14 @@ class History:
         """What was acknowledged is deleted in the end, if it is to be."""
         done = {one.position for one in self.acknowledgings if one.outcome == "done"}
         return [f"on_ack: {position} was not deleted" for position in sorted(done & (self.left or set()))]
+
+    def unburied(self) -> list[str]:
+        """What was given up is a dead letter in the end, unless it was acknowledged before that was known."""
+        done = {one.position for one in self.acknowledgings if one.outcome in FOR_GOOD}
+        given_up = {one.position for one in self.given_up if one.outcome == "done"}
+        return [
+            f"given up: {position} is no dead letter" for position in sorted(given_up - done - self.letters.keys())
+        ]
 
     def lost(self) -> list[str]:
         """G6: what was posted is given until somebody may have acknowledged it, or it is a dead letter."""

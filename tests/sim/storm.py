@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from queuey.claims import ClaimReceipt, ClaimTiming, ReceiptStatus, Settlement, digest_of, partition_of
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Queue
+from queuey.messages import Backoff, Queue
 from queuey.metrics import Metrics
 from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, Waiter, Watchers
 from queuey.service.claims.upkeep import Upkeep
@@ -53,6 +53,8 @@ class Setup:
     store: Callable[[Replicas, Process], ModelStore] = ModelStore
     core: Callable[[Process, float], SimulatedCore] = SimulatedCore
     kinds: tuple[str, ...] = ("plain", "plain", "dedup")
+    failing: float = 0.0
+    """How often messages that are released have failed, half of them for good."""
     apart: float = APART
     """The largest difference between two clocks (seconds)."""
 
@@ -331,7 +333,14 @@ class Client:
         web = self._rng.choice(self._storm.webs)
         delay = self._rng.choice((0.0, 0.0, 1.0, 4.0))
         receipts = [receipt for _, receipt in jobs]
-        begin(web.core, web.claims.release(self._storm.queue, receipts, delay))
+        if not self._storm.failing or self._rng.random() >= self._storm.failing:
+            begin(web.core, web.claims.release(self._storm.queue, receipts, delay))
+        elif self._rng.random() < 0.5:
+            begin(web.core, web.claims._settle(self._storm.queue, "fail", receipts))
+        else:
+            given_up = [Acknowledging(job.position, self._world.now) for job, _ in jobs]
+            self._history.given_up += given_up
+            begin(web.core, web.claims._settle(self._storm.queue, "give_up", receipts), self._taking_in(given_up, web))
 
     def _acknowledge(self, jobs: list[tuple[Delivery, ClaimReceipt]]) -> None:
         if self._rng.random() < 0.4:
@@ -348,6 +357,24 @@ class Client:
         self._history.acknowledgings += sent
         for job, _ in jobs:
             job.dropped = now if job.dropped is None else job.dropped
+        take_in = self._taking_in(sent, web)
+
+        def done(settled: list[Settlement] | None, error: Exception | None) -> None:
+            take_in(settled, error)
+            if settled is None and self._rng.random() < 0.5:
+                self._world.at(0.1, partial(self._acknowledge, jobs))
+            elif settled is not None and self._rng.random() < 0.4:
+                ended = [
+                    ClaimReceipt(job.partition, *job.position)
+                    for (job, _), one in zip(jobs, sent, strict=True)
+                    if one.outcome in FOR_GOOD
+                ]
+                self._world.at(self._world.some(4.0), partial(self._too_late, ended))
+
+        return done
+
+    def _taking_in(self, sent: list[Acknowledging], web: Web) -> Done:
+        """Returns what notes the results of a request about jobs."""
 
         def done(settled: list[Settlement] | None, error: Exception | None) -> None:
             for number, one in enumerate(sent):
@@ -359,15 +386,6 @@ class Client:
                     outcome = OUTCOMES[settled[number].status]
                     # A worker that gets no answer of another one does it again.
                     one.outcome = "again" if outcome == "final" and web.others else outcome
-            if settled is None and self._rng.random() < 0.5:
-                self._world.at(0.1, partial(self._acknowledge, jobs))
-            elif settled is not None and self._rng.random() < 0.4:
-                ended = [
-                    ClaimReceipt(job.partition, *job.position)
-                    for (job, _), one in zip(jobs, sent, strict=True)
-                    if one.outcome in FOR_GOOD
-                ]
-                self._world.at(self._world.some(4.0), partial(self._too_late, ended))
 
         return done
 
@@ -409,7 +427,9 @@ class Storm:
             max_deliveries=rng.choice((0, 0, 2)),
             on_ack=rng.choice(("keep", "keep", "delete")),
             kind=rng.choice(setup.kinds),
+            backoff=Backoff(first=0.5, most=4.0) if setup.failing else None,
         )
+        self.failing = setup.failing
         self.replicas = setup.replicas(world, self.faults)
         self.replicas.hold(self.queue)
         self.webs = [
@@ -485,7 +505,7 @@ class Storm:
         self.history.letters, self.history.letter_places = dict(self.replicas.letters), self.replicas.letter_places
         if self.queue.on_ack == "delete":
             self.history.left = {place for places in self.replicas.messages.values() for place in places}
-        return bool(self.history.lost() or self.history.undeleted())
+        return bool(self.history.lost() or self.history.undeleted() or self.history.unburied())
 
     def _post(self) -> None:
         process = self.world.rng.choice(self.webs).process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 
 from queuey import ids
@@ -494,6 +494,14 @@ class CassandraMessages(Scanning):
     ) -> Callable[[], None]:
         """See the contract."""
         return self._arrivals.watch(queue, partition, wake, delayed=delayed)
+
+    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+        """See the contract."""
+        self._arrivals.share(stored, wanted)
+
+    def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
+        """See the contract."""
+        return self._arrivals.hear(moment, partitions)
 
 
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:

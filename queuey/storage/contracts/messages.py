@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from queuey.storage.contracts import Begun, never_waits
@@ -147,10 +147,10 @@ class Messages(Begun):
         """Calls ``wake`` whenever a read of a partition may show messages that it did not show before. Never blocks.
 
         It is called for what is acknowledged after this call, and for what comes due: at once if this process stores
-        it, else within 0.25 s; later if more partitions are watched than the store can poll so often. So a
-        caller watches, reads, and waits if the read gave nothing. It is called, too, when the queue's row is out of
-        date, and when the store is closed: the next read says so. It may be called for nothing, and it need not be
-        for a message that another process puts at an id below the horizon.
+        it, or one that shares its news with this one (:meth:`share_news`), else within 0.25 s; later if more partitions
+        are watched than the store can poll so often. So a caller watches, reads, and waits if the read gave nothing. It
+        is called, too, when the queue's row is out of date, and when the store is closed: the next read says so. It may
+        be called for nothing, and it need not be for a message that another process puts at an id below the horizon.
 
         Args:
             queue: The queue.
@@ -160,4 +160,24 @@ class Messages(Begun):
 
         Returns:
             A function that ends the watch. ``wake`` may be called once more while that runs.
+        """
+
+    @never_waits
+    @abstractmethod
+    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+        """Calls ``stored`` for what this process stores, to be given to :meth:`hear_news` in other processes.
+
+        Args:
+            stored: Called from any thread with a moment and the numbers of partitions, which only stores understand.
+                It must be quick and must not raise.
+            wanted: Called, likewise, when a partition is watched after none was.
+        """
+
+    @never_waits
+    @abstractmethod
+    def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
+        """Wakes those that watch partitions in which another process of this machine has stored messages.
+
+        Returns:
+            Whether any partition is watched.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -237,6 +237,14 @@ class SqliteMessages(Scanning):
     ) -> Callable[[], None]:
         """See the contract."""
         return self._arrivals.watch(queue, partition, wake, delayed=delayed)
+
+    def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+        """See the contract."""
+        self._arrivals.share(stored, wanted)
+
+    def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
+        """See the contract."""
+        return self._arrivals.hear(moment, partitions)
 
 
 def _count(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:

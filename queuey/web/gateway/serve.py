@@ -197,7 +197,7 @@ def run_worker(
     try:
         loop.run_until_complete(_serve(opened, settings, listener, beats, identity._replace(number=number), stop))
     finally:
-        service.workers.leave(LEAVE_SECONDS)
+        service.leave(LEAVE_SECONDS)
         done.set()
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
 
@@ -235,7 +235,7 @@ async def _serve(
     gateway.start(loop)
     # From here on use cases run in this loop, so nothing may begin any before.
     service: Service = opened.app.registry.service
-    service.workers.join(identity)
+    service.join(identity)
     service.moves.watch()
     connections = Connections(loop, listener, settings.connections, gateway.answer, refusal, certificate)
     loop.add_signal_handler(signal.SIGHUP, connections.reload)

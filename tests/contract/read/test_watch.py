@@ -11,9 +11,9 @@ import pytest
 from queuey.errors import StoreClosed
 from queuey.ids import FIRST, Position
 from queuey.messages import Queue, Slice
-from queuey.storage import Store
+from queuey.storage import Store, watching
 from tests.backends import PROMPT
-from tests.contract.samples import make_queue, new, say, shown_bodies
+from tests.contract.samples import eventually, make_queue, new, say, shown_bodies
 
 LONG = 60.0
 """Seconds that no test waits: whoever waits so long was not woken."""
@@ -194,3 +194,22 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
     for thread in threads:
         thread.join()
     assert sorted(seen) == sorted(stored)
+
+
+def test_told_of_news_that_processes_share(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process says that it stored wakes watchers at once, without any poll, and only those concerned."""
+    monkeypatch.setattr(watching, "EVERY", 10 * LONG)
+    queue = make_queue(store, partitions=2)
+    waiting = threading.Event()
+    store.share_news(lambda _moment, _partitions: None, waiting.set)
+    told: list[bool] = []
+    other.share_news(lambda moment, partitions: told.append(store.hear_news(moment, partitions)), lambda: None)
+    say(other, queue, "nobody waits")
+    assert eventually(lambda: told == [False], LONG)
+    assert not waiting.is_set()
+    watcher, unconcerned = (Watcher(store, queue, number, delayed=False) for number in (1, 2))
+    assert waiting.is_set()
+    say(other, queue, "x")
+    assert watcher.told.wait(LONG)
+    assert told == [False, True]
+    assert not unconcerned.told.is_set()

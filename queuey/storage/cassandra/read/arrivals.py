@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -50,6 +50,8 @@ FIRST = 2
 """Readings of the record that go back far."""
 SOME, SELDOM = 12, 5
 """Partitions that are polled in every so many turns while the record is read: 12 a second, of two to three queries."""
+
+MICROSECONDS = 1_000_000
 
 Done = Callable[[Page | None, Exception | None], None]
 
@@ -160,9 +162,21 @@ class PolledArrivals:
         while self._record.write():
             pass
 
+    def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+        """See ``share_news`` of the storage contract."""
+        self.watches.share, self.watches.wanted = stored, wanted
+
+    def hear(self, moment: int, partitions: Iterable[int]) -> bool:
+        """See ``hear_news`` of the storage contract; the moment is in microseconds of boot time, which all share."""
+        for key in partitions:
+            self._take(key, moment / MICROSECONDS)
+        return bool(self.watches)
+
     def _stored(self, key: int, at: float) -> None:
         self._record.note((key,))
         self._take(key, at)
+        if self.watches.share is not None:
+            self.watches.share(math.ceil(at * MICROSECONDS), (key,))
 
     def _take(self, key: int, at: float) -> None:
         """Wakes prompt watchers of a partition now, the others when what was stored at a boot time is shown."""

@@ -6,7 +6,7 @@ watched partitions asked, all in one statement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import sleep
 from typing import Any
 
@@ -57,15 +57,30 @@ class CommittedArrivals:
         start = self._db.clock() - delay - _EARLIER
         return self.watches.add(Watch(queue, partition, wake, start, prompt=not delay))
 
+    def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
+        """See ``share_news`` of the storage contract."""
+        self.watches.share, self.watches.wanted = stored, wanted
+        self._db.told = self._committed
+
+    def hear(self, moment: int, partitions: Iterable[int]) -> bool:
+        """See ``hear_news`` of the storage contract; the moment is the other process's last id."""
+        self._wake(partitions, moment)
+        return bool(self.watches)
+
     def _committed(self, transaction: Transaction) -> None:
         """Called after each commit of this process."""
         if transaction.began_at != self._mine or transaction.passed:
             self._others = True
         self._mine = transaction.last
-        for key in transaction.touched:
+        self._wake(transaction.touched, transaction.last)
+        if self.watches.share is not None and transaction.touched:
+            self.watches.share(transaction.last, transaction.touched)
+
+    def _wake(self, partitions: Iterable[int], last: int) -> None:
+        for key in partitions:
             for watch in self.watches.of(key):
                 if watch.prompt:
-                    watch.position = max(watch.position, transaction.last + 1)  # It is woken to read all below.
+                    watch.position = max(watch.position, last + 1)  # It is woken to read all below.
                 watch.wake()
 
     def _look(self, watches: Sequence[Watch]) -> None:

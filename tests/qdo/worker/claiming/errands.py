@@ -25,6 +25,13 @@ def write(text: str, times: int = 1) -> None:
         note(f"done {text}")
 
 
+@jobs.task
+def work(text: str) -> None:
+    """Takes a moment."""
+    time.sleep(0.05)
+    note(text)
+
+
 @jobs.task(retries=1)
 async def fail(text: str) -> None:
     """Fails each time."""

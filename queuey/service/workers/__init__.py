@@ -71,6 +71,7 @@ class Topic(IntEnum):
     COUNTS = 16
     CLAIM = 17
     SETTLE = 18
+    NEWS = 19
 
 
 _ANSWER, _FAILURE, _LEAVING, _ALIVE = range(4)

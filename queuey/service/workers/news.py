@@ -1,0 +1,130 @@
+"""Wakes requests that wait at one worker of the service for messages that another worker stores.
+
+A worker asks each other one whether it wants to hear more, and tells it with the same question what was stored since
+the last one. The other worker answers when a request waits there for messages. So a question is under way at a time,
+what is stored meanwhile goes with the next one, and a worker at which nothing waits is left alone. News may get lost:
+the store's polls find the messages later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import msgspec
+
+from queuey.service.workers import AGAIN_SECONDS, Answer, Topic, Workers
+from queuey.storage import Store
+
+PAUSE_SECONDS = 0.002
+"""Until a worker asks for more news: what is stored meanwhile comes together."""
+MAX_PARTITIONS = 1_000
+"""Of one question; the polls find what is stored in others."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_read = msgspec.msgpack.Decoder(tuple[int, list[int]]).decode
+
+
+class _Listener:
+    """Another worker.
+
+    Attributes:
+        stored: Partitions in which this worker has stored messages since the last question.
+        is_asked: A question to it is not answered.
+        not_before: The next question is not sent earlier (monotonic time).
+    """
+
+    __slots__ = ("is_asked", "not_before", "stored")
+
+    def __init__(self) -> None:
+        self.stored: set[int] = set()
+        self.is_asked = False
+        self.not_before = 0.0
+
+
+class News:
+    """What this worker stores, for the others, and the reverse. Safe for use by many threads.
+
+    Args:
+        workers: This one and the others.
+        store: Where this process keeps messages, as the others do.
+    """
+
+    def __init__(self, workers: Workers, store: Store) -> None:
+        self._workers = workers
+        self._store = store
+        self._lock = threading.Lock()
+        self._listeners: dict[int, _Listener] = {}
+        self._moment = 0
+        self._asking: list[Answer] = []
+        """Other workers that are answered when a request waits here."""
+        self._is_closed = False
+        workers.handle(Topic.NEWS, self._heard)
+
+    def begin(self) -> None:
+        """Begins to tell the others, when this worker has joined them."""
+        total, own = self._workers.identity.total, self._workers.identity.number
+        self._listeners = {number: _Listener() for number in range(1, total + 1) if number != own}
+        if self._listeners:
+            self._store.share_news(self._stored, self._wanted)
+
+    def close(self) -> None:
+        """Answers the others from now on whether or not a request waits, before this worker leaves them."""
+        self._is_closed = True
+        self._wanted()
+
+    def _stored(self, moment: int, partitions: Iterable[int]) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._moment = max(self._moment, moment)
+            for listener in self._listeners.values():
+                if len(listener.stored) < MAX_PARTITIONS:
+                    listener.stored.update(partitions)
+            free = [each for each, one in self._listeners.items() if not one.is_asked and one.not_before <= now]
+        for number in free:
+            self._ask(number)
+
+    def _ask(self, number: int) -> None:
+        listener = self._listeners[number]
+        with self._lock:
+            if listener.is_asked or not listener.stored:
+                return
+            listener.is_asked = True
+            stored, listener.stored = listener.stored, set()
+            moment = self._moment
+        self._workers.ask(number, Topic.NEWS, _encode((moment, [*stored])), partial(self._answered, number))
+
+    def _answered(self, number: int, answer: bytes | None) -> None:
+        listener = self._listeners[number]
+        with self._lock:
+            listener.is_asked = False
+            if answer is None:
+                listener.not_before = time.monotonic() + AGAIN_SECONDS
+        if answer is not None:
+            self._ask(number)
+
+    # What others say
+
+    def _heard(self, question: bytes, answer: Answer) -> Callable[[], object]:
+        moment, partitions = _read(question)
+        with self._lock:
+            self._asking.append(answer)
+        # In this order: a request that begins to wait in between has the question answered.
+        if self._store.hear_news(moment, partitions) or self._is_closed:
+            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._wanted)
+        return partial(self._forget, answer)
+
+    def _wanted(self) -> None:
+        """Answers the others, now that a request waits here."""
+        with self._lock:
+            asking, self._asking = self._asking, []
+        for answer in asking:
+            answer(b"")
+
+    def _forget(self, answer: Answer) -> None:
+        with self._lock:
+            if answer in self._asking:
+                self._asking.remove(answer)

@@ -1,0 +1,64 @@
+"""Workers that claim, and their service, under kill -9: every job is done, and few are done twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Outgoing
+from tests.contract.samples import eventually
+from tests.qdo.worker.claiming.errands import work
+from tests.servers.processes import ending
+from tests.servers.served import Served, environment
+
+JOBS, WORKERS, THREADS = 1200, 3, 4
+CLAIM_SECONDS = 2
+LOST = 100
+"""Jobs that one kill has done again, at most: those of half a second, done but not acknowledged."""
+LONG = 120.0
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in range(2, 12))])
+def test_kills(tmp_path: Path, seed: int) -> None:
+    """Whichever workers and whenever the service are killed, each job is done; only what was in hand is done again."""
+    rng, book, kills = random.Random(seed), tmp_path / "book", 0
+    with Served(tmp_path) as first, ExitStack() as stack:
+        client = first.client(rounds=30)
+        client.create_queue("errands")
+        variables = environment(QUEUEY_PROFILE=str(first.profile_path), QDO_TEST_BOOK=str(book))
+        options = ["--claim-ttl", str(CLAIM_SECONDS), "--threads", str(THREADS)]
+        command = [sys.executable, "-m", "qdo", "work", "tests.qdo.worker.claiming.errands:jobs", *options]
+
+        def start() -> subprocess.Popen[bytes]:
+            log = stack.enter_context((tmp_path / "workers.log").open("ab"))
+            return stack.enter_context(ending(subprocess.Popen(command, env=variables, stdout=log, stderr=log)))
+
+        client.send_many("errands", [Outgoing(json=work.call(str(number)).body) for number in range(JOBS)])
+        workers, served = [start() for _ in range(WORKERS)], first
+        while not (done := done_in(book)) or len(done) < JOBS:
+            seen = done.total()
+            assert eventually(lambda seen=seen: done_in(book).total() > seen + JOBS // 12, LONG), f"{done.total()} done"
+            if rng.random() < 0.3:
+                served.end(signal.SIGKILL)
+                served = stack.enter_context(Served(tmp_path, port=first.port))
+            else:
+                victim = rng.randrange(WORKERS)
+                workers[victim].kill()
+                workers[victim] = start()
+            kills += 1
+        size = client.job_queue("errands").size
+        assert eventually(lambda: not size().size, LONG)
+        assert done_in(book).keys() == {str(number) for number in range(JOBS)}
+        assert done_in(book).total() - JOBS <= kills * LOST
+
+
+def done_in(book: Path) -> Counter[str]:
+    """Returns how often each job was done."""
+    return Counter(book.read_text().split("\n")[:-1]) if book.exists() else Counter()

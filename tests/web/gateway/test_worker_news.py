@@ -1,0 +1,110 @@
+"""Requests that wait at one worker of a service, and messages that another one stores."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from queuey.messages import Queue
+from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers, news
+from queuey.service.workers.news import News
+from queuey.storage import Store, watching
+from tests.contract.samples import eventually, make_queue, say
+
+LONG = 60.0
+
+
+class Worker:
+    """One worker of a service, as far as news are concerned."""
+
+    def __init__(self, identity: WorkerIdentity, store: Store) -> None:
+        self.store = store
+        self.workers = Workers()
+        self.news = News(self.workers, store)
+        self.workers.join(identity)
+        self.news.begin()
+
+    def waits(self, queue: Queue, partition: int = 1) -> threading.Event:
+        """Returns what is set when a request that waits here from now on is woken."""
+        woken = threading.Event()
+        self.store.watch(queue, partition, woken.set, delayed=False)
+        return woken
+
+    def leave(self) -> None:
+        """Leaves the others."""
+        self.news.close()
+        self.workers.leave(LONG)
+
+
+@pytest.fixture(name="pair")
+def _pair(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, Worker]]:
+    """Two workers of one service, whose stores do not poll."""
+    monkeypatch.setattr(watching, "EVERY", 10 * LONG)
+    service = WorkerIdentity.of_service(2)
+    with ExitStack() as stack:
+        one, two = (Worker(service._replace(number=number), each) for number, each in ((1, store), (2, other)))
+        stack.callback(one.leave)
+        stack.callback(two.leave)
+        assert eventually(lambda: one.workers.is_up(2) and two.workers.is_up(1), LONG)
+        yield one, two
+
+
+def test_waiting_requests_are_woken_by_any_worker(pair: tuple[Worker, Worker]) -> None:
+    """A message wakes who waits for its partition at another worker, again and again, in both directions."""
+    for writer, reader in (pair, pair[::-1]):
+        queue = make_queue(writer.store)
+        woken = reader.waits(queue)
+        for number in range(20):
+            say(writer.store, queue, str(number))
+            assert woken.wait(LONG)
+            woken.clear()
+
+
+def test_a_worker_at_which_nothing_waits_is_left_alone(pair: tuple[Worker, Worker]) -> None:
+    """It is asked once, however much is stored; when a request begins to wait, it hears what is stored from then on."""
+    writer, reader = pair
+    asked: list[bytes] = []
+    hear = reader.news._heard
+
+    def counted(question: bytes, answer: Answer) -> Callable[[], object]:
+        asked.append(question)
+        return hear(question, answer)
+
+    reader.workers.handle(Topic.NEWS, counted)
+    queue = make_queue(writer.store)
+    for number in range(50):
+        say(writer.store, queue, str(number))
+    assert eventually(lambda: len(asked) == 1, LONG)
+    woken = reader.waits(queue)
+    assert eventually(lambda: len(asked) == 2, LONG)
+    woken.clear()
+    say(writer.store, queue, "x")
+    assert woken.wait(LONG)
+
+
+def test_what_is_noted_for_a_worker_is_bounded(pair: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a worker does not want to hear more, no more partitions are noted for it than one question has."""
+    monkeypatch.setattr(news, "MAX_PARTITIONS", 3)
+    writer, reader = pair
+    queue = make_queue(writer.store, partitions=9)
+    for partition in range(1, 10):
+        say(writer.store, queue, "x", partition=partition)
+    assert len(writer.news._listeners[2].stored) <= 3
+    assert reader.workers.is_up(1)
+
+
+def test_leaving_does_not_wait_for_news(pair: tuple[Worker, Worker]) -> None:
+    """A worker that still owes another one an answer about news leaves at once; the other goes on without it."""
+    writer, reader = pair
+    queue = make_queue(writer.store)
+    say(writer.store, queue, "x")
+    assert eventually(lambda: bool(reader.news._asking), LONG)
+    began = time.monotonic()
+    reader.leave()
+    assert time.monotonic() - began < LONG / 2
+    assert eventually(lambda: not writer.news._listeners[2].is_asked, LONG)
+    say(writer.store, queue, "y")
