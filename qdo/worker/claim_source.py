@@ -216,12 +216,11 @@ class ClaimSource:
         jobs = [job for _, job in zip(range(most), takewhile(fits, list(self._waiting)), strict=False)]
         for _ in jobs:
             self._waiting.popleft()
-        return [job for job in jobs if not self._is_lost(job)]
-
-    def _is_lost(self, job: AsyncJob) -> bool:
-        if job.lost:
-            logger.warning("%r was not begun: another worker may have it by now", job)
-        return job.lost
+        if lost := [job for job in jobs if job.lost]:
+            logger.warning("%d jobs of %s were not begun: their claims were over", len(lost), first.queue)
+            # A renewal under way may bring a claim back, and then nobody else would get the message.
+            self._later(self._jobs.leave(lost))
+        return [job for job in jobs if job not in lost]
 
     def _begin(self, jobs: list[AsyncJob]) -> None:
         if not jobs:

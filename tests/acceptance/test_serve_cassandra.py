@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from queuey.client import Client
+from queuey.client import Client, RetryPolicy
 from queuey.storage.cassandra.options import DataCentreTarget
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra, CassandraOptions, Tls, start_cassandra, unique_name
@@ -26,6 +26,7 @@ from tests.servers.served import Served, environment
 TLS = Path(__file__).parent / "tls"
 NOBODY = "cassandra://127.0.0.1:1/nowhere"
 PATIENCE = 60.0
+POSTS = 16
 
 
 class Reply(NamedTuple):
@@ -94,6 +95,36 @@ def test_a_service_without_a_directory(served: Served, url: str) -> None:
     served.wait_for("queuey app create NAME")
     assert (served.data.exists(), served.profile_path.exists()) == (False, False)
     assert not (served.profile_path.parent / "home").exists()
+
+
+def test_what_any_worker_stores_reaches_a_claim_that_waits(url: str, tmp_path: Path) -> None:
+    """Of two processes each answers posts, and a claim that waits at one of them gets them all."""
+    made = json.loads(command("app", "create", "jobs", "--store", url, "--json").stdout)
+
+    with Served(tmp_path, ["--store", url, "--workers", "2"]) as pair, ThreadPoolExecutor(1) as pool:
+
+        def connect() -> Client:
+            address = f"http://127.0.0.1:{pair.port}"
+            return Client(address, key=made["secret"], application="jobs", retry=RetryPolicy(rounds=1))
+
+        with connect() as client:
+            client.create_queue("orders")
+
+        def claim() -> list[str]:
+            found: list[str] = []
+            with connect() as client:
+                end = time.monotonic() + PATIENCE
+                while len(found) < POSTS and time.monotonic() < end:
+                    found += [job.message.body for job in client.job_queue("orders").receive(POSTS, wait=20)]
+            return found
+
+        claiming = pool.submit(claim)
+        for number in range(POSTS):
+            with connect() as client:
+                client.send("orders", str(number))
+        assert sorted(claiming.result(), key=int) == [str(number) for number in range(POSTS)]
+        assert pair.end(signal.SIGTERM) == 0
+        assert "Traceback" not in pair.output
 
 
 def test_an_application_made_beside_it_works(served: Served, url: str) -> None:

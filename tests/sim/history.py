@@ -194,10 +194,8 @@ class History:
     def unburied(self) -> list[str]:
         """What was given up is a dead letter in the end, unless it was acknowledged before that was known."""
         done = {one.position for one in self.acknowledgings if one.outcome in FOR_GOOD}
-        given_up = {one.position for one in self.given_up if one.outcome == "done"}
-        return [
-            f"given up: {position} is no dead letter" for position in sorted(given_up - done - self.letters.keys())
-        ]
+        given_up = {one.position for one in self.given_up if one.outcome == "done"} & self.acknowledged
+        return [f"given up: {position} is no dead letter" for position in sorted(given_up - done - self.letters.keys())]
 
     def lost(self) -> list[str]:
         """G6: what was posted is given until somebody may have acknowledged it, or it is a dead letter."""
@@ -206,6 +204,8 @@ class History:
         late = {one.position for one in self.deliveries if one.answered > (ended if one.kept else self.calm)}
         perhaps = {one.position for one in self.acknowledgings if one.outcome in {"done", "again", "unknown", ""}}
         perhaps |= self.letters.keys()
+        # What was given up and not posted for certain may be gone before it is a dead letter; so are its copies.
+        perhaps |= {one.position for one in self.given_up if one.outcome != "none"} - self.acknowledged
         return [
             f"G6: {position} was never given"
             if position not in given

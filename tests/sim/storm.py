@@ -54,7 +54,7 @@ class Setup:
     core: Callable[[Process, float], SimulatedCore] = SimulatedCore
     kinds: tuple[str, ...] = ("plain", "plain", "dedup")
     failing: float = 0.0
-    """How often messages that are released have failed, half of them for good."""
+    """How often a client's messages fail, half of them for good."""
     apart: float = APART
     """The largest difference between two clocks (seconds)."""
 
@@ -306,7 +306,9 @@ class Client:
         if not self._calm() and self._rng.random() < 0.05:
             self._storm.release_all()
         chance = 1.0 if self._calm() else self._rng.random()
-        if chance > 0.35:
+        if not self._calm() and self._storm.failing and self._rng.random() < self._storm.failing:
+            self._world.at(self._world.some(1.0), partial(self._release, jobs))
+        elif chance > 0.35:
             self._world.at(self._world.some(0.3 if self._calm() else 1.5), partial(self._acknowledge, jobs))
         elif chance > 0.2:
             self._world.at(self._world.some(1.5), partial(self._renew, jobs))
@@ -333,7 +335,7 @@ class Client:
         web = self._rng.choice(self._storm.webs)
         delay = self._rng.choice((0.0, 0.0, 1.0, 4.0))
         receipts = [receipt for _, receipt in jobs]
-        if not self._storm.failing or self._rng.random() >= self._storm.failing:
+        if not self._storm.failing:
             begin(web.core, web.claims.release(self._storm.queue, receipts, delay))
         elif self._rng.random() < 0.5:
             begin(web.core, web.claims._settle(self._storm.queue, "fail", receipts))

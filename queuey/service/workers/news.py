@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-import msgspec
-
 from queuey.service.workers import AGAIN_SECONDS, Answer, Topic, Workers
 from queuey.storage import Store
 
@@ -23,9 +21,6 @@ PAUSE_SECONDS = 0.002
 """Until a worker asks for more news: what is stored meanwhile comes together."""
 MAX_PARTITIONS = 1_000
 """Of one question; the polls find what is stored in others."""
-
-_encode = msgspec.msgpack.Encoder().encode
-_read = msgspec.msgpack.Decoder(tuple[int, list[int]]).decode
 
 
 class _Listener:
@@ -95,7 +90,7 @@ class News:
             listener.is_asked = True
             stored, listener.stored = listener.stored, set()
             moment = self._moment
-        self._workers.ask(number, Topic.NEWS, _encode((moment, [*stored])), partial(self._answered, number))
+        self._workers.ask(number, Topic.NEWS, _written(moment, stored), partial(self._answered, number))
 
     def _answered(self, number: int, answer: bytes | None) -> None:
         listener = self._listeners[number]
@@ -109,7 +104,7 @@ class News:
     # What others say
 
     def _heard(self, question: bytes, answer: Answer) -> Callable[[], object]:
-        moment, partitions = _read(question)
+        moment, *partitions = (int(number, 16) for number in question.split())
         with self._lock:
             self._asking.append(answer)
         # In this order: a request that begins to wait in between has the question answered.
@@ -128,3 +123,8 @@ class News:
         with self._lock:
             if answer in self._asking:
                 self._asking.remove(answer)
+
+
+def _written(moment: int, partitions: Iterable[int]) -> bytes:
+    """Returns a question; on Cassandra the numbers of partitions have more than 64 bits."""
+    return b" ".join(b"%x" % number for number in (moment, *partitions))

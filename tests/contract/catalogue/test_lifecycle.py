@@ -96,7 +96,9 @@ def test_every_call_of_the_contract_is_tried() -> None:
         "claim_time",
         "claims_refusal",
         "guarantee",
+        "hear_news",
         "read_delay",
+        "share_news",
         "statistics",
         "watch",
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -14,6 +14,7 @@ from queuey.messages import Queue, Slice
 from queuey.storage import Store, watching
 from tests.backends import PROMPT
 from tests.contract.samples import eventually, make_queue, new, say, shown_bodies
+from tests.replacing import replace_in
 
 LONG = 60.0
 """Seconds that no test waits: whoever waits so long was not woken."""
@@ -196,9 +197,16 @@ def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: in
     assert sorted(seen) == sorted(stored)
 
 
-def test_told_of_news_that_processes_share(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(name="unpolled")
+def _unpolled() -> Iterator[None]:
+    """No store polls."""
+    with replace_in(watching, watching.EVERY, 10 * LONG):
+        yield
+
+
+@pytest.mark.usefixtures("unpolled")
+def test_told_of_news_that_processes_share(store: Store, other: Store) -> None:
     """What another process says that it stored wakes watchers at once, without any poll, and only those concerned."""
-    monkeypatch.setattr(watching, "EVERY", 10 * LONG)
     queue = make_queue(store, partitions=2)
     waiting = threading.Event()
     store.share_news(lambda _moment, _partitions: None, waiting.set)

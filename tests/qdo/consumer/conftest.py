@@ -16,7 +16,7 @@ from qdo.consumer.fetch.fetch_buffer import Batch
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, Coordinator
 from qdo.partitions import Partition, Queue
-from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
+from queuey.client import AsyncClient, AsyncTiming, Message, Outgoing, RetryPolicy
 from queuey.client.credentials.profile import Profile
 from tests.qdo.consumer.controlled_transport import PATIENCE, ControlledTransport
 from tests.qdo.contract.local import LocalService
@@ -91,6 +91,7 @@ class System:
         url: str | None = None,
         key: str | None = None,
         transport: AsyncBaseTransport | None = None,
+        timing: AsyncTiming | None = None,
     ) -> AsyncClient:
         """Makes a client that goes through the controlled one, or another transport; it is closed at the end."""
         client = AsyncClient(
@@ -98,6 +99,7 @@ class System:
             key=self.profile.key if key is None else key,
             transport=transport or self.transport,
             retry=retry,
+            timing=timing,
         )
         self._opened.push_async_callback(client.close)
         return client

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from qdo import Jobs, delivery
 
-jobs = Jobs(os.environ.get("QDO_TEST_QUEUE", "errands"))
-slow_jobs = Jobs(os.environ.get("QDO_TEST_QUEUE", "errands"))
+jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
+slow_jobs = Jobs(os.environ.get("ERRANDS_QUEUE", "errands"))
 
 
 def note(text: str) -> None:
     """Appends a line to the book, at once."""
-    with Path(os.environ["QDO_TEST_BOOK"]).open("a") as file:
+    with Path(os.environ["ERRANDS_BOOK"]).open("a") as file:
         file.write(f"{text}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from qdo.worker.failure import StopWorker
 from qdo.worker.handlers import delivery
 from qdo.worker.settings import Retry, WorkerSettings
 from qdo.worker.worker import Worker
-from queuey.client import Message, QueueNotFound, disable_tracing, enable_tracing
+from queuey.client import AsyncTiming, Message, QueueNotFound, disable_tracing, enable_tracing
 from queuey.client.deadletters import read_dead_letter
 from tests.qdo.consumer.controlled_transport import refused
 from tests.qdo.consumer.test_sight import GroupWithKeys, group
@@ -94,6 +95,32 @@ async def test_a_failure_comes_again_and_is_given_up(workers: Workers) -> None:
     assert found is not None
     cause = found.cause
     assert (cause.error, cause.text, cause.attempts) == ("ValueError", "no egg", 3)
+
+
+async def test_what_was_not_begun_in_time_is_delivered_again(workers: Workers) -> None:
+    """Messages whose claims end while they wait for a handler are given back, and not kept from everybody."""
+    queue = await workers.system.queue()
+    await workers.system.send(queue, 60)
+    before = await workers.system.client.job_queue(queue.name).receive(60)
+    await workers.system.client.job_queue(queue.name).release(
+        before
+    )  # What was delivered before is handled one by one.
+    ahead = 0.0
+
+    def handle(message: Message, context: object) -> None:
+        nonlocal ahead
+        workers.note(message, context)
+        if len(workers.seen) == 20:
+            ahead = 100.0
+
+    timing = AsyncTiming(clock=lambda: time.monotonic() + ahead)
+    claims = Claims(workers.system.connect(timing=timing), [queue.name])
+    worker = Worker(handle, claims, settings=WorkerSettings(commit_seconds=0.05, threads=1))
+    task = workers.start(worker)
+    await until(lambda: len(set(workers.seen)) == 60)
+    await until_done(workers, queue)
+    worker.stop()
+    assert await task == exit_codes.ENDED
 
 
 @pytest.mark.parametrize("what", ["dead-letter", "skip", "stop"])

@@ -313,7 +313,7 @@ async def test_running_what_waits(workers: Workers, jobs: Jobs) -> None:
 async def test_processes(workers: Workers, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks run in processes too, by the name of the program; a plain one that takes too long is interrupted there."""
     queue = await workers.system.queue(backoff=SOON)
-    monkeypatch.setenv("QDO_TEST_QUEUE", queue.name)
+    monkeypatch.setenv("ERRANDS_QUEUE", queue.name)
     client = workers.system.client
     await client.send(queue.name, json={"task": "write", "args": ["a"], "kwargs": {"times": 2}})
     await client.send(queue.name, json={"task": "fail", "args": ["b"]})

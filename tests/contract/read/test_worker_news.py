@@ -14,6 +14,7 @@ from queuey.service.workers import Answer, Topic, WorkerIdentity, Workers, news
 from queuey.service.workers.news import News
 from queuey.storage import Store, watching
 from tests.contract.samples import eventually, make_queue, say
+from tests.replacing import replace_in
 
 LONG = 60.0
 
@@ -41,11 +42,11 @@ class Worker:
 
 
 @pytest.fixture(name="pair")
-def _pair(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Worker, Worker]]:
+def _pair(store: Store, other: Store) -> Iterator[tuple[Worker, Worker]]:
     """Two workers of one service, whose stores do not poll."""
-    monkeypatch.setattr(watching, "EVERY", 10 * LONG)
     service = WorkerIdentity.of_service(2)
     with ExitStack() as stack:
+        stack.enter_context(replace_in(watching, watching.EVERY, 10 * LONG))
         one, two = (Worker(service._replace(number=number), each) for number, each in ((1, store), (2, other)))
         stack.callback(one.leave)
         stack.callback(two.leave)
@@ -86,13 +87,13 @@ def test_a_worker_at_which_nothing_waits_is_left_alone(pair: tuple[Worker, Worke
     assert woken.wait(LONG)
 
 
-def test_what_is_noted_for_a_worker_is_bounded(pair: tuple[Worker, Worker], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_noted_for_a_worker_is_bounded(pair: tuple[Worker, Worker]) -> None:
     """While a worker does not want to hear more, no more partitions are noted for it than one question has."""
-    monkeypatch.setattr(news, "MAX_PARTITIONS", 3)
     writer, reader = pair
     queue = make_queue(writer.store, partitions=9)
-    for partition in range(1, 10):
-        say(writer.store, queue, "x", partition=partition)
+    with replace_in(news, news.MAX_PARTITIONS, 3):
+        for partition in range(1, 10):
+            say(writer.store, queue, "x", partition=partition)
     assert len(writer.news._listeners[2].stored) <= 3
     assert reader.workers.is_up(1)
 
