@@ -33,7 +33,7 @@ def prepare(word: str) -> None:
 @contextlib.contextmanager
 def book() -> Iterator[str]:
     """Gives the file of which the environment has the name; says when it is entered and left."""
-    path = os.environ["ERRANDS_BOOK"]
+    path = os.environ["TEST_BOOK"]
     note(path, f"entered {os.getpid()} {''.join(PREPARED)}")
     yield path
     note(path, f"left {os.getpid()}")

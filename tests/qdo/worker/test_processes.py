@@ -49,7 +49,7 @@ class Book:
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
     """An empty one."""
     path = tmp_path / "book"
-    monkeypatch.setenv("ERRANDS_BOOK", str(path))
+    monkeypatch.setenv("TEST_BOOK", str(path))
     return Book(path)
 
 

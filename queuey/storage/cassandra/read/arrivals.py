@@ -141,11 +141,14 @@ class PolledArrivals:
     def appended(self, queue: Queue, items: Iterable[NewMessage]) -> None:
         """Called when this process has stored messages."""
         now = self._clock.boottime()
+        stored: set[int] = set()
         for delay, key in {(item.delay or 0.0, queue.qid << 8 | item.partition) for item in items}:
             if not delay:
-                self._stored(key, now)
+                stored.add(key)
             elif len(self._arriving) < MOST_DUE:
                 heappush(self._arriving, (now + delay, key))
+        if stored:
+            self._stored(stored, now)
         self.watches.poll_once()
 
     def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
@@ -172,11 +175,12 @@ class PolledArrivals:
             self._take(key, moment / MICROSECONDS)
         return bool(self.watches)
 
-    def _stored(self, key: int, at: float) -> None:
-        self._record.note((key,))
-        self._take(key, at)
+    def _stored(self, keys: Collection[int], at: float) -> None:
+        self._record.note(keys)
+        for key in keys:
+            self._take(key, at)
         if self.watches.share is not None:
-            self.watches.share(math.ceil(at * MICROSECONDS), (key,))
+            self.watches.share(math.ceil(at * MICROSECONDS), keys)
 
     def _take(self, key: int, at: float) -> None:
         """Wakes prompt watchers of a partition now, the others when what was stored at a boot time is shown."""
@@ -200,7 +204,7 @@ class PolledArrivals:
     def _look(self, watches: Sequence[Watch]) -> None:
         now = self._clock.boottime()
         while self._arriving and self._arriving[0][0] <= now:
-            self._stored(heappop(self._arriving)[1], now)
+            self._stored((heappop(self._arriving)[1],), now)
         if self._record.write() or self._arriving:
             self.watches.poll_once()
         most = self._follow(watches)

@@ -33,7 +33,7 @@ def test_kills(tmp_path: Path, seed: int) -> None:
     with Served(tmp_path) as first, ExitStack() as stack:
         client = stack.enter_context(first.client(rounds=30))
         client.create_queue("errands")
-        variables = environment(QUEUEY_PROFILE=str(first.profile_path), ERRANDS_BOOK=str(book))
+        variables = environment(QUEUEY_PROFILE=str(first.profile_path), TEST_BOOK=str(book))
         options = ["--claim-ttl", str(CLAIM_SECONDS), "--threads", str(THREADS)]
         command = [sys.executable, "-m", "qdo", "work", "tests.qdo.worker.claiming.errands:jobs", *options]
 
