@@ -112,6 +112,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         headers: As they were.
         lost: How many headers could not be kept.
         cause: Why it lies here.
+        key: As it was, if it came from an ordered queue.
     """
 
     lies_in: str
@@ -126,6 +127,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
     lost: int
     cause: Cause
+    key: str | None = None
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -350,11 +352,17 @@ def dead_letter_of(
             break
     kind = meta.content_type if is_carried(meta.content_type) else None
     expires = seconds_to_ticks(cause.at) + ttl * TICKS_PER_SECOND
-    return msgspec.structs.replace(message, expires=expires, meta=Meta(kind, tuple(headers.items())))
+    return msgspec.structs.replace(message, expires=expires, meta=Meta(kind, tuple(headers.items()), key=meta.key))
 
 
 def dead_letter_from(
-    headers: Mapping[str, str], body: str | bytes, *, lies: Place, content_type: str | None, json: bool = False
+    headers: Mapping[str, str],
+    body: str | bytes,
+    *,
+    lies: Place,
+    content_type: str | None,
+    json: bool = False,
+    key: str | None = None,
 ) -> DeadLetter | None:
     """Reads a message of a queue of dead letters; None: it is none.
 
@@ -364,6 +372,7 @@ def dead_letter_from(
         lies: The queue, and its partition and id there.
         content_type: Of the message.
         json: It lies there as a JSON value, whatever its headers say.
+        key: Of the message.
     """
     said = {name.removeprefix(PREFIX): text for name, text in headers.items() if name.startswith(PREFIX)}
     try:
@@ -387,6 +396,7 @@ def dead_letter_from(
                 at=datetime.fromisoformat(said["at"]).timestamp(),
                 history=msgspec.json.decode(said.get("history", "[]"), type=tuple[Attempt, ...]),
             ),
+            key=key,
         )
     except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
         return None

@@ -24,7 +24,7 @@ MAX_WAIT = 300
 TYPES = ("user", "public")
 CONSISTENCIES = ("weak", "strong", "very_strong")
 ON_ACK = ("keep", "delete")
-KINDS = ("plain", "dedup")
+KINDS = ("plain", "dedup", "ordered")
 MAX_DELIVERIES = 1000
 """Deliveries that a queue may limit claims to at most."""
 
@@ -90,6 +90,7 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str | None = None
     on_ack: str | None = None
     kind: str | None = None
+    facade: str | None = None
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +105,10 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         backoff: The delay after a delivery that has failed; None: as :class:`Backoff` has it.
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
         on_ack: ``keep``: an acknowledged message stays until its TTL, for range reads; or ``delete``.
-        kind: ``plain``; or ``dedup``: of messages with equal bodies that wait to be claimed one is delivered. It never
-            changes, nor do the partitions of a dedup queue.
+        kind: ``plain``; ``dedup``: of messages with equal bodies that wait to be claimed one is delivered; or
+            ``ordered``: messages of one key are claimed one after another. It never changes, nor do the partitions of a
+            queue that is not plain.
+        facade: What a facade keeps with the queue, as JSON; nothing else reads it.
         created: Seconds since 1970.
         version: The state of the catalogue that this row was read at; stores use it to notice stale rows.
     """
@@ -125,6 +128,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str = ""
     on_ack: str = "keep"
     kind: str = "plain"
+    facade: str = ""
     created: float = 0.0
     version: int = 0
 
@@ -143,11 +147,18 @@ class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         content_type: As given by the producer; None if it gave none.
         headers: Pairs of lower-case name and value, in the order given.
         json: The body is the text of a JSON value and is shown as that value, not as a string.
+        key: In an ordered queue, the key: messages of one key are claimed in their order.
     """
 
     content_type: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
     json: bool = False
+    key: str | None = None
+
+
+def stored_meta(meta: Meta) -> Meta | tuple[object, ...]:
+    """Returns what a store encodes: the key only if there is one."""
+    return msgspec.structs.astuple(meta)[:-1] if meta.key is None else meta
 
 
 class NewMessage(msgspec.Struct, gc=False):
@@ -261,8 +272,9 @@ def rendered_bytes(body: str | bytes, meta: Meta | None) -> int:
 
 @lru_cache(maxsize=1024)
 def _bytes_beside(meta: Meta) -> int:
-    """Returns how many bytes the content type and the headers take."""
-    return len(_encode({"content_type": meta.content_type or "", "headers": dict(meta.headers)}))
+    """Returns how many bytes the content type, the headers and the key take."""
+    size = len(_encode({"content_type": meta.content_type or "", "headers": dict(meta.headers)}))
+    return size if meta.key is None else size + len(_encode({"message_key": meta.key}))
 
 
 def bytes_of(messages: Iterable[Message]) -> int:

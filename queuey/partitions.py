@@ -14,8 +14,12 @@ def by_key(key: str, partitions: int) -> int:
     The hash is BLAKE2b-64 of the key's UTF-8 bytes, modulo the count; so a key keeps its partition until partitions
     are added.
     """
-    digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % partitions + 1
+    return key_digest(key) % partitions + 1
+
+
+def key_digest(key: str) -> int:
+    """Returns the hash of a message key: BLAKE2b-64 of its UTF-8 bytes."""
+    return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def spread(number: int, count: int, first: int, partitions: int) -> int:

@@ -15,11 +15,12 @@ class InterposedStore:
         store: The real one.
 
     Attributes:
-        waits_for_network: What the service is told instead of the store's own word.
+        waits_for_network, ids_follow_clocks: What the service is told instead of the store's own word.
     """
 
     def __init__(self, store: Store) -> None:
         self.waits_for_network = store.waits_for_network
+        self.ids_follow_clocks = store.ids_follow_clocks
         self._store = store
         self._instead: dict[str, Callable[..., Any]] = {}
 

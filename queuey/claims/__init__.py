@@ -6,9 +6,10 @@ a :class:`State` is what all entries up to one say; an :class:`EntryDraft` decid
 """
 
 from queuey.claims.covers import MOST_UNCONFIRMED, Copies, CoverDraft, digest_of, partition_of, place_in, sift
-from queuey.claims.drafts import EntryDraft, Poll, ReceiptStatus, Settlement
+from queuey.claims.drafts import EntryDraft, Poll
 from queuey.claims.entries import FORMAT, Entry, UnknownFormat, decode_entry, encode_entry
-from queuey.claims.receipts import ClaimReceipt, parse_receipt
+from queuey.claims.order import MOST_WAITING, Waiting, ended_in_order, freed_by, key_of
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement, parse_receipt
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, MOST_SUPERSEDED, LastDelivery, State
 from queuey.claims.timing import ClaimTiming
 
@@ -18,6 +19,7 @@ __all__ = [
     "MOST_OUTSTANDING",
     "MOST_SUPERSEDED",
     "MOST_UNCONFIRMED",
+    "MOST_WAITING",
     "ClaimReceipt",
     "ClaimTiming",
     "Copies",
@@ -30,9 +32,13 @@ __all__ = [
     "Settlement",
     "State",
     "UnknownFormat",
+    "Waiting",
     "decode_entry",
     "digest_of",
     "encode_entry",
+    "ended_in_order",
+    "freed_by",
+    "key_of",
     "parse_receipt",
     "partition_of",
     "place_in",

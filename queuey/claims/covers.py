@@ -23,6 +23,7 @@ from queuey import ids
 from queuey.claims.entries import CoverChanges, CoverMade
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, Meta, NewMessage, Queue
+from queuey.partitions import by_key
 
 MOST_UNCONFIRMED = 20_000
 """Covers whose representatives lie above the cursor, before polls read more slowly."""
@@ -54,6 +55,8 @@ def place_in(message: Message | NewMessage, partition: int, target: Queue) -> in
     """Returns the partition of another queue into which a message of a partition comes."""
     if target.kind == "dedup":
         return partition_of(digest_of(message.body, message.meta), target.partitions)
+    if target.kind == "ordered" and message.meta is not None and message.meta.key is not None:
+        return by_key(message.meta.key, target.partitions)
     return (partition - 1) % target.partitions + 1
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
 from queuey import ids
 from queuey.claims.covers import CoverDraft
-from queuey.claims.entries import FORMAT, WITH_COVERS, Entry, Group, MoveStep
-from queuey.claims.receipts import ClaimReceipt
+from queuey.claims.entries import FORMAT, WITH_COVERS, WITH_KEYS, Entry, Group, MoveStep
+from queuey.claims.order import OrderCheck, Waiting, key_of
+from queuey.claims.receipts import ClaimReceipt, ReceiptStatus, Settlement
 from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, LastDelivery, State
 from queuey.claims.timing import ClaimTiming
 from queuey.ids import Position
@@ -21,28 +22,6 @@ from queuey.messages import Message, bytes_at_most, rendered_bytes
 
 MOST_IDS = 1000
 """Ids in one entry."""
-
-
-class ReceiptStatus(enum.Enum):
-    """What became of a receipt.
-
-    ``DONE``: what was asked for. ``SUPERSEDED``: nothing, the message was delivered again since, or a newer value has
-    taken its name. ``FINAL``: nothing, it
-    was acknowledged before, or is gone. ``REFUSED``: nothing, the partition has as many claims as it may have.
-    """
-
-    DONE = "done"
-    SUPERSEDED = "superseded"
-    FINAL = "final"
-    REFUSED = "refused"
-
-
-class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What became of one receipt, and when its claim expires now (seconds since 1970; 0: it has none)."""
-
-    receipt: ClaimReceipt
-    status: ReceiptStatus
-    expires: float = 0.0
 
 
 class Poll(msgspec.Struct, gc=False):
@@ -75,6 +54,7 @@ class EntryDraft:
         now: The clock (milliseconds since 1970).
         timing: When claims are over.
         covers: What is a duplicate, in a dedup queue.
+        waiting: In an ordered queue, what waits.
     """
 
     __slots__ = (
@@ -93,17 +73,27 @@ class EntryDraft:
         "_state",
         "_superseded",
         "_taken",
+        "_waiting",
         "expired",
         "groups",
+        "keys",
         "lapsed",
         "now",
         "size",
         "workers",
     )
 
-    def __init__(self, state: State, now: int, timing: ClaimTiming, covers: CoverDraft | None = None) -> None:
+    def __init__(
+        self,
+        state: State,
+        now: int,
+        timing: ClaimTiming,
+        covers: CoverDraft | None = None,
+        waiting: Waiting | None = None,
+    ) -> None:
         self._state = state
         self._covers = covers
+        self._waiting = waiting
         self.now = now
         self.expired = timing.expired(now)
         self._latest = ids.seconds_to_ticks(now / 1000 + timing.margin), ids.LOW_MAX
@@ -119,6 +109,8 @@ class EntryDraft:
         """What each caller gets."""
         self.workers: list[str] = []
         """What each of these callers calls itself."""
+        self.keys: list[list[int]] = []
+        """In an ordered queue, the digests of the keys of what each of these callers gets."""
         self.lapsed: dict[Position, LastDelivery] = {}
         """Last claims that have expired, neither acknowledged nor released, of messages that are dealt with here."""
         self._sent: list[Position] = []
@@ -150,7 +142,8 @@ class EntryDraft:
     def renew(self, receipts: Sequence[ClaimReceipt], ttl: float) -> list[Settlement]:
         """Makes claims last at least ``ttl`` seconds from now; if a message is not claimed, a claim begins.
 
-        Not of one whose id is of the future: nothing would tell that there is no such message.
+        Not of one whose id is of the future: nothing would tell that there is no such message. Nor in an ordered queue
+        of one that was not delivered: nothing tells its key; nor while another caller has a message of its key.
         """
         found = []
         expires = self.now + round(ttl * 1000)
@@ -159,8 +152,10 @@ class EntryDraft:
             status = self._status(receipt)
             until = 0
             if status is ReceiptStatus.DONE:
-                if position > self._latest and position not in self._state.outstanding:
+                if position not in self._state.outstanding and (position > self._latest or self._waiting is not None):
                     status = ReceiptStatus.FINAL
+                elif self._waiting is not None and self._has_another(position):
+                    status = ReceiptStatus.SUPERSEDED
                 elif self._may_claim(position):
                     until = self._renew(position, expires)
                 else:
@@ -177,6 +172,17 @@ class EntryDraft:
         self._new += 1
         return True
 
+    def _has_another(self, position: Position) -> bool:
+        """Returns whether another caller has a message of the same key, as it may when the claim has expired."""
+        outstanding = self._state.outstanding
+        claim = outstanding[position]
+        return any(
+            (other.number, other.secret) != (claim.number, claim.secret) and not self._may_again(one)
+            for one in self._state.busy.get(claim.key, ())
+            if one != position and not self._is_ended_here(one)
+            for other in [outstanding[one]]
+        )
+
     def _renew(self, position: Position, expires: int) -> int:
         claim = self._state.outstanding.get(position)
         ended = claim is None or position in self._releases or self._released_all
@@ -189,10 +195,18 @@ class EntryDraft:
         return until
 
     def release(self, receipts: Sequence[ClaimReceipt], delay: Delay = 0.0) -> list[Settlement]:
-        """Ends claims now, or ``delay`` seconds from now, however long they would have lasted."""
+        """Ends claims now, or ``delay`` seconds from now, however long they would have lasted.
+
+        In an ordered queue an expired claim does not begin again for some seconds while another caller has a message of
+        its key.
+        """
         found = []
+        again = self._waiting is not None and not callable(delay) and delay > 0
         for receipt in receipts:
             status = self._status(receipt)
+            position = receipt.position
+            if again and status is ReceiptStatus.DONE and position in self._state.outstanding:
+                status = ReceiptStatus.SUPERSEDED if self._has_another(position) else status
             until = self._release(receipt, delay) if status is ReceiptStatus.DONE else 0
             found.append(Settlement(receipt, status, until / 1000))
         return found
@@ -295,25 +309,23 @@ class EntryDraft:
             fresh: Messages of a scan, if the state does not have them yet.
             most: How often a message may be delivered; 0: endlessly.
         """
-        state = self._state
-        room = MOST_OUTSTANDING - len(state.outstanding) - self._new
-        there = [message for message in again if self._may_again(message.position, most)]
-        there += [message for message in fresh if self._is_new(message.position)][: max(0, room)]
-        at = 0
         for poll in polls:
             poll.given = []
-        for poll in polls:
+        there, order = self._deliverable(polls, again, fresh, most)
+        at = 0
+        for number, poll in enumerate(polls):
             expires = self.now + round(poll.ttl * 1000)
             weight = 0
             first = at
+            may_give = self._choice(order, poll, number)
             # Mostly all that may be given fits, and a bound of its bytes is found more quickly than they are.
-            fits = self._covers is None and bytes_at_most(there[at : at + poll.limit]) < poll.max_bytes
+            fits = may_give is None and bytes_at_most(there[at : at + poll.limit]) < poll.max_bytes
             while at < len(there) and len(poll.given) < poll.limit and weight < poll.max_bytes:
                 if poll.ttl and self.size >= MOST_IDS:
                     break
                 message = there[at]
                 at += 1
-                if not self._is_first_copy(message):
+                if may_give is not None and not may_give(message):
                     continue
                 weight += 0 if fits else rendered_bytes(message.body, message.meta)
                 poll.given.append(message)
@@ -322,10 +334,50 @@ class EntryDraft:
             if not poll.ttl:
                 at = first
             elif poll.given:
-                self.groups.append((expires, [message.position for message in poll.given]))
-                self.workers.append(poll.worker)
+                self._add_group(poll, expires)
         if self._covers is not None:
             self.size += self._covers.hold(MOST_IDS - self.size)
+
+    def _deliverable(
+        self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message], most: int
+    ) -> tuple[list[Message], OrderCheck | None]:
+        """Returns what may be delivered; and in an ordered queue what says who may get which of it."""
+        if self._waiting is not None:
+            fresh = self._in_time(fresh, done=any(poll.ttl for poll in polls))
+        room = MOST_OUTSTANDING - len(self._state.outstanding) - self._new
+        there = [message for message in again if self._may_again(message.position, most)]
+        there += [message for message in fresh if self._is_new(message.position)][: max(0, room)]
+        if self._waiting is None:
+            return there, None
+        there.sort(key=lambda message: message.position)
+        return there, OrderCheck(self._state, self._waiting, self._is_ended_here, self._may_again)
+
+    def _add_group(self, poll: Poll, expires: int) -> None:
+        self.groups.append((expires, [message.position for message in poll.given]))
+        self.workers.append(poll.worker)
+        if self._waiting is not None:
+            self.keys.append([key_of(message) for message in poll.given])
+
+    def _choice(self, order: OrderCheck | None, poll: Poll, caller: int) -> Callable[[Message], bool] | None:
+        """Returns what says of a message whether a caller may get it; None: it gets all that it has room for."""
+        if order is not None:
+            return partial((order if poll.ttl else order.aside()).allows, caller)
+        return None if self._covers is None else self._is_first_copy
+
+    def _is_ended_here(self, position: Position) -> bool:
+        return position in self._finals or position in self._outs or position in self._superseded
+
+    def _in_time(self, fresh: Sequence[Message], *, done: bool) -> Sequence[Message]:
+        """Returns those messages that no process takes for expired; the others are done, if the entry may say so.
+
+        Clocks differ: where such a message was delivered, another process might have passed it before and have
+        delivered the next one of its key.
+        """
+        late = [message for message in fresh if message.expires <= self._latest[0] and self._is_new(message.position)]
+        for message in late[: max(0, MOST_IDS - self.size)] if done else ():
+            self._finals[message.position] = None
+            self.size += 1
+        return [message for message in fresh if message.expires > self._latest[0]]
 
     def _note_lapse(self, position: Position) -> None:
         last = self._state.outstanding.get(position)
@@ -428,7 +480,7 @@ class EntryDraft:
             delete: Duplicates are to be deleted.
 
         Returns:
-            How many of them it passes.
+            How many of them it passes; in an ordered queue, of those that are remembered as done.
         """
         there = self._confirm(bound, seen)
         for position in sorted(self._state.unknown(seen[: bisect_left(seen, bound)])):
@@ -442,6 +494,8 @@ class EntryDraft:
                 self._finals[position] = None
         if bound > ids.FIRST:
             self._cursor = max(self._cursor, ids.preceding(bound))
+        if self._waiting is not None:
+            return sum(position < bound for position in self._state.above)
         return bisect_left(seen, bound)
 
     def _confirm(self, bound: Position, seen: Sequence[Position]) -> Collection[Position]:
@@ -506,8 +560,9 @@ class EntryDraft:
         """
         outstanding = self._state.outstanding
         covers = None if self._covers is None else self._covers.changes(self._cursor, stored)
+        plain = WITH_KEYS if self.keys else FORMAT
         return Entry(
-            format=FORMAT if covers is None else WITH_COVERS,
+            format=plain if covers is None else WITH_COVERS,
             token=token,
             at=self.now,
             cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
@@ -526,6 +581,7 @@ class EntryDraft:
             covers=covers,
             secrets=list(secrets),
             workers=self.workers if any(self.workers) else [],
+            keys=self.keys,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import astuple
 
 from queuey.ids import FIRST, Position
 
@@ -10,7 +11,9 @@ FORMAT = 1
 """Of entries and snapshots."""
 WITH_COVERS = 2
 """The format of those that say something of covers."""
-FORMATS = (FORMAT, WITH_COVERS)
+WITH_KEYS = 3
+"""The format of those that name keys: a program that knows none would break the order of an ordered queue."""
+FORMATS = (FORMAT, WITH_COVERS, WITH_KEYS)
 Group = tuple[int, list[Position]]
 """When claims expire (milliseconds since 1970), and whose."""
 
@@ -70,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """One change of a partition's state. :meth:`State.apply` says what each field does.
 
     Attributes:
-        format: :data:`FORMAT`, or :data:`WITH_COVERS`.
+        format: :data:`FORMAT`, :data:`WITH_COVERS` or :data:`WITH_KEYS`.
         token: A random number of the writer, by which it recognizes its own entry.
         at: The writer's clock (milliseconds since 1970) when it decided; for people.
         cursor: The cursor from now on; never below the one before.
@@ -90,6 +93,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         covers: What it says of copies, in a dedup queue.
         secrets: For each group of ``claims``, a random number in its receipts; empty: an older version made the entry.
         workers: For each group of ``claims``, what its caller calls itself; empty: none says so.
+        keys: For each group of ``claims``, digests of the keys of its messages; empty in queues that are not ordered.
     """
 
     format: int = FORMAT
@@ -111,6 +115,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     covers: CoverChanges | None = None
     secrets: list[int] = []
     workers: list[str] = []
+    keys: list[list[int]] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -119,8 +124,8 @@ _any = msgspec.msgpack.Decoder()
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Returns an entry as it is kept."""
-    return _encoder.encode(entry)
+    """Returns an entry as it is kept: without keys if it has none, as older programs write it."""
+    return _encoder.encode(entry if entry.keys else astuple(entry)[:-1])
 
 
 def decode_entry(body: bytes) -> Entry:

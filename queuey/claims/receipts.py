@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from functools import lru_cache
 
@@ -71,3 +72,25 @@ def _delivery(text: str) -> tuple[int, int]:
 
 
 _low = lru_cache(1024)(ids.parse_low)
+
+
+class ReceiptStatus(enum.Enum):
+    """What became of a receipt.
+
+    ``DONE``: what was asked for. ``SUPERSEDED``: nothing, the message was delivered again since, or a newer value has
+    taken its name. ``FINAL``: nothing, it
+    was acknowledged before, or is gone. ``REFUSED``: nothing, the partition has as many claims as it may have.
+    """
+
+    DONE = "done"
+    SUPERSEDED = "superseded"
+    FINAL = "final"
+    REFUSED = "refused"
+
+
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """What became of one receipt, and when its claim expires now (seconds since 1970; 0: it has none)."""
+
+    receipt: ClaimReceipt
+    status: ReceiptStatus
+    expires: float = 0.0

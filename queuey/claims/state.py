@@ -17,14 +17,16 @@ Done is: remembered in ``above``, or at or below the cursor and not outstanding.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from math import inf
 
 import msgspec
+from msgspec.structs import astuple
 
 from queuey.claims.covers import Covers, Encoded
-from queuey.claims.entries import FORMAT, FORMATS, WITH_COVERS, Entry, MoveStep, UnknownFormat, format_of
+from queuey.claims.entries import FORMAT, FORMATS, WITH_COVERS, WITH_KEYS, Entry, MoveStep, UnknownFormat, format_of
 from queuey.ids import FIRST, Position
 
 MOST_OUTSTANDING = 20_000
@@ -54,6 +56,7 @@ class LastDelivery(msgspec.Struct, gc=False):
         expires: Milliseconds since 1970; 0: the claim has ended.
         secret: What its receipt has; 0: any receipt with the number is good.
         worker: What its caller calls itself; blank: nothing.
+        key: The digest of the message's key; 0: the queue is not ordered.
     """
 
     number: int
@@ -61,6 +64,7 @@ class LastDelivery(msgspec.Struct, gc=False):
     expires: int
     secret: int = 0
     worker: str = ""
+    key: int = 0
 
 
 class MoveState(msgspec.Struct, array_like=True):
@@ -97,6 +101,7 @@ class _Snapshot(msgspec.Struct, array_like=True, omit_defaults=True):
     stored_until: int = 0
     secrets: list[int] = []
     workers: list[str] = []
+    keys: list[int] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -120,6 +125,8 @@ class State:
         snapshot: The newest snapshot that the log names; 0: none.
         covers: What is a duplicate, in a dedup queue.
         released: How many claims were ended since this is in memory, before they expired.
+        busy: In an ordered queue, the outstanding messages of each key, by its digest, ascending.
+        freed: How many of those were done since this is in memory.
     """
 
     __slots__ = (
@@ -128,8 +135,10 @@ class State:
         "_expiries",
         "_forget_from",
         "above",
+        "busy",
         "covers",
         "cursor",
+        "freed",
         "move",
         "number",
         "outbox",
@@ -154,6 +163,8 @@ class State:
         self.snapshot = 0
         self.covers = Covers()
         self.released = 0
+        self.busy: dict[int, list[Position]] = {}
+        self.freed = 0
         self._forget_from = 0
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
@@ -208,10 +219,8 @@ class State:
         for expires, positions in entry.renewals:
             for position in positions:
                 self._renew(position, expires)
-        secrets = entry.secrets or [0] * len(entry.claims)
-        workers = entry.workers or [""] * len(entry.claims)
-        for (expires, positions), secret, worker in zip(entry.claims, secrets, workers, strict=True):
-            self._claim(positions, expires, secret, worker)
+        if entry.claims:
+            self._claim_all(entry)
         self._pass(number, entry)
         if self.superseded and (entry.at > self._forget_from or len(self.superseded) > MOST_SUPERSEDED):
             self._forget(entry.at)
@@ -253,20 +262,48 @@ class State:
             self._take_away(step.taken, at)
         move.ended = move.ended or step.ended
 
+    def _claim_all(self, entry: Entry) -> None:
+        secrets = entry.secrets or [0] * len(entry.claims)
+        workers = entry.workers or [""] * len(entry.claims)
+        for (expires, positions), secret, worker in zip(entry.claims, secrets, workers, strict=True):
+            self._claim(positions, expires, secret, worker)
+        for (_, positions), keys in zip(entry.claims, entry.keys, strict=False):
+            self._note_keys(positions, keys)
+
     def _claim(self, positions: list[Position], expires: int, secret: int, worker: str) -> None:
         outstanding, number = self.outstanding, self.number
         for position in positions:
             before = outstanding.get(position)
-            deliveries = 1 if before is None else before.deliveries + 1
-            outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker)
+            if before is None:
+                outstanding[position] = LastDelivery(number, 1, expires, secret, worker)
+            else:
+                deliveries = before.deliveries + 1
+                outstanding[position] = LastDelivery(number, deliveries, expires, secret, worker, before.key)
             self._ended.pop(position, None)
             heappush(self._expiries, (expires, position))
         if len(self._expiries) > 2 * len(outstanding) + _STALE:
             self._index()
 
+    def _note_keys(self, positions: list[Position], keys: list[int]) -> None:
+        for position, key in zip(positions, keys, strict=True):
+            claim = self.outstanding[position]
+            if key and not claim.key:
+                claim.key = key
+                insort(self.busy.setdefault(key, []), position)
+
+    def _free_key(self, position: Position, key: int) -> None:
+        left = self.busy[key]
+        left.remove(position)
+        if not left:
+            del self.busy[key]
+        self.freed += 1
+
     def _finish(self, position: Position) -> None:
-        if self.outstanding.pop(position, None) is not None:
+        claim = self.outstanding.pop(position, None)
+        if claim is not None:
             self._ended.pop(position, None)
+            if claim.key:
+                self._free_key(position, claim.key)
         if position > self.cursor and position not in self.above:
             self.above.add(position)
             heappush(self._above_heap, position)
@@ -391,23 +428,24 @@ class State:
             (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
         )
         covers, last = self.covers, [self.outstanding[ticks, low] for ticks, low, *_ in outstanding]
-        return _encoder.encode(
-            _Snapshot(
-                WITH_COVERS if covers.by_digest or covers.stored_until else FORMAT,
-                self.number,
-                self.cursor,
-                outstanding,
-                sorted(self.above),
-                sorted(self.outbox.items()),
-                sorted(self.undeleted.items()),
-                list(self.superseded.items()),
-                self.move,
-                covers.encode(),
-                covers.stored_until,
-                [claim.secret for claim in last],
-                [claim.worker for claim in last] if any(claim.worker for claim in last) else [],
-            )
+        plain = WITH_KEYS if self.busy else FORMAT
+        snapshot = _Snapshot(
+            WITH_COVERS if covers.by_digest or covers.stored_until else plain,
+            self.number,
+            self.cursor,
+            outstanding,
+            sorted(self.above),
+            sorted(self.outbox.items()),
+            sorted(self.undeleted.items()),
+            list(self.superseded.items()),
+            self.move,
+            covers.encode(),
+            covers.stored_until,
+            [claim.secret for claim in last],
+            [claim.worker for claim in last] if any(claim.worker for claim in last) else [],
+            [claim.key for claim in last] if self.busy else [],
         )
+        return _encoder.encode(snapshot if self.busy else astuple(snapshot)[:-1])
 
     @classmethod
     def decode(cls, body: bytes) -> State:
@@ -440,6 +478,8 @@ class State:
         state.move = found.move
         state.covers = Covers.decode(found.covers, found.stored_until, found.cursor, found.number)
         state._above_heap = found.above
+        for position, key in zip(list(state.outstanding), found.keys, strict=False):
+            state._note_keys([position], [key])
         state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
         state._index()
         return state

@@ -176,6 +176,12 @@ def _explain_queue(client: Client, queue: str, *, json: bool) -> None:
     )
 
 
+_KINDS = {
+    "dedup": "Of messages with equal bodies that wait to be claimed one is delivered.",
+    "ordered": "Messages of one key are claimed one after another.",
+}
+
+
 def _sentences(seen: _Seen) -> list[str]:
     info = seen.info
     ttl = "the service's default" if info.ttl is None else time_parsing.length(info.ttl)
@@ -202,8 +208,8 @@ def _sentences(seen: _Seen) -> list[str]:
         found.append(f"For claims: {backlog_text(seen.backlog, time.time())}.")
     if info.on_ack == "delete":
         found.append("Acknowledged messages are deleted.")
-    if info.kind == "dedup":
-        found.append("Of messages with equal bodies that wait to be claimed one is delivered.")
+    if info.kind in _KINDS:
+        found.append(_KINDS[info.kind])
     for group in seen.groups:
         found.append(f"Group {group.group} has {output.plural(group.lag, 'message')} left.")  # noqa: PERF401
     if seen.left_out:

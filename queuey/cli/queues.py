@@ -44,8 +44,11 @@ OnAck = Annotated[
     Literal["keep", "delete"] | None, typer.Option(help="keep acknowledged messages for reads by time, or delete them.")
 ]
 Kind = Annotated[
-    Literal["plain", "dedup"] | None,
-    typer.Option(help="plain, or dedup: of messages with equal bodies that wait one is delivered."),
+    Literal["plain", "dedup", "ordered"] | None,
+    typer.Option(
+        help="plain; dedup: of messages with equal bodies that wait one is delivered; "
+        "or ordered: messages of one key are claimed one after another."
+    ),
 ]
 
 _RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "backoff", "dead_letter", "on_ack")

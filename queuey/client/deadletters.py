@@ -198,7 +198,8 @@ def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
     plain = isinstance(message.body, str | bytes)
     body = message.body if plain else json.dumps(message.body)
     lies = lies_in, message.partition, message.id
-    return dead_letter_from(message.headers, body, lies=lies, content_type=message.content_type, json=not plain)
+    kind = message.content_type
+    return dead_letter_from(message.headers, body, lies=lies, content_type=kind, json=not plain, key=message.key)
 
 
 async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str]:
@@ -318,7 +319,8 @@ async def _send_back(client: AsyncClient, queue: str, chosen: list[DeadLetter], 
 def _outgoing(one: DeadLetter, ttl: int | None) -> Outgoing:
     text = one.body.encode() if isinstance(one.body, str) else one.body
     body: dict[str, Any] = {"json": msgspec.Raw(text)} if one.json else {"body": one.body}
-    return Outgoing(**body, partition=one.partition, headers=one.headers, content_type=one.content_type, ttl=ttl)
+    place: dict[str, Any] = {"partition": one.partition} if one.key is None else {"key": one.key}
+    return Outgoing(**body, **place, headers=one.headers, content_type=one.content_type, ttl=ttl)
 
 
 async def _info(client: AsyncClient, queue: str) -> QueueInfo | None:

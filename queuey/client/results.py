@@ -65,6 +65,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         body: ``str`` for text, ``bytes`` for anything else, or the value of a body that was sent as JSON.
         content_type: As given by the producer; None if it gave none.
         headers: As given by the producer, names in lower case.
+        key: In an ordered queue, the key that the producer gave. Other queues do not keep it.
     """
 
     id: str = msgspec.field(name="message_id")
@@ -73,6 +74,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     body: Any
     content_type: str | None = None
     headers: Mapping[str, str] = {}
+    key: str | None = None
 
     @property
     def time(self) -> datetime:
@@ -180,7 +182,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         backoff: The delay after a delivery that has failed; None: the service's default.
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
         on_ack: ``keep`` or ``delete`` acknowledged messages.
-        kind: ``plain`` or ``dedup``.
+        kind: ``plain``, ``dedup`` or ``ordered``.
         created: Seconds since 1970; None in the answer to a create.
         application: Only in listings.
         count: Messages, in listings that asked for them.

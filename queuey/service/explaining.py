@@ -33,6 +33,7 @@ Code = Literal[
     "moved",
     "superseded",
     "duplicates",
+    "order",
     "not_claimable",
     "no_partition",
     "absent",
@@ -169,6 +170,9 @@ class Explaining:
         if queue.kind == "dedup":
             text = "This is a dedup queue: of messages with equal bodies that wait one is delivered, perhaps another."
             yield Reason(code="duplicates", text=text)
+        if queue.kind == "ordered":
+            text = "This is an ordered queue: a message is delivered when all earlier ones of its key are done."
+            yield Reason(code="order", text=text)
 
     def _attempts(self, queue: Queue, number: int, position: Position) -> Iterator[Reason]:
         """Says why the message was not acknowledged when it was delivered, as far as somebody said so."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
+import msgspec
+
 from queuey import ids
-from queuey.claims import digest_of, partition_of
+from queuey.claims import ClaimTiming, digest_of, partition_of
 from queuey.errors import InvalidRequest, TooLarge
 from queuey.ids import Position
-from queuey.messages import Location, Message, NewMessage, PostResult, Queue, body_bytes, bytes_of
+from queuey.messages import Location, Message, Meta, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
 from queuey.service.core import Core
@@ -40,7 +43,10 @@ def ahead(after: Position) -> float:
     return (after[0] - ids.now_ticks()) / ids.TICKS_PER_SECOND
 
 
+Placed = tuple[float, Location]
+"""The delay of a message, and where it is stored."""
 NO_CHOICE = "This is a dedup queue, which puts equal bodies into one partition and chooses ids."
+IN_ORDER = "This is an ordered queue, which puts the messages of a key into one partition and chooses ids."
 
 
 class StickyChoice:
@@ -81,11 +87,22 @@ class MessageUseCases:
         self._sticky = StickyChoice()
 
     async def post(
-        self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None, key: str | None = None
+        self,
+        queue: Queue,
+        drafts: Sequence[Draft],
+        *,
+        after: Position | None = None,
+        key: str | PostKey | None = None,
+        more: bool = False,
     ) -> PostResult:
         """Stores new messages, all or none, for a caller that is authorized for this row.
 
         With a key it stores them once: a post that is repeated under its key has the result of the first.
+
+        In an ordered queue, what is posted after this has returned comes later, whichever process stores it: where ids
+        are made by several clocks, this waits until all of them are past. With ``more`` the caller posts on before it
+        answers, and then awaits :meth:`settle_order`; so this waits only for what does not come before the next post of
+        this process anyway: delayed messages, and those that another process may have stored.
 
         If ``after`` is ahead of the clock, it waits until the clock is there. Otherwise the store would make all its
         ids, also other callers', ahead of the clock, and other nodes would take them for forged.
@@ -100,17 +117,36 @@ class MessageUseCases:
         if after is not None and 0 < (seconds := ahead(after)) <= LONGEST_AHEAD:
             await asyncio.sleep(seconds)
         items = self._addressed(queue, drafts)
+        result = await self._append(queue, drafts, items, after, key)
+        if not result.replayed:
+            self._metrics.received(len(result.locations))
+        if queue.kind == "ordered" and (result.replayed or not more or any(item.delay for item in items)):
+            placed = zip((item.delay for item in items), result.locations, strict=True)
+            await self.settle_order(queue, placed)
+        return result
+
+    async def settle_order(self, queue: Queue, placed: Iterable[Placed]) -> None:
+        """Waits, in an ordered queue, until no clock can make an id below those that messages have without delays."""
+        if queue.kind == "ordered" and self._store.ids_follow_clocks:
+            left = [ahead(position) - delay for delay, (_, position) in placed]
+            await asyncio.sleep(max(left, default=-math.inf) + ClaimTiming().margin)
+
+    async def _append(
+        self,
+        queue: Queue,
+        drafts: Sequence[Draft],
+        items: Sequence[NewMessage],
+        after: Position | None,
+        key: str | PostKey | None,
+    ) -> PostResult:
         if key is None or not items:
             begin = partial(self._store.begin_append, queue, items, after=after)
             positions: list[Position] = await self._core.ended(begin)
-            self._metrics.received(len(positions))
             locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
             return PostResult(locations, replayed=False)
-        named = key_of(key, drafts, items, self._limits.idempotency_ttl)
+        named = key_of(key, drafts, items, self._limits.idempotency_ttl) if isinstance(key, str) else key
         once = partial(self._store.begin_append_once, queue, items, named, after=after)
         result: PostResult = await self._core.ended(once)
-        if not result.replayed:
-            self._metrics.received(len(result.locations))
         return result
 
     def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
@@ -130,6 +166,8 @@ class MessageUseCases:
         def write(queue: Queue) -> None:
             if queue.kind == "dedup":
                 raise InvalidRequest({"messages": f"{NO_CHOICE} POST the message instead."})
+            if queue.kind == "ordered":
+                raise InvalidRequest({"messages": f"{IN_ORDER} POST the message with a key instead."})
             for partition, _ in locations:
                 if (error := partition_error(partition, queue)) is not None:
                     raise InvalidRequest({"partition": error})
@@ -173,9 +211,11 @@ class MessageUseCases:
         placed = 0
         items = []
         for draft in drafts:
-            partition = draft.partition
+            partition, meta = draft.partition, draft.meta
             if queue.kind == "dedup":
                 partition = _partition_by_body(queue, draft)
+            elif queue.kind == "ordered":
+                partition, meta = _with_key(queue, draft)
             elif partition is None:
                 if draft.key is None:
                     partition = first if free == 1 else spread(placed, free, first, queue.partitions)
@@ -184,9 +224,7 @@ class MessageUseCases:
                     partition = by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:
                 raise InvalidRequest({"partition": partition_error(partition, queue) or ""})
-            items.append(
-                NewMessage(draft.body, partition, ttl if draft.ttl is None else draft.ttl, draft.meta, draft.delay)
-            )
+            items.append(NewMessage(draft.body, partition, ttl if draft.ttl is None else draft.ttl, meta, draft.delay))
         return items
 
 
@@ -195,6 +233,16 @@ def _partition_by_body(queue: Queue, draft: Draft) -> int:
         if getattr(draft, field) is not None:
             raise InvalidRequest({field: f"{NO_CHOICE} Leave it out."})
     return partition_of(digest_of(draft.body, draft.meta), queue.partitions)
+
+
+def _with_key(queue: Queue, draft: Draft) -> tuple[int, Meta]:
+    """Returns the partition of a message of an ordered queue, and what travels with it: its key, too."""
+    if draft.partition is not None:
+        raise InvalidRequest({"partition": f"{IN_ORDER} Leave it out."})
+    if draft.key is None:
+        raise InvalidRequest({"message_key": "Required: this queue is ordered by keys"})
+    meta = msgspec.structs.replace(draft.meta or Meta(), key=draft.key)
+    return by_key(draft.key, queue.partitions), meta
 
 
 def _within(queue: Queue, locations: Sequence[Location]) -> list[Location]:

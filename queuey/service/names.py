@@ -223,6 +223,9 @@ class NameUseCases:
     ) -> Changed:
         if queue.kind == "dedup":
             raise InvalidRequest({"name": "This is a dedup queue, whose messages have no names. Leave it out."})
+        if queue.kind == "ordered":
+            text = "This is an ordered queue, whose messages have keys and no names. Leave it out."
+            raise InvalidRequest({"name": text})
         ttl = draft.ttl or queue.ttl or self._limits.default_ttl
         item = NewMessage(draft.body, by_key(name, queue.partitions), ttl, draft.meta)
         content = content_of([draft])

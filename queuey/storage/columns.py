@@ -26,7 +26,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from queuey.ids import Position
-from queuey.messages import Message, Meta
+from queuey.messages import Message, Meta, stored_meta
 from queuey.storage import items as items_of
 
 PLACES = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("ticks", "low", "expires")])
@@ -75,7 +75,7 @@ def meta_of(meta: Meta | None, *, text: bool) -> bytes | None:
     """Returns the ``meta`` column of a message."""
     if meta is None or meta == Meta():
         return None if text else BYTES
-    return (TEXT if text else BYTES) + _encode(meta)
+    return (TEXT if text else BYTES) + _encode(stored_meta(meta))
 
 
 @lru_cache(maxsize=1024)

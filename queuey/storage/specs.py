@@ -29,15 +29,15 @@ def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str,
     """Returns the fields that an update sets: those given, and the defaults of those to be cleared.
 
     Raises:
-        InvalidRequest: It would lower the number of partitions, or change the queue's kind or the partitions of a dedup
-            queue (code ``InvalidUpdate``).
+        InvalidRequest: It would lower the number of partitions, or change the queue's kind or the partitions of a
+            queue that is not plain (code ``InvalidUpdate``).
     """
     fields = {name: _DEFAULTS[name] for name in clear if name in _DEFAULTS} | given(changes)
     if fields.get("kind", queue.kind) != queue.kind:
         text = f"Queue {queue.name!r} is {queue.kind}, which never changes. Create another queue."
         raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
-    if queue.kind == "dedup" and fields.get("partitions", queue.partitions) != queue.partitions:
-        text = f"Queue {queue.name!r} is a dedup queue, whose {queue.partitions} partitions never change"
+    if queue.kind != "plain" and fields.get("partitions", queue.partitions) != queue.partitions:
+        text = f"Queue {queue.name!r} is of the kind {queue.kind}: its {queue.partitions} partitions never change"
         raise InvalidRequest({"InvalidUpdate": f"{text}. Create another queue."}, code="InvalidUpdate")
     if fields.get("partitions", queue.partitions) < queue.partitions:
         text = f"Queue {queue.name!r} has {queue.partitions} partitions, more than {fields['partitions']}"

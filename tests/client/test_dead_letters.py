@@ -145,3 +145,17 @@ async def test_a_letter_of_another_is_not_removed(owner: AsyncClient) -> None:
     await owner.send("orders.dead", "lies", headers=lies)
     assert await redrive(owner, DeadLetterFilter(queues=("orders",))) == Redriven({"orders": 1})
     assert await bodies(owner, "orders.dead") == ["kept"]
+
+
+async def test_letters_of_an_ordered_queue_keep_their_keys(owner: AsyncClient) -> None:
+    """They go back by their keys."""
+    await owner.create_queue("accounts", kind="ordered", partitions=3)
+    sent = await owner.send("accounts", "open", key="ann")
+    jobs = owner.job_queue("accounts")
+    [claimed] = await jobs.receive(1)
+    await jobs.release(claimed, retry=False)
+    wanted = DeadLetterFilter(queues=("accounts",))
+    assert [one.key async for one in dead_letters(owner, wanted)] == ["ann"]
+    assert await redrive(owner, wanted) == Redriven({"accounts": 1})
+    [again] = await jobs.receive(1)
+    assert (again.message.body, again.message.key, again.message.partition) == ("open", "ann", sent.partition)

@@ -173,7 +173,7 @@ print([name for name in opened if isinstance(name, str) and "site-packages" not 
 def test_options_of_a_queue_with_few_values_have_a_type() -> None:
     """A type checker finds a kind that is none, and an end of acknowledged messages that there is not."""
     hints = get_type_hints(QueueFields)
-    assert hints["kind"] == Literal["plain", "dedup"] | None
+    assert hints["kind"] == Literal["plain", "dedup", "ordered"] | None
     assert hints["on_ack"] == Literal["keep", "delete"] | None
 
 

@@ -43,6 +43,8 @@ class Stored:
         entries: Of each partition's log, with the time since when every reader saw them.
         readable: When every read began to see a message of a partition, and when none did any more.
         shown: When a read saw a message of a partition that lies behind all that any read had seen before.
+        keys: In an ordered queue, those of messages whose posts were acknowledged.
+        delay: Seconds that the horizon stays behind the clock.
     """
 
     partitions: int = 1
@@ -51,6 +53,8 @@ class Stored:
     entries: dict[int, list[tuple[float, LogEntry]]] = field(default_factory=dict)
     readable: dict[int, dict[Position, Span]] = field(default_factory=dict)
     shown: dict[int, list[tuple[float, Position]]] = field(default_factory=dict)
+    keys: dict[Position, str] = field(default_factory=dict)
+    delay: float = 0.0
 
     def write(self, partition: int, position: Position, seen: float) -> None:
         """Notes that a message is written, and from when on every read sees it."""
@@ -86,6 +90,8 @@ class Stored:
         """
         found: list[Span] = []
         readable = self.readable.get(partition, {})
+        if self.keys:
+            return self._free_in_order(partition, offset)
         ahead = {position for position, (seen, _) in readable.items() if self._is_ahead(partition, position, seen)}
         for (since, until), state in self.states(partition):
             for position, (seen, gone) in readable.items():
@@ -97,6 +103,29 @@ class Stored:
                 else:
                     continue
                 span = max(since, seen, over), min(until, gone)
+                if span[0] < span[1]:
+                    found.append(span)
+        return sorted(found)
+
+    def _free_in_order(self, partition: int, offset: float) -> list[Span]:
+        """Returns the same of an ordered queue: a message that is the first of its key that is not done."""
+        found: list[Span] = []
+        readable = self.readable.get(partition, {})
+        here = sorted(position for position in self.keys if position in readable)
+        for (since, until), state in self.states(partition):
+            undone = [position for position in here if not state.is_done(position)]
+            firsts = {self.keys[position]: position for position in reversed(undone)}
+            for key, position in firsts.items():
+                claims = [
+                    state.outstanding[one] for one in undone if one in state.outstanding and self.keys[one] == key
+                ]
+                first = state.outstanding.get(position)
+                if first is not None and self.most and first.deliveries >= self.most:
+                    continue
+                over = [claim.expires / 1000 + self.margin - offset + TICK for claim in claims if claim.expires]
+                below = ids.ticks_to_seconds(position[0]) + self.delay - offset + TICK
+                seen, gone = readable[position]
+                span = max(since, seen, below, *over), min(until, gone)
                 if span[0] < span[1]:
                     found.append(span)
         return sorted(found)
@@ -132,6 +161,35 @@ class Stored:
             for position, claim in state.outstanding.items()
             if claim.number == state.number and claim.deliveries > self.most
         ]
+
+    def out_of_order(self) -> list[str]:
+        """In an ordered queue a message is delivered only after, or together with, the earlier ones of its key.
+
+        Those are done, or gone, or given to the same caller by the same entry.
+        """
+        return [
+            f"order: entry {one.number} gives {position} of partition {partition} before {earlier}"
+            for partition, log in self.entries.items()
+            for at, one, state in _applied(log)
+            for _, positions in decode_entry(one.body).claims
+            for position in positions
+            for earlier in self._earlier(partition, position, at)
+            if earlier not in positions and not state.is_done(earlier)
+        ]
+
+    def _earlier(self, partition: int, position: Position, at: float) -> list[Position]:
+        """Returns the messages before another one of its key that are not gone at a time."""
+        key, there = self.keys.get(position), self.readable.get(partition, {})
+        return [one for one, of in self.keys.items() if of == key and one < position and there[one][1] > at]
+
+
+def _applied(log: list[tuple[float, LogEntry]]) -> Iterator[tuple[float, LogEntry, State]]:
+    """Gives each entry of a log with the time since when every reader saw it, and the state that it makes."""
+    state = State()
+    for at, one in log:
+        if one.number == state.number + 1:
+            state.apply(one.number, decode_entry(one.body))
+            yield at, one, state
 
 
 def _covers(spans: list[Span], answer: EmptyAnswer) -> bool:

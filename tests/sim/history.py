@@ -85,7 +85,7 @@ class History:
     letter_places: Mapping[Position, Collection[Location]] = field(default_factory=dict)
     """Where these lie."""
     empties: list[EmptyAnswer] = field(default_factory=list)
-    """Tries of claims that got no message, in a plain queue."""
+    """Tries of claims that got no message, in a queue without copies."""
     stored: Stored = field(default_factory=Stored)
     """What is the truth about the messages and logs of a queue."""
     left: set[Position] | None = None
@@ -105,6 +105,9 @@ class History:
             *self._copies(),
             *self._letters(),
             *self.stored.over_delivered(),
+            *self.stored.out_of_order(),
+            *self._keys_at_once(),
+            *self._later_first(),
             *self.stored.false_empties(self.empties),
         ]
 
@@ -128,6 +131,38 @@ class History:
                 if latest is None or one_life[1] > latest[1]:
                     latest = one_life
         return found
+
+    def _keys_at_once(self) -> list[str]:
+        """In an ordered queue, while somebody has a message of a key nobody else has another one of it."""
+        by_key: defaultdict[str, list[tuple[float, float, tuple[int, float, float]]]] = defaultdict(list)
+        for one in self.deliveries:
+            for start, end in one.lives if one.position in self.stored.keys else ():
+                ended = min([end, *self._dropped(one, start)])
+                if ended > start:
+                    # What a caller was given together.
+                    claim = one.number, one.asked, one.answered
+                    by_key[self.stored.keys[one.position]].append((start, ended, claim))
+        return [
+            f"key: {key} had two claims at once: {life} and {other}"
+            for key, lives in by_key.items()
+            for number, life in enumerate(lives)
+            for other in lives[:number]
+            if life[2] != other[2] and life[0] < other[1] and other[0] < life[1]
+        ]
+
+    def _later_first(self) -> list[str]:
+        """In an ordered queue messages of one key are delivered for the first time in the order of their ids."""
+        keys = self.stored.keys
+        known = [one for one in self.deliveries if one.position in keys]
+        return [
+            f"order: {later} came before {one}"
+            for one in known
+            for later in known
+            if one.first
+            and keys[one.position] == keys[later.position]
+            and one.position < later.position
+            and later.number < one.number
+        ]
 
     def _dropped(self, one: Delivery, start: float) -> list[float]:
         """Returns when a claim that was known at ``start`` may have ended before it expired."""

@@ -25,6 +25,7 @@ from queuey.messages import (
     LogEntry,
     LogPage,
     Message,
+    Meta,
     NewMessage,
     Page,
     Queue,
@@ -178,6 +179,7 @@ class Replicas:
         body: str,
         done: Callable[[Position | None], None],
         delay: float = 0.0,
+        meta: Meta | None = None,
     ) -> Position:
         """Writes a message with an id of the process's clock, which it returns; tells it if it is acknowledged.
 
@@ -187,13 +189,14 @@ class Replicas:
             body: What.
             done: Called at the end, with None if it was undone.
             delay: Seconds until it is due, which is the time of its id.
+            meta: What travels with it.
         """
         world, faults = self.world, self.faults
         minted = world.now
         position = (ids.seconds_to_ticks(process.clock() + delay), next(self._lows))
         far = DEADLINE if world.rng.random() < faults.late else faults.slow
         arrivals = [world.now + world.some(far) for _ in range(REPLICAS)]
-        message = Message(*position, partition, ids.TICKS_MAX, body)
+        message = Message(*position, partition, ids.TICKS_MAX, body, meta)
         self.messages.setdefault(partition, {})[position] = (message, arrivals)
         self.stored.write(partition, position, sorted(arrivals)[QUORUM - 1])
         acknowledged = sorted(arrivals)[QUORUM - 1] + world.some(faults.slow)
@@ -286,6 +289,8 @@ class ModelStore:
             del there[key]
 
     # Messages
+
+    exact_horizon = False
 
     def watch(
         self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True

@@ -13,15 +13,16 @@ from msgspec.structs import replace
 from queuey.claims import ClaimReceipt, ClaimTiming, ReceiptStatus, Settlement, digest_of, partition_of
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Backoff, Queue
+from queuey.messages import Backoff, Meta, Queue
 from queuey.metrics import Metrics
+from queuey.partitions import by_key
 from queuey.service import ClaimUseCases, HandedOut, JoinedAck, Limits, Waiter, Watchers
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.core import Done
 from queuey.service.workers import LOST_SECONDS, Answer, Topic, WorkerIdentity, Workers
 from tests.sim.availability import EmptyAnswer
 from tests.sim.history import APART, FOR_GOOD, Acknowledging, Delivery, History, Outcome, ReleasingAll
-from tests.sim.replicas import Faults, ModelStore, Replicas
+from tests.sim.replicas import DELAY, Faults, ModelStore, Replicas
 from tests.sim.world import Process, SimulatedCore, World, begin
 
 QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
@@ -284,7 +285,7 @@ class Client:
         self._world.at(8.0, give_up)
         wait = self._rng.choice((0, 0, 0, 1.0))
         poll = Poll(web, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=wait, queue=self._storm.queue, ack=ack)
-        if self._storm.queue.kind == "plain":
+        if self._storm.queue.kind != "dedup":
             poll.empties = self._history.empties
         poll.attempt()
 
@@ -450,6 +451,7 @@ class Storm:
                 web.workers.identity = web.identity
         stored = self.replicas.stored
         stored.partitions, stored.most, stored.margin = self.queue.partitions, self.queue.max_deliveries, APART
+        stored.delay = DELAY
         self.history = History(calm=world.now + STORM, stored=stored)
 
     def run(self) -> History:
@@ -522,9 +524,18 @@ class Storm:
                 if delay:
                     self.history.due[position] = due
 
+        def posted(key: str, position: Position | None) -> None:
+            if position is not None:
+                self.history.stored.keys[position] = key
+            done(position)
+
         for _ in range(self.world.rng.choice((1, 1, 3))):
             if self.queue.kind == "plain":
                 self.replicas.write(process, partition, "x", done, delay)
+            elif self.queue.kind == "ordered":
+                key = self.world.rng.choice("ab")
+                partition = by_key(key, self.queue.partitions)
+                self.replicas.write(process, partition, "x", partial(posted, key), delay, Meta(key=key))
             else:
                 body = self.world.rng.choice("abcd")
                 partition = partition_of(digest_of(body, None), self.queue.partitions)

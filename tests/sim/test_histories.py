@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,18 +16,21 @@ import pytest
 from queuey import ids
 from queuey.claims import ClaimReceipt, ClaimTiming, Copies, CoverDraft, Entry, EntryDraft, State
 from queuey.claims.entries import CoverMade
+from queuey.claims.order import OrderCheck
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Location, LogEntry, NewMessage, Page, Queue, Slice
+from queuey.messages import Location, LogEntry, Message, NewMessage, Page, Queue, Slice
 from queuey.service import ClaimUseCases, Limits
 from queuey.service.claims import duplicates, follow_ups, scans
 from queuey.service.claims.duplicates import MOST_COVERS, Duplicates
+from queuey.service.claims.finding import in_order
+from queuey.service.claims.finding.in_order import OrderedScanner, Wish
 from queuey.service.claims.follow_ups import MOST_LETTERS, FollowUps, publish
 from queuey.service.claims.forwarding import Forwarding
 from queuey.service.claims.log_cache import Key
 from queuey.service.claims.partition_log import PATIENCE, Appended, PartitionLog
 from queuey.service.claims.requests import PollRequest, Request, SettleRequest
-from queuey.service.claims.scans import Candidates
+from queuey.service.claims.scans import Candidates, Chain, Read
 from queuey.service.core import Done
 from tests.replacing import replace, replace_in
 from tests.sim.history import APART
@@ -42,6 +46,9 @@ FIRST = int(os.environ.get("SIM_SEED", "0"))
 """The first seed of the slow test."""
 ENOUGH = 6000
 """Histories in which a mechanism that is missing must have been missed."""
+
+
+ORDERED = Setup(kinds=("ordered",))
 
 
 def test_guarantees() -> None:
@@ -72,11 +79,28 @@ def test_guarantees_of_what_fails() -> None:
     assert sum(one.outcome == "done" for seed in range(20) for one in Storm(seed, setup).run().given_up) > 20
 
 
+def test_guarantees_of_ordered_queues() -> None:
+    """The same of ordered queues; and messages of one key are given in order, to one caller at a time."""
+    assert violations(range(HISTORIES), ORDERED) == []
+    assert violations(range(HISTORIES // 4), dataclasses.replace(ORDERED, failing=0.6)) == []
+
+
+@pytest.mark.parametrize(
+    "limits", [{"PAGE": 2, "MOST_PAGES": 1}, {"MOST_ABOVE": 2}, {"MOST_WAITING": 2}], ids=["pages", "above", "waiting"]
+)
+def test_guarantees_of_short_scans_of_ordered_queues(limits: dict[str, int]) -> None:
+    """The same where a scan seldom reaches the end of what is there."""
+    with short_scans(**limits):
+        assert violations(range(SHORT), ORDERED) == []
+        assert violations(range(SHORT), dataclasses.replace(ORDERED, limits=Limits(claims_memory=1))) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_guarantees_in_many_histories() -> None:
     """The same in tens of thousands, or as many as ``SIM_HISTORIES`` says, from the seed ``SIM_SEED`` on."""
     assert violations(range(FIRST, FIRST + MANY), enough=10) == []
+    assert violations(range(FIRST, FIRST + MANY // 4), ORDERED, enough=10) == []
 
 
 def test_histories_are_what_they_should_be() -> None:
@@ -238,6 +262,57 @@ class Renumbering(ModelStore):
         super().put(queue, [(partition, (now, low)) for partition, (_, low) in locations], item)
 
 
+def knowing_no_keys(state: State, positions: list[Position], keys: list[int]) -> None:
+    """Notes no keys of what is delivered."""
+
+
+def blocked_by_nothing_claimed(check: OrderCheck, key: int) -> Any:  # noqa: ANN401
+    """Takes what is claimed for done."""
+    is_free = check._is_free
+    check._is_done, check._is_free = (lambda one: one in check._state.outstanding and not is_free(one)), lambda _: True
+    return REAL_BEGIN(check, key)
+
+
+def giving_in_any_order(check: OrderCheck, caller: int, message: Message) -> bool:
+    """Gives whatever was read because it seemed to be free."""
+    return True
+
+
+def never_of_another(draft: EntryDraft, position: Position) -> bool:
+    """Renews expired claims as long as the message itself was not given to another caller."""
+    return False
+
+
+async def reading_up_to_now(scanner: OrderedScanner, wish: Wish, read: Read) -> Position:
+    """Reads beyond the horizon."""
+    await scanner._scanner.look(read)
+    return ids.LAST
+
+
+def certain_of_all(scanner: OrderedScanner, page: Page) -> Position:
+    """Takes all that a page shows for certain."""
+    return page.next or ids.FIRST
+
+
+@contextmanager
+def reading_beyond_the_horizon() -> Iterator[None]:
+    """Delivers what lies above the horizon, as a queue does that is not ordered."""
+    with replace(OrderedScanner._upper, reading_up_to_now), replace(OrderedScanner._certain, certain_of_all):
+        yield
+
+
+def passing_what_waits(scanner: OrderedScanner, state: State, found: Collection[Position]) -> Chain:
+    """Takes the front for the place up to which all was delivered."""
+    return Chain(scanner.waiting.front)
+
+
+def claiming_at_the_front(scanner: OrderedScanner, state: State) -> Position:
+    """Begins behind what another process has delivered."""
+    known = [*state.outstanding, *state.above]
+    return max([scanner.waiting.front, ids.following(state.cursor), *map(ids.following, known)])
+
+
+REAL_BEGIN = OrderCheck._begin
 REAL_APPEND = PartitionLog._append
 REAL_ANSWER = PartitionLog._answer_poll
 REAL_MAY_AGAIN = EntryDraft._may_again
@@ -380,7 +455,9 @@ def short_scans(**limits: int) -> Iterator[None]:
     """Gives scans other limits, by the names of the constants."""
     with ExitStack() as stack:
         for name, limit in limits.items():
-            stack.enter_context(replace_in(scans, getattr(scans, name), limit))
+            for module in (scans, in_order):
+                if hasattr(module, name):
+                    stack.enter_context(replace_in(module, getattr(module, name), limit))
         yield
 
 
@@ -455,6 +532,27 @@ MUTATIONS = {
     "the end of a scan that was cut short": Mutation(("empty",), instead=cutting_scans_unseen, first=70),
     "deliveries counted when the entry is decided": Mutation(
         ("limit",), instead=lambda: replace(EntryDraft._may_again, once_more), first=80
+    ),
+    "the keys of what is outstanding": Mutation(
+        ("key",), ORDERED, instead=lambda: replace(State._note_keys, knowing_no_keys)
+    ),
+    "a key that is claimed is given to nobody else": Mutation(
+        ("key",), ORDERED, instead=lambda: replace(OrderCheck._begin, blocked_by_nothing_claimed), first=120
+    ),
+    "the key of a claim that is renewed late": Mutation(
+        ("key",), ORDERED, instead=lambda: replace(EntryDraft._has_another, never_of_another), first=2400
+    ),
+    "the order, checked when the entry is decided": Mutation(
+        ("order", "key"), ORDERED, instead=lambda: replace(OrderCheck.allows, giving_in_any_order)
+    ),
+    "ordered queues are read below the horizon": Mutation(
+        ("order",), ORDERED, instead=reading_beyond_the_horizon, first=30
+    ),
+    "the cursor stays below what waits": Mutation(
+        ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._chain, passing_what_waits)
+    ),
+    "the front is what this process has read": Mutation(
+        ("G6",), ORDERED, instead=lambda: replace(OrderedScanner._begin, claiming_at_the_front)
     ),
     "the append before the deletion": Mutation(
         ("G6",), instead=lambda: replace(PartitionLog._append, deleting_first), first=250

@@ -34,8 +34,9 @@ class QueueFields(TypedDict, total=False):
         backoff: The delay after a delivery that has failed: a :class:`Backoff`, or text such as ``first=5,most=600``.
         dead_letter: The queue of dead letters; not given: the queue's name and ``.dead``.
         on_ack: ``keep`` acknowledged messages for range reads, or ``delete`` them.
-        kind: ``plain``; or ``dedup``: of messages with equal bodies that wait to be claimed one is delivered. It never
-            changes, nor do the partitions of a dedup queue.
+        kind: ``plain``; ``dedup``: of messages with equal bodies that wait to be claimed one is delivered; or
+            ``ordered``: messages of one key are claimed one after another. It never changes, nor do the partitions of a
+            queue that is not plain.
     """
 
     partitions: int | None
@@ -48,7 +49,7 @@ class QueueFields(TypedDict, total=False):
     backoff: Backoff | str | None
     dead_letter: str | None
     on_ack: Literal["keep", "delete"] | None
-    kind: Literal["plain", "dedup"] | None
+    kind: Literal["plain", "dedup", "ordered"] | None
 
 
 class _WireQueue(Queue, frozen=True, kw_only=True):

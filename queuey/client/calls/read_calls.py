@@ -92,6 +92,7 @@ class WireMessage(msgspec.Struct, frozen=True, gc=False):
     content_type: str | None = None
     headers: dict[str, str] = {}
     encoding: str | None = None
+    message_key: str | None = None
 
 
 class _Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +210,7 @@ def plain_messages(wires: Iterable[WireMessage]) -> list[Message]:
             wire.body if wire.encoding is None else _decoded(wire),
             wire.content_type,
             wire.headers,
+            wire.message_key,
         )
         for wire in wires
     ]

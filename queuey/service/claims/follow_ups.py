@@ -181,7 +181,7 @@ def _has_place(store: Store, queue: Queue, target: Queue, location: Location, le
 
     Messages of several queues, and of partitions that share one, may have the same id.
     """
-    if target.kind == "dedup" or target.name != deadletters.queue_for(queue.name):
+    if target.kind != "plain" or target.name != deadletters.queue_for(queue.name):
         return False
     told = deadletters.origin_of(letter.meta)
     return all(
@@ -220,6 +220,6 @@ def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
             target, _ = store.create_queue(queue.application, own, spec)
         except QueueExists as error:
             target = error.queue
-    if target.partitions < queue.partitions and target.kind != "dedup":
+    if target.partitions < queue.partitions and target.kind == "plain":
         target = store.update_queue(target, QueueSpec(partitions=queue.partitions))
     return target

@@ -65,6 +65,11 @@ class LogCache:
         log = self._logs.get(key)
         return -1e9 if log is None else log.refused
 
+    def freed(self, key: Key) -> int:
+        """Returns how many messages of an ordered queue are known to be done."""
+        log = self._logs.get(key)
+        return 0 if log is None else log.state.freed
+
     def load(self, key: Key) -> int:
         """Returns how many ids the requests to a log ask for at the moment."""
         log = self._logs.get(key)

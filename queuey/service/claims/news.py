@@ -4,6 +4,10 @@ There are three sources. The store reports each message that it stores. The log 
 ended. Claims that expire or that other processes end are found by polling the log: once for all waiting claims of a
 partition, when the next claim that this process knows of expires, and every half second. The half second becomes longer
 if claims wait on too many partitions to poll each of them so often.
+
+In an ordered queue a message that is done may make the next one of its key deliverable: the log's state counts those,
+whichever process has ended them. Where reads stay behind the clock, nothing tells when a message becomes deliverable
+that was stored before; so there each poll of the log wakes the claims.
 """
 
 from __future__ import annotations
@@ -45,17 +49,20 @@ class _Watched:
         call_off: Cancels that poll.
         looking: The last poll.
         released: The log's count of releases when the claims were last woken.
+        freed: Its count of messages in order that were done.
+        lags: Messages are deliverable only some time after they are stored.
         stored: The store has reported a message since the last poll.
     """
 
-    __slots__ = ("call_off", "due", "looking", "queue", "released", "stored", "wakes")
+    __slots__ = ("call_off", "due", "freed", "lags", "looking", "queue", "released", "stored", "wakes")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.wakes: list[Callable[[], None]] = []
         self.due = math.inf
         self.call_off: Callable[[], None] = lambda: None
-        self.released = 0
+        self.released = self.freed = 0
+        self.lags = False
         self.stored = False
         self.looking: asyncio.Task[None] | None = None
 
@@ -104,6 +111,7 @@ class ClaimNews:
         watched = self._watched.get(key)
         if watched is None:
             watched = self._watched[key] = _Watched(queue)
+            watched.freed = self._logs.freed(key)
             self._look_in(self._pause(), key, watched)
         watched.queue = queue
         watched.wakes.append(wake)
@@ -131,8 +139,10 @@ class ClaimNews:
         except StoreUnavailable:  # The clock cannot be trusted now; the next poll finds out.
             return
         told, watched.released = watched.released, log.state.released
+        knew, watched.freed = watched.freed, log.state.freed
+        watched.lags = log.lags
         self._look_in(max(seen.next, SPACING), log.key, watched)
-        if seen.ended and watched.released != told:
+        if (seen.ended and watched.released != told) or (watched.freed != knew and not log.is_sure_of_nothing):
             watched.wake()
 
     def _see(self, state: State) -> _Seen:
@@ -172,5 +182,5 @@ class ClaimNews:
             seen: _Seen = await request.future
             ended = seen.ended
         self._look_in(self._pause(), key, watched)
-        if stored or ended:
+        if stored or ended or watched.lags:
             watched.wake()

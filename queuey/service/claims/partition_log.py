@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 
 from queuey import ids
 from queuey.claims import (
-    MOST_OUTSTANDING,
     ClaimTiming,
     Copies,
     Entry,
@@ -32,7 +31,6 @@ from queuey.claims import (
     decode_entry,
     encode_entry,
 )
-from queuey.claims.drafts import MOST_IDS
 from queuey.claims.receipts import SECRET_BITS
 from queuey.deadletters import queue_for
 from queuey.errors import (
@@ -47,9 +45,9 @@ from queuey.errors import (
     in_doubt,
 )
 from queuey.ids import Position
-from queuey.messages import Location, LogEntry, LogPage, Message, Page, Queue, Slice, bytes_of
+from queuey.messages import LogEntry, LogPage, Queue
 from queuey.service.claims.attempts import note_lapsed
-from queuey.service.claims.duplicates import Duplicates, divided
+from queuey.service.claims.finding import Finder
 from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.move_turns import MoveRequest
 from queuey.service.claims.requests import (
@@ -65,8 +63,9 @@ from queuey.service.claims.requests import (
     polls_of,
     too_fast,
     too_many,
+    too_many_wait,
 )
-from queuey.service.claims.scans import PAGE, Candidates, Scanner, conclude
+from queuey.service.claims.scans import Candidates, conclude
 from queuey.service.claims.totals import ClaimTotals
 from queuey.service.claims.upkeep import LogLength, Upkeep
 from queuey.service.core import Core, Done
@@ -139,17 +138,27 @@ class PartitionLog:
         self._after = after
         self._line = RequestLine()
         self._took = 0.0
-        self._scanner = Scanner(self._partition, core.boottime, limits.page_bytes)
+        self._finder = Finder(store, self._partition, core, timing, limits)
         self._current = -1e9
         self._length = LogLength(upkeep)
-        self._duplicates = Duplicates(store, self._partition, core, timing)
+        self._duplicates = self._finder.duplicates
         self._follow_ups = FollowUps()
         self._rounds: asyncio.Task[None] | None = None
 
     @property
     def weight(self) -> int:
-        """About how many bytes the state takes."""
-        return self.state.weight
+        """About how many bytes it takes in memory."""
+        return self.state.weight + self._finder.ordered.weight
+
+    @property
+    def is_sure_of_nothing(self) -> bool:
+        """Whether a message that is done makes no other one deliverable, as it may in an ordered queue."""
+        return self._finder.ordered.is_sure_of_nothing
+
+    @property
+    def lags(self) -> bool:
+        """Whether messages of an ordered queue are deliverable only some time after they are stored."""
+        return self._finder.ordered.lags
 
     @property
     def idle(self) -> bool:
@@ -203,22 +212,25 @@ class PartitionLog:
             polls = polls_of(taken)
             if polls and candidates is None:
                 await self._duplicates.write(queue, state)
-                candidates = await self._find(queue, state, polls)
+                candidates = await self._finder.find(queue, state, taken, polls)
             if isinstance(taken[0], MoveRequest):
                 await self._duplicates.write(queue, state)
-                calls = partial(self._fetch, queue), partial(self._read, queue), self._duplicates.sift(queue, state)
+                finder = self._finder
+                calls = partial(finder.fetch, queue), partial(finder.read, queue), finder.duplicates.sift(queue, state)
                 await taken[0].gather(state, self._timing.expired(self._now()), self._partition, *calls)
             self._line.join(taken, state.number)
             chosen = self._core.boottime()
             draft, passed = self._decide(queue, taken, candidates)
-            if not draft.changes and passed < WORTH:
+            # In an ordered queue nothing is read beyond what may be remembered, so the cursor must move.
+            worth = 1 if candidates is not None and candidates.in_order and candidates.scan.full else WORTH
+            if not draft.changes and passed < worth:
                 leave(taken)
                 if await self._catch_up_for(queue, taken):
                     candidates = None
                     continue
                 more = False
                 if candidates is not None and candidates.scan.is_cut:
-                    more = self._scanner.passed(self.state, candidates.scan)
+                    more = self._finder.passed(queue, self.state, candidates.scan)
                 self._totals.ended(taken, None, self.state)
                 self._answer(taken, polls, candidates, Appended(0, chosen, more))
                 # This round has left nothing to do, but perhaps another process died before it did its part.
@@ -233,7 +245,7 @@ class PartitionLog:
             entry, number = self._complete(queue, draft), state.number + 1
             if await self._append(queue, entry, taken):
                 if candidates is not None:
-                    passed += self._scanner.passed(self.state, candidates.scan)
+                    passed += self._finder.passed(queue, self.state, candidates.scan)
                 more = candidates is not None and (draft.withdraws or (candidates.scan.is_cut and passed > 0))
                 self._totals.ended(taken, entry, self.state)
                 await self._delete(queue, number)
@@ -267,56 +279,9 @@ class PartitionLog:
                 )
                 request.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue, or was purged."}))
 
-    async def _find(self, queue: Queue, state: State, polls: Sequence[PollRequest]) -> Candidates:
-        """Reads messages for polls: those whose claims have ended first, then those of a scan."""
-        found, read = Candidates(state), partial(self._read, queue)
-        now = self._now()
-        wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
-        found.full = len(state.outstanding) >= MOST_OUTSTANDING
-        if found.full:
-            # Without a scan only this tells which of them are gone.
-            await self._scanner.look(read)
-        left = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
-        left = await self._find_ended(queue, found, self._timing.expired(now), wanted, left)
-        if not found.full and left > 0 and len(found.again) < wanted:
-            sift = self._duplicates.sift(queue, state)
-            found.scan = await self._scanner.scan(state, now, wanted - len(found.again), left, read, sift)
-        return found
-
-    async def _find_ended(self, queue: Queue, found: Candidates, expired: int, wanted: int, left: int) -> int:
-        """Reads messages whose claims have ended, further ones if some are not there; returns the bytes left."""
-        state, horizon, longest = self.state, self._scanner.horizon, self._limits.longest
-        step, tried, most = max(1, left // longest), 0, wanted
-        while left > 0 and len(found.again) < wanted and (ended := state.ended(expired, most)[tried:]):
-            tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
-            dead, ended, doubt = divided(state, ended, most_deliveries(queue))
-            found.dead += dead
-            while ended and left > 0:
-                some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
-                messages = await self._fetch(queue, some)
-                there = {message.position for message in messages}
-                found.again += (kept := [message for message in messages if message.position not in doubt])
-                found.dead += [place for place in sorted(there & doubt) if place < horizon]
-                # One that is not seen above the horizon may be on its way.
-                found.gone += [place for _, place in some if place not in there and place < horizon]
-                left -= bytes_of(kept)
-                # As many as fit into what is left, if they are about as long as these.
-                fit = (len(messages) or PAGE) * left // max(1, bytes_of(messages))
-                step = max(1, min(self._limits.page_bytes // longest, fit))
-        found.unread = len(found.again) < wanted and bool(state.ended(expired, tried + 1)[tried:])
-        return left
-
-    async def _fetch(self, queue: Queue, places: Sequence[Location]) -> list[Message]:
-        return await self._core.in_thread(partial(self._store.fetch, queue, places))
-
-    async def _read(self, queue: Queue, part: Slice) -> Page:
-        begin = partial(self._store.begin_read, queue, part)
-        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(queue, [part])[0])
-        return page
-
     def _is_of_use(self, state: State, found: Candidates | None) -> bool:
         """Returns whether what was read still has messages to deliver, after another process has written an entry."""
-        if found is None or found.covers != self.state.covers.version:
+        if found is None or found.in_order or found.covers != self.state.covers.version:
             return False
         if any(not state.is_known(message.position) for message in found.scan.fresh):
             return True
@@ -326,11 +291,12 @@ class PartitionLog:
     def _decide(self, queue: Queue, taken: Sequence[Request], found: Candidates | None) -> tuple[EntryDraft, int]:
         """Decides on the next entry; says how many messages its cursor passes."""
         now, copies = self._now(), Copies() if found is None else found.scan.copies
-        horizon, below = self._scanner.horizon, ids.LAST
+        horizon, below = self._finder.scanner.horizon, ids.LAST
         if isinstance(taken[0], MoveRequest):
             copies, horizon, below = taken[0].copies, taken[0].horizon, taken[0].below
         covers = self._duplicates.draft(queue, self.state, copies, horizon, now, below)
-        draft = EntryDraft(self.state, now, self._timing, covers)
+        waiting = self._finder.ordered.waiting if queue.kind == "ordered" else None
+        draft = EntryDraft(self.state, now, self._timing, covers, waiting)
         # What was published is noted even if that has taken long.
         carried = [request for request in taken if request.enter() or isinstance(request, SentRequest)]
         for request in carried:
@@ -394,7 +360,7 @@ class PartitionLog:
         if found.full:
             request.answer(None, too_many(self._partition))
         elif found.scan.full and not more:
-            request.answer(None, too_fast(self._partition))
+            request.answer(None, (too_many_wait if found.in_order else too_fast)(self._partition))
         elif more or found.scan.end is not None:
             request.answer(None, ClaimUndecided("Others took all messages that were found. Claim again."))
         else:
@@ -457,7 +423,7 @@ class PartitionLog:
         written = self._core.boottime() - max(0, self._now() - entry.at) / 1000
         new = [place for _, places in entry.claims for place in places if not state.is_known(place)]
         state.apply(one.number, entry)
-        self._scanner.claimed(new)
+        self._finder.scanner.claimed(new)
         self._length.entered(one.number, len(one.body), written)
         self._follow_ups.found([one.number, *(place for place, _, _ in entry.outs)], written)
 
@@ -559,7 +525,7 @@ class PartitionLog:
         letters = self._follow_ups.letters(self.state, outs, self._core.boottime(), fit)
         if not letters:
             return
-        now, horizon = self._now() / 1000, self._scanner.horizon
+        now, horizon = self._now() / 1000, self._finder.scanner.horizon
         work = partial(publish, self._store, queue, self._partition, letters, horizon, now)
         sent, failed = await self._core.in_thread(work)
         if failed:

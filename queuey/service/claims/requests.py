@@ -9,7 +9,17 @@ from functools import partial
 from typing import Any, Literal, cast
 from zlib import crc32
 
-from queuey.claims import MOST_ABOVE, MOST_OUTSTANDING, ClaimReceipt, EntryDraft, Poll, ReceiptStatus, Settlement, State
+from queuey.claims import (
+    MOST_ABOVE,
+    MOST_OUTSTANDING,
+    MOST_WAITING,
+    ClaimReceipt,
+    EntryDraft,
+    Poll,
+    ReceiptStatus,
+    Settlement,
+    State,
+)
 from queuey.claims.drafts import MOST_IDS
 from queuey.deadletters import queue_for
 from queuey.errors import Outcome, StoreUnavailable, TooManyClaims, in_doubt
@@ -360,6 +370,12 @@ def too_fast(partition: int) -> ClaimUndecided:
     """Returns the error for a caller if a partition remembers as many done messages as it may."""
     text = f"Partition {partition} was read up to its limit: {MOST_ABOVE} messages done within the read delay."
     return ClaimUndecided(f"{text} Claim again in a second, or spread the messages over more partitions.")
+
+
+def too_many_wait(partition: int) -> ClaimUndecided:
+    """Returns the error for a caller if so many messages wait for others of their keys that no more are read."""
+    text = f"{MOST_WAITING} messages of partition {partition} wait until earlier messages of their keys are done"
+    return ClaimUndecided(f"{text}, or {MOST_ABOVE} are done behind one that waits. Acknowledge the earlier ones.")
 
 
 def too_many(partition: int, outcome: Outcome = "none") -> TooManyClaims:

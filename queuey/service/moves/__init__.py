@@ -81,13 +81,17 @@ class MoveUseCases:
             target: The way to the queue that gets the messages: its caller may send.
 
         Raises:
-            InvalidRequest: Both are the same queue.
+            InvalidRequest: Both are the same queue, or one is ordered.
             ClaimsRefused: The source's consistency level does not allow claims.
             MoveUnderWay: The source is being moved to another queue.
             TooManyMoves: The application has as many moves as it may have.
         """
         if source.queue.uid == target.queue.uid:
             raise InvalidRequest({"to": "Names the queue that the messages are in; choose another one"})
+        for access, field in ((source, "from"), (target, "to")):
+            if access.queue.kind == "ordered":
+                text = f"Queue {access.queue.name!r} is ordered: no messages can be moved from it or to it"
+                raise InvalidRequest({field: text})
         source.refresh()
         target.refresh()
         self._claims.check(source.queue)

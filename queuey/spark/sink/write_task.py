@@ -210,8 +210,9 @@ class TaskWriter:
                 spec = QueueSpec(partitions=self._options.partitions)
                 return self._store.create_queue(self._application, name, spec)[0]
             raise QueueNotFound(name, f"application {self._application!r} has no queue {name!r}") from error
-        if queue.kind == "dedup":
-            raise OptionError(f"Queue {name!r} is a dedup queue: Spark cannot write to it. POST the messages instead.")
+        if queue.kind != "plain":
+            text = f"Queue {name!r} is of the kind {queue.kind}"
+            raise OptionError(f"{text}: Spark cannot write to it. POST the messages instead.")
         return queue
 
     def _drafts(self, chunk: RowChunk, queue: Queue, which: Integers) -> MessageBuilder:

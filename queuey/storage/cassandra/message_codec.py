@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from queuey.ids import FLIP, Position
-from queuey.messages import Message, Meta, NewMessage
+from queuey.messages import Message, Meta, NewMessage, stored_meta
 from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import UNSET, Decode, Encoded, Rows, Statement
 
@@ -257,7 +257,7 @@ def uuid_of(position: Position) -> UUID:
 def _encode_meta(meta: Meta | None, text: bool) -> Any:  # noqa: ANN401, FBT001 - bytes, or the mark for nothing
     if meta is None or meta == Meta():
         return UNSET if text else _BYTES
-    return (_TEXT if text else _BYTES) + _encode(meta)
+    return (_TEXT if text else _BYTES) + _encode(stored_meta(meta))
 
 
 class NamedMeta(Meta, frozen=True, array_like=True, omit_defaults=True):
@@ -275,7 +275,7 @@ class NamedMessage(Message, gc=False):
 def named(message: NewMessage, name: str) -> NewMessage:
     """Returns a message with a mark that it is written as the value of a name."""
     meta = message.meta or Meta()
-    return msgspec.structs.replace(message, meta=NamedMeta(meta.content_type, meta.headers, meta.json, name))
+    return msgspec.structs.replace(message, meta=NamedMeta(meta.content_type, meta.headers, meta.json, name=name))
 
 
 def encode(body: str | bytes, meta: Meta | None) -> tuple[bytes, Any]:

@@ -50,8 +50,8 @@ class Catalogue(ABC):
         """Changes the fields that ``changes`` gives and resets those named by ``clear`` to their defaults.
 
         Raises:
-            InvalidRequest: ``partitions`` is lower than now, or differs in a dedup queue; ``kind`` differs (code
-                ``InvalidUpdate``).
+            InvalidRequest: ``partitions`` is lower than now, or differs in a queue that is not plain; ``kind`` differs
+                (code ``InvalidUpdate``).
             QueueChanged: ``queue`` is out of date.
         """
 

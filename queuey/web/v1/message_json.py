@@ -35,6 +35,8 @@ def _tail(meta: Meta) -> bytes:
             tail += b',"content_type":' + encode(meta.content_type)
         if meta.headers:
             tail += b',"headers":' + encode(dict(meta.headers))
+        if meta.key is not None:
+            tail += b',"message_key":' + encode(meta.key)
         tail += b"}"
         if len(_tails) >= _CACHED_TAILS:
             _tails.clear()

@@ -108,6 +108,8 @@ def raw_response(message: Message) -> Response:
         ("X-Timestamp", message.timestamp),
         ("X-Partition", str(message.partition)),
     ]
+    if meta is not None and meta.key is not None:
+        headers.append(("X-Message-Key", _header_text(meta.key)))
     for name, value in () if meta is None else meta.headers:
         headers.append((f"X-Header-{name}", _header_text(value)))
     return Response(200, body.encode() if isinstance(body, str) else body, *headers)

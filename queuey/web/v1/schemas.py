@@ -25,7 +25,13 @@ MaxDeliveries = Annotated[int, Meta(ge=0, le=MAX_DELIVERIES, description="0: end
 BackoffText = Annotated[str, Meta(description="such as first=5,most=600")]
 OnAck = Literal["keep", "delete"]
 Kind = Annotated[
-    Literal["plain", "dedup"], Meta(description="dedup: of equal bodies that wait one is delivered; never changes")
+    Literal["plain", "dedup", "ordered"],
+    Meta(
+        description=(
+            "dedup: of equal bodies that wait one is delivered; ordered: messages of a key are claimed in order; "
+            "never changes"
+        )
+    ),
 ]
 Ok = Literal["ok"]
 
@@ -260,6 +266,7 @@ class ReadMessage(Struct, kw_only=True, omit_defaults=True):
     body: Any
     content_type: str | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
+    message_key: Annotated[str, Meta(description="in an ordered queue")] | UnsetType = UNSET
     encoding: Literal["base64"] | UnsetType = UNSET
 
 

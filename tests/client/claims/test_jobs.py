@@ -70,6 +70,19 @@ def test_several_queues(queuey: Queuey) -> None:
         list(jobs.claim(partitions=1))
 
 
+def test_jobs_in_order(queuey: Queuey) -> None:
+    """Jobs of one key come one after another, however many loops there are; each says its key."""
+    queue = queuey.create_queue(kind="ordered", partitions=2).name
+    for body in ("a1", "a2", "b1"):
+        queuey.send(queue, body, key=body[0])
+    jobs = queuey.job_queue(queue)
+    first = [one for _ in range(2) for one in jobs.receive(1)]
+    assert sorted((one.message.body, one.message.key) for one in first) == [("a1", "a"), ("b1", "b")]
+    assert jobs.receive(1) == []
+    jobs.ack(first)
+    assert [job.body for job in jobs.claim(idle=0)] == ["a2"]
+
+
 def test_an_error_gives_the_job_back(queuey: Queuey, queue: str) -> None:
     """A job whose handler raised is delivered again after a second, and nobody gets it before."""
     queuey.send(queue, "a")

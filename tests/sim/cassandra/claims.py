@@ -10,7 +10,7 @@ from queuey import ids
 from queuey.deadletters import PREFIX
 from queuey.errors import QueueyError
 from queuey.ids import Position
-from queuey.messages import Location, NewMessage, Queue
+from queuey.messages import Location, Meta, NewMessage, Queue
 from queuey.service.core import Done
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.bucketing import class_of
@@ -94,13 +94,14 @@ class ClusterReplicas:
         body: str,
         done: Callable[[Position | None], None],
         delay: float = 0.0,
+        meta: Meta | None = None,
     ) -> None:
         """Posts a message; tells its id if it is acknowledged."""
         store, queue = self._stores[process], self.queue
 
         def work() -> None:
             try:
-                [position] = store.append(queue, [NewMessage(body, partition, TTL, None, delay)])
+                [position] = store.append(queue, [NewMessage(body, partition, TTL, meta, delay)])
             except QueueyError:
                 done(None)
             else:

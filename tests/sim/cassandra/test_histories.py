@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -28,6 +29,7 @@ from tests.sim.cassandra.claims import ON_CLUSTER
 from tests.sim.cassandra.messages import MessageStorm
 from tests.sim.cassandra.threads import simulated_threads
 
+ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 HISTORIES = 60
 """Of `make test`, of each kind."""
 MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000"))
@@ -63,6 +65,11 @@ def test_claims() -> None:
     assert storm.violations(range(HISTORIES), ON_CLUSTER) == []
 
 
+def test_ordered_queues() -> None:
+    """So do ordered queues, whose messages of one key are claimed one after another."""
+    assert storm.violations(range(HISTORIES // 2), ORDERED) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(12 * 3600)
 def test_messages_in_many_histories() -> None:
@@ -75,6 +82,7 @@ def test_messages_in_many_histories() -> None:
 def test_claims_in_many_histories() -> None:
     """The same."""
     assert storm.violations(range(FIRST, FIRST + MANY), ON_CLUSTER) == []
+    assert storm.violations(range(FIRST, FIRST + MANY // 4), ORDERED) == []
 
 
 def test_histories_are_what_they_should_be() -> None:

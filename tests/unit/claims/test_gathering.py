@@ -13,7 +13,7 @@ from queuey.claims.drafts import MOST_IDS
 from queuey.errors import TooManyClaims
 from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
 from queuey.service import ClaimUseCases, HandedOut
-from queuey.service.claims import partition_log
+from queuey.service.claims import finding
 from tests.replacing import replace_in
 from tests.sim.replicas import DELAY, ModelStore
 from tests.sim.test_sharing import QUEUE, SOON, Scene
@@ -61,7 +61,7 @@ def test_a_full_partition_finds_out_what_is_gone(restarted: bool) -> None:  # no
     scene = Scene()
     _, claims = scene.start(ModelStore)
     scene.fill(1, 3)
-    with replace_in(partition_log, MOST_OUTSTANDING, 3):
+    with replace_in(finding, MOST_OUTSTANDING, 3):
         given = claimed(scene, claims, 3)
         for one in given:
             scene.replicas.undo(1, one.message.position)
@@ -139,7 +139,7 @@ def test_messages_behind_many_that_are_gone() -> None:
         scene.replicas.undo(1, one.message.position)
     begin(claims.core, claims.release(QUEUE, [one.receipt for one in given]), partial(scene._told, scene.settled))
     scene.let(2 * DELAY)
-    with replace_in(partition_log, MOST_IDS, 4), replace_in(drafts, MOST_IDS, 4):
+    with replace_in(finding, MOST_IDS, 4), replace_in(drafts, MOST_IDS, 4):
         assert claimed(scene, claims) == []  # Now it is known how far what is not seen is not there.
         scene.fill(1, 1)
         assert len(claimed(scene, claims)) == 1

@@ -22,7 +22,7 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
-from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven, by_origin
+from queuey.deadletters import SAMPLES, DeadLetter, DeadLetterFilter, Redriven, UnsentDeadLetter, by_origin
 from queuey.errors import QueueNotFound, StoreIncompatible
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Meta, Queue
@@ -203,6 +203,8 @@ class Redrive:
         queues = {name: self._looked_up(name) for name in {dead_letter.queue for dead_letter in found}}
         shapes = {name: (row.partitions, row.dead_letter) if row else None for name, row in queues.items()}
         going, staying = by_origin(found, shapes, self._order.wanted.dead_queue)
+        for name in [name for name in going if (row := queues[name]) is not None and row.kind == "ordered"]:
+            staying += _unordered(name, [found[index] for index in going.pop(name)])
         return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
 
     def _looked_up(self, name: str) -> Queue | None:
@@ -293,6 +295,13 @@ class _UnitRedrive:
 
 def _planned(message: Message) -> PlannedDeadLetter:
     return PlannedDeadLetter(message.partition, message.ticks, message.low, message.expires)
+
+
+def _unordered(name: str, found: Sequence[DeadLetter]) -> Redriven:
+    """Returns dead letters of an ordered queue, to which Spark cannot write, as those that stay."""
+    reason = f"queue {name} is ordered: send them back with qdo deadletter redrive"
+    staying = [UnsentDeadLetter(one.lies_in, one.stored_partition, one.stored_id, reason) for one in found]
+    return Redriven(left={reason: len(staying)}, samples=tuple(sorted(staying)[:SAMPLES]))
 
 
 def _meta(dead_letter: DeadLetter) -> Meta | None:

@@ -1,0 +1,221 @@
+"""Ordered queues: messages of one key are given out in the order of their ids, and to one caller at a time.
+
+A key is **busy** while a message of it is outstanding: claimed, or to be given again. That is in the state. A message
+**waits** if it was not delivered yet. Which messages wait is in no log: each process finds that out by reading, and
+remembers it (:class:`Waiting`). A message is given to a caller if nothing of its key is claimed, and each earlier
+message of the key that is not done is given to this caller by the same entry (:class:`OrderCheck`).
+
+This is exact because of what a process reads: only what lies below the horizon, where no further message can appear.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterator
+from heapq import merge, nsmallest
+from itertools import islice
+
+import msgspec
+
+from queuey.claims.state import State
+from queuey.ids import FIRST, Position
+from queuey.messages import Message
+from queuey.partitions import key_digest
+
+MOST_WAITING = 20_000
+"""Waiting messages of a partition that a process remembers. It reads no further until some of them are delivered."""
+
+
+def key_of(message: Message) -> int:
+    """Returns the digest of a message's key. Messages without a key count as of one key."""
+    meta = message.meta
+    # 0 stands for no digest.
+    return key_digest("" if meta is None else meta.key or "") or 1
+
+
+class Waiting:
+    """The messages of a partition that were not delivered yet, as far as one process has read.
+
+    Everything above the cursor and below ``front`` is in the state, or is here, or is gone.
+
+    Attributes:
+        front: How far the process has read.
+    """
+
+    __slots__ = ("_by_key", "_keys", "front")
+
+    def __init__(self) -> None:
+        self.front: Position = FIRST
+        self._keys: OrderedDict[Position, int] = OrderedDict()
+        """Ascending. Some may have been delivered since."""
+        self._by_key: dict[int, deque[Position]] = {}
+        """Ascending for each key. Some may not be in ``_keys`` any more."""
+
+    def __len__(self) -> int:
+        """How many are remembered."""
+        return len(self._keys)
+
+    def add(self, position: Position, key: int) -> None:
+        """Adds a message that was read, above all that are here."""
+        self._keys[position] = key
+        self._by_key.setdefault(key, deque()).append(position)
+
+    def drop(self, positions: Collection[Position]) -> None:
+        """Removes messages that are gone."""
+        for position in positions:
+            self._keys.pop(position, None)
+
+    def sweep(self, state: State) -> None:
+        """Removes all that were delivered or are done."""
+        self.drop([position for position in self._keys if state.is_known(position)])
+        for key in list(self._by_key):
+            self._first(key, state)
+
+    def of(self, key: int, state: State) -> Iterator[Position]:
+        """Gives the messages of a key that wait, ascending."""
+        there = self._keys
+        return (one for one in self._by_key.get(key, ()) if one in there and not state.is_known(one))
+
+    def count(self, key: int) -> int:
+        """Returns how many messages of a key are remembered."""
+        return len(self._by_key.get(key, ()))
+
+    def ascending(self, state: State) -> Iterator[Position]:
+        """Gives all that wait, ascending. It removes those first ones that were delivered or are done."""
+        while self._keys and state.is_known(next(iter(self._keys))):
+            position, key = self._keys.popitem(last=False)
+            # A key that never rests is never chosen here, and would remember all that others deliver.
+            there = self._by_key.get(key, deque())
+            while there and there[0] <= position:
+                there.popleft()
+            if not there:
+                self._by_key.pop(key, None)
+        return (one for one in self._keys if not state.is_known(one))
+
+    def choose(self, state: State, freed: Collection[int], most: int, of_a_key: int) -> list[Position]:
+        """Returns the first messages that may be delivered now, ascending.
+
+        Args:
+            state: After the last entry.
+            freed: Busy keys of which the next entry may give further messages.
+            most: How many at most.
+            of_a_key: How many of one key at most.
+        """
+        free = [key for key in self._by_key if key not in state.busy or key in freed]
+        firsts = ((first, key) for key in free if (first := self._first(key, state)) is not None)
+        runs = (islice(self.of(key, state), of_a_key) for _, key in nsmallest(most, firsts))
+        return list(islice(merge(*runs), most))
+
+    def _first(self, key: int, state: State) -> Position | None:
+        """Returns the first message of a key that waits, and forgets those before it."""
+        there = self._by_key[key]
+        while there:
+            if there[0] in self._keys and not state.is_known(there[0]):
+                return there[0]
+            self._keys.pop(there.popleft(), None)
+        del self._by_key[key]
+        return None
+
+
+def freed_by(state: State, done: Collection[Position]) -> set[int]:
+    """Returns the busy keys of which nothing else than some messages is outstanding."""
+    left: defaultdict[int, set[Position]] = defaultdict(set)
+    for position in done:
+        claim = state.outstanding.get(position)
+        if claim is not None and claim.key:
+            left[claim.key].add(position)
+    return {key for key, positions in left.items() if len(positions) == len(state.busy[key])}
+
+
+def ended_in_order(state: State, expired: int, of_a_key: int, most: int) -> list[Position]:
+    """Returns messages whose claims have ended and that may be given again, ascending: nothing before them is claimed.
+
+    Args:
+        state: After the last entry.
+        expired: Claims with an expiry below this are over (milliseconds since 1970).
+        of_a_key: How many of one key at most.
+        most: How many at most.
+    """
+    found: list[Position] = []
+    claimed: dict[int, bool] = {}
+    for position in sorted(state.ended(expired, len(state.outstanding))):
+        key = state.outstanding[position].key
+        there = state.busy.get(key, [])
+        if key not in claimed:
+            claimed[key] = not all(state.has_ended(one, expired) for one in there)
+        if not claimed[key] and bisect_left(there, position) < of_a_key:
+            found.append(position)
+            if len(found) >= most:
+                break
+    return found
+
+
+class _Turn(msgspec.Struct):
+    """A key in an entry.
+
+    Attributes:
+        pending: Its messages that are not done, ascending, after ``next``.
+        next: The next one that may be given; None: none may.
+        caller: Who gets them; None: nobody has got one yet.
+    """
+
+    pending: Iterator[Position]
+    next: Position | None
+    caller: int | None = None
+
+
+class OrderCheck:
+    """Decides which messages one entry gives to whom.
+
+    Args:
+        state: After the last entry.
+        waiting: What waits.
+        is_done: Says of a message whether the entry makes it done.
+        is_free: Says of an outstanding message whether it is not claimed, nor claimed by the entry.
+    """
+
+    __slots__ = ("_is_done", "_is_free", "_state", "_turns", "_waiting")
+
+    def __init__(
+        self,
+        state: State,
+        waiting: Waiting,
+        is_done: Callable[[Position], bool],
+        is_free: Callable[[Position], bool],
+    ) -> None:
+        self._state = state
+        self._waiting = waiting
+        self._is_done = is_done
+        self._is_free = is_free
+        self._turns: dict[int, _Turn] = {}
+
+    def aside(self) -> OrderCheck:
+        """Returns a check for a caller to whom messages are only shown: it changes nothing for the others."""
+        check = OrderCheck(self._state, self._waiting, self._is_done, self._is_free)
+        check._turns = {key: _Turn(iter(()), None) for key, turn in self._turns.items() if turn.caller is not None}
+        return check
+
+    def allows(self, caller: int, message: Message) -> bool:
+        """Returns whether a caller may get a message; if so, it counts as given. Callers come one after another."""
+        claim = self._state.outstanding.get(message.position)
+        if claim is not None and not claim.key:
+            # A program that knows no order has delivered it.
+            return True
+        key = key_of(message)
+        turn = self._turns.get(key)
+        if turn is None:
+            turn = self._turns[key] = self._begin(key)
+        if turn.next != message.position or turn.caller not in {None, caller}:
+            return False
+        turn.caller = caller
+        turn.next = next(turn.pending, None)
+        return True
+
+    def _begin(self, key: int) -> _Turn:
+        busy = [position for position in self._state.busy.get(key, ()) if not self._is_done(position)]
+        if not all(map(self._is_free, busy)):
+            return _Turn(iter(()), None)
+        waiting = (position for position in self._waiting.of(key, self._state) if not self._is_done(position))
+        pending = merge(busy, waiting)
+        return _Turn(pending, next(pending, None))

@@ -1,0 +1,147 @@
+"""What a round of a claim log reads for its polls: messages whose claims have ended, then those that nobody has had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from queuey.claims import MOST_OUTSTANDING, ClaimTiming, State, ended_in_order, freed_by
+from queuey.claims.drafts import MOST_IDS
+from queuey.ids import FIRST, Position
+from queuey.messages import Location, Message, Page, Queue, Slice, bytes_of
+from queuey.service.claims.duplicates import Duplicates, divided
+from queuey.service.claims.finding.in_order import OrderedScanner, Wish
+from queuey.service.claims.follow_ups import most_deliveries
+from queuey.service.claims.requests import PollRequest, Request, SettleRequest
+from queuey.service.claims.scans import PAGE, Candidates, Scanner, ScanResult
+from queuey.service.core import Core
+from queuey.service.limits import Limits
+from queuey.storage import Store
+
+
+class Finder:
+    """Reads messages of one partition.
+
+    Args:
+        store: Where they are.
+        partition: Its number.
+        core: Where it runs.
+        timing: When claims are over.
+        limits: How much one read may have.
+    """
+
+    __slots__ = ("_core", "_limits", "_partition", "_store", "_timing", "duplicates", "ordered", "scanner")
+
+    def __init__(self, store: Store, partition: int, core: Core, timing: ClaimTiming, limits: Limits) -> None:
+        self._store = store
+        self._partition = partition
+        self._core = core
+        self._timing = timing
+        self._limits = limits
+        self.scanner = Scanner(partition, core.boottime, limits.page_bytes)
+        self.duplicates = Duplicates(store, partition, core, timing)
+        self.ordered = OrderedScanner(self.scanner, partition, limits)
+        """For the partitions of an ordered queue."""
+
+    async def find(
+        self, queue: Queue, state: State, taken: Sequence[Request], polls: Sequence[PollRequest]
+    ) -> Candidates:
+        """Reads messages for polls.
+
+        Args:
+            queue: The row.
+            state: After the last entry.
+            taken: All requests that share the next entry.
+            polls: Those of them that are for messages.
+        """
+        found, read = Candidates(state), partial(self.read, queue)
+        now = self._store.claim_now()
+        expired = self._timing.expired(now)
+        wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
+        of_a_key = max(poll.poll.limit for poll in polls)
+        found.in_order = in_order = queue.kind == "ordered"
+        found.full = len(state.outstanding) >= MOST_OUTSTANDING
+        if found.full or (in_order and self.scanner.horizon == FIRST):
+            # Without a scan only this tells which of them are gone. In an ordered queue they hold others up.
+            await self.scanner.look(read)
+        left = min(self._limits.page_bytes, sum(poll.poll.max_bytes for poll in polls))
+        ended = partial(state.ended, expired)
+        if in_order:
+            ended = partial(ended_in_order, state, expired, of_a_key)
+        left = await self._find_ended(queue, state, found, ended, wanted, left)
+        if found.full or left <= 0 or len(found.again) >= wanted:
+            return found
+        wanted -= len(found.again)
+        if in_order:
+            wish = Wish(wanted, of_a_key, left, _freed(state, taken, found), exact=self._store.exact_horizon)
+            found.scan = await self.ordered.scan(state, wish, read, partial(self.fetch, queue))
+        else:
+            sift = self.duplicates.sift(queue, state)
+            found.scan = await self.scanner.scan(state, now, wanted, left, read, sift)
+        return found
+
+    async def _find_ended(
+        self,
+        queue: Queue,
+        state: State,
+        found: Candidates,
+        all_ended: Callable[[int], list[Position]],
+        wanted: int,
+        left: int,
+    ) -> int:
+        """Reads messages whose claims have ended, further ones if some are not there; returns the bytes left.
+
+        Args:
+            queue: The row.
+            state: After the last entry.
+            found: Filled in.
+            all_ended: Returns the first ones, so many at most.
+            wanted: So many are enough.
+            left: Bytes.
+        """
+        horizon, longest = self.scanner.horizon, self._limits.longest
+        step, tried, most = max(1, left // longest), 0, wanted
+        while left > 0 and len(found.again) < wanted and (ended := all_ended(most)[tried:]):
+            tried, most = tried + len(ended), min(MOST_IDS, 2 * most)
+            dead, ended, doubt = divided(state, ended, most_deliveries(queue))
+            found.dead += dead
+            while ended and left > 0:
+                some, ended = [(self._partition, position) for position in ended[:step]], ended[step:]
+                messages = await self.fetch(queue, some)
+                there = {message.position for message in messages}
+                found.again += (kept := [message for message in messages if message.position not in doubt])
+                found.dead += [place for place in sorted(there & doubt) if place < horizon]
+                # One that is not seen above the horizon may be on its way.
+                found.gone += [place for _, place in some if place not in there and place < horizon]
+                left -= bytes_of(kept)
+                # As many as fit into what is left, if they are about as long as these.
+                fit = (len(messages) or PAGE) * left // max(1, bytes_of(messages))
+                step = max(1, min(self._limits.page_bytes // longest, fit))
+        found.unread = len(found.again) < wanted and bool(all_ended(tried + 1)[tried:])
+        return left
+
+    async def fetch(self, queue: Queue, places: Sequence[Location]) -> list[Message]:
+        """Reads messages by id."""
+        return await self._core.in_thread(partial(self._store.fetch, queue, places))
+
+    async def read(self, queue: Queue, part: Slice) -> Page:
+        """Reads a slice."""
+        begin = partial(self._store.begin_read, queue, part)
+        page: Page = await self._core.ended(begin, otherwise=lambda: self._store.read(queue, [part])[0])
+        return page
+
+    def passed(self, queue: Queue, state: State, scan: ScanResult) -> bool:
+        """Notes what has been delivered of what a scan found; returns whether the next one begins further on."""
+        return self.ordered.moved if queue.kind == "ordered" else self.scanner.passed(state, scan)
+
+
+def _freed(state: State, taken: Sequence[Request], found: Candidates) -> set[int]:
+    """Returns the busy keys of which the next entry may give further messages.
+
+    All that is outstanding of them is acknowledged by receipts that come with polls, or is gone, or is given again.
+    """
+    ending = {"acknowledge", "give_up"}
+    settles = [request for request in taken if isinstance(request, SettleRequest) and request.kind in ending]
+    ended = [receipt.position for request in settles for receipt in request.receipts]
+    again = [message.position for message in found.again]
+    return freed_by(state, [*ended, *found.gone, *found.dead, *again]) if state.busy else set()

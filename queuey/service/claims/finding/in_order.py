@@ -1,0 +1,197 @@
+"""Scans of an ordered queue: finds messages whose turn has come, among those that wait for earlier ones of their keys.
+
+A process reads each message once, and only below the horizon: there no further message can appear, so what it has read
+is certain. It remembers the positions and keys of those that wait, and fetches them when their turn has come. So the
+front is a proof here, and the cursor may follow it up to the first message that waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.claims import MOST_ABOVE, MOST_WAITING, State, Waiting, key_of
+from queuey.claims.drafts import MOST_IDS
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Location, Message, Page, Slice, bytes_of, rendered_bytes
+from queuey.service.claims.scans import MOST_PAGES, PAGE, Chain, Read, Scanner, ScanResult
+from queuey.service.limits import Limits
+
+Fetch = Callable[[Sequence[Location]], Awaitable[list[Message]]]
+"""Reads messages by id."""
+WEIGHT = 300
+"""Bytes that a message that waits takes in memory, about."""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What polls want.
+
+    Attributes:
+        messages, max_bytes: Enough.
+        of_a_key: Messages of one key that one of them can get.
+        freed: Busy keys of which the next entry may give further messages.
+        exact: All that was acknowledged lies below the horizon of any read.
+    """
+
+    messages: int
+    of_a_key: int
+    max_bytes: int
+    freed: Collection[int]
+    exact: bool = False
+
+    def satisfied(self, scan: ScanResult) -> bool:
+        """Returns whether there is enough."""
+        return len(scan.fresh) >= self.messages or scan.size >= self.max_bytes
+
+
+class OrderedScanner:
+    """Scans one partition of an ordered queue. One scan at a time.
+
+    Args:
+        scanner: Knows the horizon.
+        partition: Its number.
+        limits: How much one read may have.
+
+    Attributes:
+        waiting: What was read and not delivered. Any process may deliver it.
+        lags: The horizon is behind the clock: what is stored is deliverable later.
+        moved: The last scan has read further than the one before, or has found that something is gone.
+    """
+
+    __slots__ = ("_limits", "_partition", "_scanner", "lags", "moved", "waiting")
+
+    def __init__(self, scanner: Scanner, partition: int, limits: Limits) -> None:
+        self._scanner = scanner
+        self._partition = partition
+        self._limits = limits
+        self.waiting = Waiting()
+        self.lags = self.moved = False
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes in memory."""
+        return WEIGHT * len(self.waiting)
+
+    @property
+    def is_sure_of_nothing(self) -> bool:
+        """Whether a key that is freed makes no message deliverable: all was read, and nothing waits."""
+        return self.waiting.front > ids.FIRST and not len(self.waiting)
+
+    async def scan(self, state: State, wish: Wish, read: Read, fetch: Fetch) -> ScanResult:
+        """Reads messages whose turn has come, as it seems; the entry decides.
+
+        Args:
+            state: After the last entry.
+            wish: What is wanted.
+            read: Reads a slice.
+            fetch: Reads messages by id.
+        """
+        scan, waiting = ScanResult([]), self.waiting
+        self.lags = not wish.exact
+        front = waiting.front = self._begin(state)
+        await self._fetch_free(state, scan, wish, fetch)
+        if not scan.stopped and not wish.satisfied(scan):
+            await self._read_on(state, scan, wish, read)
+        self.moved = scan.stopped or waiting.front > front
+        scan.fresh.sort(key=lambda message: message.position)
+        scan.chain = self._chain(state, {message.position for message in scan.fresh})
+        return scan
+
+    def _begin(self, state: State) -> Position:
+        """Returns where reads begin: no further on, though others have delivered what lies there."""
+        return max(self.waiting.front, ids.following(state.cursor))
+
+    def _chain(self, state: State, found: Collection[Position]) -> Chain:
+        """Returns what is certain: the front, and what waits, up to the first message that was not found."""
+        seen = []
+        for position in self.waiting.ascending(state):
+            seen.append(position)
+            if position not in found:
+                break
+        return Chain(self.waiting.front, seen)
+
+    async def _fetch_free(self, state: State, scan: ScanResult, wish: Wish, fetch: Fetch) -> None:
+        """Fetches what waits and is free, further messages if some are gone."""
+        have: set[Position] = set()
+        most, of_a_key = wish.messages, wish.of_a_key
+        longest = self._limits.longest
+        for _ in range(MOST_PAGES):
+            chosen = self.waiting.choose(state, wish.freed, most, of_a_key)
+            left = [position for position in chosen if position not in have]
+            if not left or wish.satisfied(scan):
+                return
+            some = left[: max(1, (wish.max_bytes - scan.size) // longest)]
+            messages = await fetch([(self._partition, position) for position in some])
+            have.update(message.position for message in messages)
+            scan.fresh += messages
+            scan.size += bytes_of(messages)
+            # All of them lie below a horizon, so what is not there will not come back.
+            gone = [position for position in some if position not in have]
+            self.waiting.drop(gone)
+            if gone:
+                most, of_a_key = min(MOST_IDS, 2 * most), min(MOST_IDS, 2 * of_a_key)
+        scan.stopped = True
+
+    async def _read_on(self, state: State, scan: ScanResult, wish: Wish, read: Read) -> None:
+        """Reads from the front on until there is enough, or too much waits."""
+        waiting = self.waiting
+        if len(waiting) >= MOST_WAITING:
+            waiting.sweep(state)
+        upper = await self._upper(wish, read)
+        if len(state.above) >= MOST_ABOVE:
+            # Only what this process has forgotten, and others know.
+            scan.full = True
+            upper = min(upper, ids.following(max(state.above)))
+        limit = min(PAGE, wish.messages - len(scan.fresh))
+        part = Slice(self._partition, waiting.front, upper, limit=limit, max_bytes=self._limits.page_bytes, ahead=True)
+        picked = Counter(map(key_of, scan.fresh))
+        for _ in range(MOST_PAGES):
+            scan.full = scan.full or len(waiting) >= MOST_WAITING
+            scan.end = part.lower if scan.full else None
+            if part.lower >= part.upper or len(waiting) >= MOST_WAITING:
+                return
+            page = await read(part)
+            end = self._certain(page)
+            self._take(state, scan, wish, [one for one in page.messages if one.position < end], picked)
+            waiting.front = max(waiting.front, end)
+            more = page.more and end == page.next
+            scan.end = end if more or scan.full else None
+            if not more or wish.satisfied(scan):
+                return
+            part = replace(part, lower=end, limit=PAGE)
+
+    async def _upper(self, wish: Wish, read: Read) -> Position:
+        """Returns how far to read: nothing above the horizon is of use."""
+        if wish.exact:
+            return ids.LAST
+        await self._scanner.look(read)
+        return self._scanner.horizon
+
+    def _certain(self, page: Page) -> Position:
+        """Returns the position below which a page shows everything that there will ever be."""
+        horizon = (page.horizon, LOW_MIN)
+        self._scanner.horizon = max(self._scanner.horizon, horizon)
+        return min(page.next or ids.FIRST, horizon)
+
+    def _take(
+        self, state: State, scan: ScanResult, wish: Wish, messages: Sequence[Message], picked: Counter[int]
+    ) -> None:
+        """Has messages wait, and picks those whose turn has come."""
+        waiting = self.waiting
+        for message in messages:
+            position = message.position
+            if state.is_known(position):
+                continue
+            key = key_of(message)
+            before = waiting.count(key)
+            waiting.add(position, key)
+            is_free = key not in state.busy or key in wish.freed
+            # All that wait before it are picked, too.
+            if is_free and before == picked[key] < wish.of_a_key and not wish.satisfied(scan):
+                picked[key] += 1
+                scan.fresh.append(message)
+                scan.size += rendered_bytes(message.body, message.meta)

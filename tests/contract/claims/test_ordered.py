@@ -1,0 +1,421 @@
+"""Ordered queues: messages of one key are claimed in the order of their ids, one batch at a time."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from queuey import ids
+from queuey.claims import MOST_ABOVE, MOST_WAITING, ClaimReceipt, ClaimTiming, ReceiptStatus, decode_entry
+from queuey.deadletters import dead_letter_from
+from queuey.errors import InvalidRequest, QueueExists, StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import Location, NewMessage, Queue, QueueSpec, Slice
+from queuey.partitions import by_key, key_digest
+from queuey.service import HandedOut, JoinedAck, QueueAccess, Service
+from queuey.service.claims.finding import in_order
+from queuey.service.claims.requests import ClaimUndecided
+from queuey.service.claims.scans import PAGE
+from queuey.service.drafts import Draft
+from queuey.service.messages import ahead
+from queuey.storage import Store
+from tests.backends import APP, PROMPT
+from tests.blocking import BlockingNames, blocking, post
+from tests.contract.claims.test_claims import Woken, enter, statuses, texts
+from tests.contract.samples import eventually, fresh_name, make_queue, read_one
+from tests.replacing import replace_in
+
+
+def make_ordered(store: Store, **fields: Any) -> Queue:  # noqa: ANN401 - of a spec
+    """An ordered queue, whose messages can be claimed some seconds after they were stored."""
+    spec = QueueSpec(**{"consistency": PROMPT, "kind": "ordered"} | fields)
+    queue, _ = store.create_queue(APP, fresh_name(), spec)
+    return queue
+
+
+def send(service: Service, access: QueueAccess, *texts: str, ttl: int = 3600) -> list[Location]:
+    """Posts messages, whose keys are their first letters, and waits until they can be claimed."""
+    places = post(service, access, [Draft(text, key=text[0], ttl=ttl) for text in texts]).locations
+    last = max(position for _, position in places)
+    part = Slice(1, ids.LAST, ids.LAST, ahead=True)
+    assert eventually(lambda: (read_one(service.claims._store, access.queue, part).horizon, ids.LOW_MIN) > last)
+    return places
+
+
+def claim(way: tuple[Service, QueueAccess], limit: int = 9, ttl: float = 600, **asked: Any) -> list[HandedOut]:  # noqa: ANN401
+    """Claims messages."""
+    service, access = way
+    return blocking(service.claims).claim(access, limit=limit, ttl=ttl, **asked)
+
+
+def claim_soon(way: tuple[Service, QueueAccess], limit: int = 9) -> list[HandedOut]:
+    """Claims messages, as soon as there are any."""
+    until = time.monotonic() + 60
+    while not (found := claim(way, limit)) and time.monotonic() < until:
+        time.sleep(0.01)
+    return found
+
+
+def acknowledge(way: tuple[Service, QueueAccess], *claimed: HandedOut) -> None:
+    """Acknowledges messages."""
+    service, access = way
+    settled = blocking(service.claims).acknowledge(access, [one.receipt for one in claimed])
+    assert statuses(settled) == [ReceiptStatus.DONE] * len(claimed)
+
+
+def test_what_is_posted_later_comes_later(store: Store) -> None:
+    """A post is answered when no other clock can make an id below its message's, a delayed one's included."""
+    queue = make_ordered(store)
+    way = enter(store, queue)
+    for delay in (0.0, 60.0):
+        [(_, position)] = post(*way, [Draft("a", key="a", delay=delay)]).locations
+        assert ahead(position) - delay < (-ClaimTiming().margin if store.ids_follow_clocks else 0.1)
+
+
+def test_one_batch_of_a_key(store: Store, other: Store) -> None:
+    """While messages of a key are claimed no process gives others of it; other keys go on."""
+    queue = make_ordered(store)
+    here, there = enter(store, queue), enter(other, queue)
+    send(*here, "a1", "a2", "a3", "b1", "a4", "b2", "c1")
+    first = claim(here, limit=2)
+    assert texts(first) == ["a1", "a2"]
+    second = claim(there, limit=2)
+    assert texts(second) == ["b1", "b2"]
+    third = claim(here)
+    assert texts(third) == ["c1"]
+    assert claim(there) == []
+    acknowledge(there, first[0], *second)
+    assert claim(here) == claim(there) == []
+    acknowledge(here, first[1])
+    last = claim(there)
+    assert texts(last) == ["a3", "a4"]
+    acknowledge(here, *last, *third)
+    assert claim(here) == claim(there) == []
+    assert here[0].claims.size(here[1], 100).count == 0
+
+
+def test_what_comes_back_comes_first(store: Store, other: Store) -> None:
+    """A message whose claim is released or has expired is given again before the later ones of its key."""
+    queue = make_ordered(store)
+    here, there = enter(store, queue), enter(other, queue)
+    send(*here, "a1", "a2", "a3")
+    first = claim(here, limit=2)
+    blocking(here[0].claims).release(here[1], [first[1].receipt])
+    assert claim(there) == []
+    blocking(there[0].claims).release(there[1], [first[0].receipt])
+    again = claim(there, limit=1, ttl=1)
+    assert [(one.message.body, one.deliveries) for one in again] == [("a1", 2)]
+    assert claim(here) == []
+    found = claim_soon(here, limit=1)
+    assert [(one.message.body, one.deliveries) for one in found] == [("a1", 3)]
+    acknowledge(here, *found)
+    assert [(one.message.body, one.deliveries) for one in claim(there)] == [("a2", 2), ("a3", 1)]
+
+
+def test_acknowledge_and_claim(store: Store) -> None:
+    """One request acknowledges a message and gets the next one of its key, in one entry."""
+    queue = make_ordered(store)
+    here = enter(store, queue)
+    send(*here, "a1", "a2", "b1", "a3")
+    [first] = claim(here, limit=1)
+    entries = store.read_log(queue, 1, 1).last
+    assert texts(claim(here, limit=2, ack=JoinedAck([first.receipt]))) == ["a2", "b1"]
+    assert store.read_log(queue, 1, 1).last == entries + 1
+
+
+def test_a_process_that_starts_anew(store: Store, other: Store) -> None:
+    """It finds what waits by reading, however much lies behind it that is done."""
+    queue = make_ordered(store)
+    here = enter(store, queue)
+    send(*here, "a1", "a2", *(f"b{number}" for number in range(40)), "a3")
+    assert texts(claim(here, limit=1)) == ["a1"]
+    for _ in range(4):
+        acknowledge(here, *claim(here, limit=10))
+    assert claim(here) == []
+    there = enter(other, queue)
+    assert claim(there) == []
+    acknowledge(there, *(one for one in claim_of_log(store, queue)))
+    assert texts(claim(there)) == ["a2", "a3"]
+
+
+def claim_of_log(store: Store, queue: Queue) -> list[HandedOut]:
+    """What is outstanding, with bare ids as receipts."""
+    service, access = enter(store, queue)
+    return [
+        HandedOut(message, ClaimReceipt(1, *message.position), 1, 0.0)
+        for one in service.claims.outstanding(access, 9)
+        for message in store.fetch(queue, [(1, one.position)])
+    ]
+
+
+def test_dead_letters(store: Store) -> None:
+    """A dead letter frees its key and keeps it, so that an ordered queue of dead letters is in order, too."""
+    letters = make_ordered(store, partitions=3)
+    queue = make_ordered(store, max_deliveries=1, dead_letter=letters.name)
+    here, dead = enter(store, queue), enter(store, letters)
+    send(*here, "a1", "a2", "b1")
+    for number in (1, 2):
+        [given] = claim(here, limit=1)
+        assert given.message.body == f"a{number}"
+        blocking(here[0].claims).release(here[1], [given.receipt], retry=number == 1)
+    assert texts(claim(here)) == ["b1"]
+    found = claim_soon(dead, limit=1)
+    assert texts(found) == ["a1"]
+    assert claim(dead) == []
+    acknowledge(dead, *found)
+    found = claim_soon(dead, limit=1)
+    [one] = found
+    assert (one.message.body, one.message.partition, one.message.meta and one.message.meta.key) == (
+        "a2",
+        by_key("a", 3),
+        "a",
+    )
+    headers = dict(one.message.meta.headers) if one.message.meta else {}
+    letter = dead_letter_from(headers, "a2", lies=(letters.name, 1, one.message.id), content_type=None)
+    assert letter is not None
+    assert letter.queue == queue.name
+
+
+def test_letters_of_a_plain_queue(store: Store) -> None:
+    """In an ordered queue of dead letters those that had no key count as of one key."""
+    letters = make_ordered(store)
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(max_deliveries=1, dead_letter=letters.name))
+    here, dead = enter(store, queue), enter(store, letters)
+    store.append(queue, [NewMessage(text, 1, 3600) for text in ("a", "b")])
+    given = claim(here)
+    blocking(here[0].claims).release(here[1], [one.receipt for one in given], retry=False)
+    assert len(claim_soon(dead, limit=1)) == 1
+    assert claim(dead) == []
+
+
+def test_what_is_gone(store: Store, other: Store) -> None:
+    """A message that is deleted by its id while it waits, or while it is claimed, holds nothing up."""
+    queue = make_ordered(store)
+    here, there = enter(store, queue), enter(other, queue)
+    places = send(*here, "a1", "a2", "a3", "a4", "b1")
+    [first] = claim(here, limit=1)
+    assert texts(claim(there, limit=1)) == ["b1"]
+    store.delete(queue, places[1:3])
+    acknowledge(here, first)
+    assert texts(claim(there, limit=1, ttl=1)) == ["a4"]
+    store.delete(queue, places[3:4])
+    send(*here, "a5")
+    found = claim_soon(here)
+    assert texts(found) == ["a5"]
+
+
+def test_what_expires(store: Store, other: Store) -> None:
+    """A message that expires while it waits is passed over by every process."""
+    queue = make_ordered(store)
+    here, there = enter(store, queue), enter(other, queue)
+    ttl = 20 if store.ids_follow_clocks else 3
+    places = post(here[0], here[1], [Draft("a1", key="a"), Draft("a2", key="a", ttl=ttl), Draft("a3", key="a")])
+    found = claim_soon(here, limit=1)
+    assert texts(found) == ["a1"]
+    assert claim(there) == []
+    assert eventually(lambda: store.fetch(queue, places.locations[1:2]) == [])
+    acknowledge(here, *found)
+    assert texts(claim(there)) == ["a3"]
+
+
+def test_showing(store: Store) -> None:
+    """A poll with a ttl of 0 shows what a claim would give."""
+    queue = make_ordered(store)
+    here = enter(store, queue)
+    send(*here, "a1", "a2", "b1")
+    assert texts(claim(here, ttl=0)) == ["a1", "a2", "b1"]
+    [first] = claim(here, limit=1)
+    for _ in range(2):
+        assert texts(claim(here, ttl=0)) == ["b1"]
+    acknowledge(here, first)
+    assert texts(claim(here, ttl=0)) == ["a2", "b1"]
+    assert [one.body for one in here[0].claims.peek(here[1], 9)] == ["a2", "b1"]
+
+
+def test_waiting(store: Store, other: Store) -> None:
+    """A claim that waits is woken when the message is done that was in the way, whichever process ended it."""
+    queue = make_ordered(store)
+    here, there = enter(store, queue), enter(other, queue)
+    send(*here, "a1", "a2", "a3")
+    [first] = claim(here, limit=1)
+    for ending, body in ((there, "a2"), (here, "a3")):
+        waiter = Woken(here[0].reader.watchers)
+        with closing(waiter):
+            assert claim(here, limit=1, wait=60, waiter=waiter) == []
+            acknowledge(ending, first)
+            [first] = claim_when_woken(here, waiter)
+        assert first.message.body == body
+
+
+def test_waiting_for_what_is_new(store: Store) -> None:
+    """A claim that waits gets a message that is posted, as soon as it can be claimed."""
+    queue = make_ordered(store)
+    here = enter(store, queue)
+    waiter = Woken(here[0].reader.watchers)
+    with closing(waiter):
+        assert claim(here, limit=1, wait=60, waiter=waiter) == []
+        post(*here, [Draft("a1", key="a")])
+        assert texts(claim_when_woken(here, waiter)) == ["a1"]
+
+
+def claim_when_woken(way: tuple[Service, QueueAccess], waiter: Woken) -> list[HandedOut]:
+    """Claims a message, each time when the waiter is woken."""
+    found: list[HandedOut] = []
+    until = time.monotonic() + 60
+    while not found and time.monotonic() < until:
+        assert waiter.woken.wait(60)
+        waiter.woken.clear()
+        found = claim(way, limit=1, wait=60, waiter=waiter)
+    return found
+
+
+def test_very_much_waits(store: Store) -> None:
+    """Where too much waits, a claim is refused and does not say that there is nothing; it goes on later."""
+    queue = make_ordered(store)
+    here = enter(store, queue)
+    send(*here, *(f"a{number}" for number in range(8)), "b1")
+    with replace_in(in_order, MOST_WAITING, 5), replace_in(in_order, PAGE, 2):
+        first = claim(here, limit=1)
+        with pytest.raises(ClaimUndecided, match="wait until earlier messages"):
+            claim(here)
+        acknowledge(here, *first)
+        given = claim(here, limit=5)
+        assert texts(given) == ["a1", "a2", "a3", "a4", "a5"]
+        assert texts(claim(here)) == ["b1"]
+
+
+def test_very_much_is_done_behind_what_waits(store: Store) -> None:
+    """Where too much is done above the cursor, what lies further on is not given; what waits is."""
+    queue = make_ordered(store)
+    here = enter(store, queue)
+    send(*here, "a1", "a2", "b1", "c1", "d1", "e1")
+    with replace_in(in_order, MOST_ABOVE, 2), replace_in(in_order, PAGE, 1):
+        [first] = claim(here, limit=1)
+        acknowledge(here, *claim(here, limit=2))
+        with pytest.raises(ClaimUndecided):
+            claim(here)
+        acknowledge(here, first)
+        assert texts(claim(here, limit=1)) == ["a2"]
+        assert texts(claim(here)) == ["d1", "e1"]
+
+
+def test_posting(store: Store) -> None:
+    """The key chooses the partition and is kept; nobody else chooses a partition, an id or a name."""
+    queue = make_ordered(store, partitions=7)
+    service, access = enter(store, queue)
+    places = post(service, access, [Draft(f"m{number}", key=f"k{number % 20}") for number in range(60)]).locations
+    assert [place[0] for place in places] == [by_key(f"k{number % 20}", 7) for number in range(60)]
+    [message] = store.fetch(queue, places[:1])
+    assert message.meta is not None
+    assert message.meta.key == "k0"
+    for draft, field in ((Draft("a"), "message_key"), (Draft("a", partition=1), "partition")):
+        with pytest.raises(InvalidRequest) as caught:
+            post(service, access, [draft])
+        assert list(caught.value.fields) == [field]
+    with pytest.raises(InvalidRequest, match="ordered queue"):
+        service.messages.put(access, [places[0]], Draft("a"))
+    with pytest.raises(InvalidRequest, match="ordered queue"):
+        BlockingNames(service).create(access, "n", Draft("a"))
+    with pytest.raises(InvalidRequest, match="ordered"):
+        service.moves.begin(access, service.enter(make_queue(store), lambda _queue: None))
+    with pytest.raises(InvalidRequest, match="ordered"):
+        service.moves.begin(service.enter(make_queue(store), lambda _queue: None), access)
+    plain = make_queue(store)
+    [place] = post(*enter(store, plain), [Draft("a", key="k")]).locations
+    assert store.fetch(plain, [place])[0].meta is None
+
+
+def test_it_never_changes(store: Store) -> None:
+    """Neither the kind changes nor the number of partitions."""
+    queue = make_ordered(store, partitions=2)
+    assert store.queue(APP, queue.name, fresh=True) == queue
+    with pytest.raises(QueueExists, match="kind"):
+        store.create_queue(APP, queue.name, QueueSpec(kind="plain"))
+    for changes in (QueueSpec(kind="plain"), QueueSpec(partitions=3)):
+        with pytest.raises(InvalidRequest, match="never change"):
+            store.update_queue(queue, changes)
+
+
+def test_a_bare_id_is_not_renewed(store: Store) -> None:
+    """A message that was not delivered gets no claim by its id; acknowledged by its id it is done."""
+    queue = make_ordered(store)
+    service, access = enter(store, queue)
+    places = send(service, access, "a1", "a2")
+    receipts = [ClaimReceipt(number, *position) for number, position in places]
+    assert statuses(blocking(service.claims).renew(access, receipts, 60)) == [ReceiptStatus.FINAL] * 2
+    assert statuses(blocking(service.claims).acknowledge(access, receipts[:1])) == [ReceiptStatus.DONE]
+    assert texts(claim((service, access))) == ["a2"]
+
+
+class Checker:
+    """Says what an entry of the log of an ordered queue may not do."""
+
+    def __init__(self, messages: Sequence[tuple[Position, str]]) -> None:
+        self.keys = dict(messages)
+        self.of: defaultdict[str, list[Position]] = defaultdict(list)
+        for position, key in sorted(messages):
+            self.of[key].append(position)
+
+    def check(self, store: Store, queue: Queue) -> None:
+        """Goes through the whole log."""
+        done: set[Position] = set()
+        given: dict[Position, int] = {}
+        released: set[Position] = set()
+        page = store.read_log(queue, 1, 1)
+        assert page.snapshot is None
+        for one in page.entries:
+            entry = decode_entry(one.body)
+            done.update(entry.finals)
+            released |= set(entry.releases)
+            for (_, positions), keys in zip(entry.claims, entry.keys, strict=True):
+                assert keys == [key_digest(self.keys[position]) for position in positions]
+                for position in positions:
+                    before = self.of[self.keys[position]]
+                    assert position not in done
+                    assert all(each in done or each in positions for each in before if each < position)
+                    assert all(
+                        each in done or each in positions or each in released for each in before if each in given
+                    )
+                released -= set(positions)
+                given.update(dict.fromkeys(positions, one.number))
+        assert done == self.keys.keys()
+
+
+def test_many_callers(store: Store, other: Store) -> None:
+    """Whatever callers of two processes do at once, the log has each key in order, and all messages are done."""
+    queue = make_ordered(store)
+    ways = [enter(store, queue), enter(other, queue)]
+    bodies = [f"{random.Random(number).choice('abcde')}{number}" for number in range(120)]
+    places: list[Location] = []
+    left = threading.Semaphore(len(bodies))
+
+    def work(number: int) -> None:
+        rng, way = random.Random(number), ways[number % 2]
+        if number == 0:
+            for at in range(0, len(bodies), 20):
+                places.extend(post(*way, [Draft(body, key=body[0]) for body in bodies[at : at + 20]]).locations)
+        until = time.monotonic() + 60
+        while left._value and time.monotonic() < until:
+            with suppress(StoreUnavailable):
+                found = claim(way, limit=rng.randint(1, 4))
+                ends = [one for one in found if rng.random() < 0.8]
+                back = [one.receipt for one in found if one not in ends]
+                if back:
+                    blocking(way[0].claims).release(way[1], back)
+                if ends:
+                    blocking(way[0].claims).acknowledge(way[1], [one.receipt for one in ends])
+                for _ in ends:
+                    left.acquire(blocking=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    keys = [(position, body[0]) for (_, position), body in zip(places, bodies, strict=True)]
+    Checker(keys).check(store, queue)

@@ -1,0 +1,357 @@
+"""Ordered queues: what an entry gives to whom, beside a model that knows each message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.claims import (
+    ClaimReceipt,
+    ClaimTiming,
+    EntryDraft,
+    Poll,
+    ReceiptStatus,
+    State,
+    UnknownFormat,
+    Waiting,
+    decode_entry,
+    encode_entry,
+    ended_in_order,
+    freed_by,
+    key_of,
+)
+from queuey.claims.entries import WITH_KEYS
+from queuey.ids import Position
+from queuey.messages import Message, Meta
+
+TIMING = ClaimTiming(margin=1.0)
+NOW = 1_000_000_000_000
+"""Milliseconds since 1970."""
+KEYS = "abc"
+
+
+def at(number: int) -> Position:
+    """The position of the message of a number."""
+    return number, 0
+
+
+def message(number: int, key: str = "a", expires: int = ids.TICKS_MAX) -> Message:
+    """The message of a number."""
+    return Message(number, 0, 1, expires, f"m{number}", Meta(key=key))
+
+
+def numbers(messages: Sequence[Message]) -> list[int]:
+    """The numbers of messages."""
+    return [one.ticks for one in messages]
+
+
+class Partition:
+    """A log of an ordered queue, and what a process knows of its messages.
+
+    Args:
+        keys: The key of each message, by its number from 1 on.
+    """
+
+    def __init__(self, keys: str) -> None:
+        self.messages = [message(number, key) for number, key in enumerate(keys, 1)]
+        self.state = State()
+        self.now = NOW
+        self.waiting = self.read()
+
+    def read(self) -> Waiting:
+        """What a process that has just started finds out."""
+        waiting = Waiting()
+        for one in self.messages:
+            if not self.state.is_known(one.position):
+                waiting.add(one.position, key_of(one))
+        waiting.front = at(len(self.messages) + 1)
+        return waiting
+
+    def draft(self) -> EntryDraft:
+        """The next entry."""
+        return EntryDraft(self.state, self.now, TIMING, None, self.waiting)
+
+    def give(self, draft: EntryDraft, *polls: Poll, among: Sequence[int] | None = None) -> list[list[int]]:
+        """Delivers; returns which messages each poll gets."""
+        there = [one for one in self.messages if among is None or one.ticks in among]
+        draft.deliver(polls, there, there)
+        return [numbers(poll.given) for poll in polls]
+
+    def append(self, draft: EntryDraft) -> None:
+        """Appends an entry to the log, and reads it back."""
+        self.state.apply(self.state.number + 1, decode_entry(encode_entry(draft.entry(7))))
+
+    def claim(self, limit: int = 10, ttl: float = 30.0, among: Sequence[int] | None = None) -> list[int]:
+        """Claims messages for one caller."""
+        draft = self.draft()
+        [given] = self.give(draft, Poll(limit, ttl, 1 << 20), among=among)
+        self.append(draft)
+        return given
+
+    def settle(self, what: str, *of: int) -> list[ReceiptStatus]:
+        """Acknowledges or releases messages by their ids."""
+        draft = self.draft()
+        settled = getattr(draft, what)([ClaimReceipt(1, *at(number)) for number in of])
+        self.append(draft)
+        return [one.status for one in settled]
+
+
+def test_one_batch_of_a_key_is_in_flight() -> None:
+    """While a message of a key is claimed, nobody else gets another one of it; other keys go on."""
+    log = Partition("aaabab")
+    assert log.claim(limit=2) == [1, 2]
+    assert log.claim() == [4, 6]
+    assert log.claim() == []
+    log.settle("acknowledge", 1)
+    assert log.claim() == []
+    log.settle("acknowledge", 2)
+    assert log.claim() == [3, 5]
+
+
+def test_an_acknowledgement_frees_the_key_in_the_same_entry() -> None:
+    """Whoever acknowledges and claims in one request gets the next message of the key."""
+    log = Partition("aaa")
+    assert log.claim(limit=1) == [1]
+    draft = log.draft()
+    draft.acknowledge([ClaimReceipt(1, *at(1))])
+    assert log.give(draft, Poll(1, 30.0, 1 << 20)) == [[2]]
+
+
+@pytest.mark.parametrize("what", ["release", "expiry"])
+def test_what_was_given_before_comes_first(what: str) -> None:
+    """A message that is to be given again comes before the later ones of its key, also those given with it."""
+    log = Partition("aaaa")
+    assert log.claim(limit=2) == [1, 2]
+    if what == "release":
+        log.settle("release", 2)
+        assert log.claim() == []
+        log.settle("release", 1)
+    else:
+        log.now += 32_000
+    assert log.claim(limit=1) == [1]
+    assert log.claim() == []
+    log.settle("acknowledge", 1)
+    assert log.claim() == [2, 3, 4]
+
+
+def test_candidates_that_were_not_read_block() -> None:
+    """Where the messages of an entry's candidates lack an earlier one, the later ones are not given."""
+    log = Partition("aabb")
+    assert log.claim(among=[2, 3]) == [3]
+    log.settle("acknowledge", 3)
+    assert log.claim(limit=1, among=[1]) == [1]
+    log.settle("release", 1)
+    assert log.claim(among=[2, 4]) == [4]
+
+
+def test_callers_of_one_entry() -> None:
+    """Of a key, one of them gets messages; a limit of one leaves the rest of its key to nobody."""
+    log = Partition("aabcb")
+    draft = log.draft()
+    polls = [Poll(1, 30.0, 1 << 20), Poll(2, 30.0, 1 << 20), Poll(9, 30.0, 1 << 20)]
+    assert log.give(draft, *polls) == [[1], [3, 4], []]
+
+
+def test_showing_is_in_order() -> None:
+    """A poll that claims nothing is shown what it would get, and takes nothing from others."""
+    log = Partition("aabb")
+    draft = log.draft()
+    polls = [Poll(1, 30.0, 1 << 20), Poll(9, 0.0, 1 << 20), Poll(9, 0.0, 1 << 20), Poll(9, 30.0, 1 << 20)]
+    assert log.give(draft, *polls) == [[1], [3, 4], [3, 4], [3, 4]]
+    assert log.give(log.draft(), Poll(3, 0.0, 1 << 20)) == [[1, 2, 3]]
+
+
+def test_what_expires_soon_is_given_to_nobody() -> None:
+    """Where clocks differ another process may have passed such a message: it is done, and the next one is given."""
+    log = Partition("aa")
+    soon = ids.seconds_to_ticks(NOW / 1000 + 0.9)
+    log.messages[0] = message(1, expires=soon)
+    assert log.give(log.draft(), Poll(9, 0.0, 1 << 20)) == [[]]
+    assert log.claim() == [2]
+    assert log.state.is_done(at(1))
+
+
+def test_a_dead_letter_frees_its_key() -> None:
+    """A message that was delivered often enough blocks its key until the entry that makes a dead letter of it."""
+    log = Partition("aab")
+    assert log.claim(limit=1) == [1]
+    log.settle("release", 1)
+    draft = log.draft()
+    polls = [Poll(9, 30.0, 1 << 20)]
+    draft.deliver(polls, log.messages, log.messages, most=1)
+    assert numbers(polls[0].given) == [3]
+    draft = log.draft()
+    draft.bury([at(1)], "orders.dead")
+    draft.deliver(polls, log.messages, log.messages, most=1)
+    assert numbers(polls[0].given) == [2, 3]
+
+
+def test_a_bare_id_makes_no_claim() -> None:
+    """A message that was not delivered cannot be renewed by its id: nothing says which key it has."""
+    log = Partition("aa")
+    draft = log.draft()
+    assert [one.status for one in draft.renew([ClaimReceipt(1, *at(2))], 30.0)] == [ReceiptStatus.FINAL]
+    assert not draft.changes
+    assert log.settle("acknowledge", 1) == [ReceiptStatus.DONE]
+    assert log.claim() == [2]
+
+
+def test_an_expired_claim_is_not_made_longer_by_a_release() -> None:
+    """A release after some seconds is a claim until then: not while another caller has an earlier message of the key.
+
+    One that ends at once, or for as long as the queue says after a failure, gives the message up: that may be done.
+    """
+    log = Partition("aab")
+    log.claim(limit=2)
+    first = [ClaimReceipt(1, *at(number), 1, 0) for number in (1, 2)]
+    log.now += 40_000
+    assert log.claim(limit=1) == [1]
+    assert [one.status for one in log.draft().release(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
+    assert [one.status for one in log.draft().release(first[1:], 0.0)] == [ReceiptStatus.DONE]
+    assert [one.status for one in log.draft().release(first[1:], lambda *_: 5.0)] == [ReceiptStatus.DONE]
+    log.now += 40_000
+    assert [one.status for one in log.draft().release(first[1:], 30.0)] == [ReceiptStatus.DONE]
+
+
+def test_an_expired_claim_is_not_renewed_while_another_has_the_key() -> None:
+    """Else two callers would have messages of one key; a claim of the same answer is no hindrance."""
+    log = Partition("aab")
+    assert log.claim(limit=2) == [1, 2]
+    first = [ClaimReceipt(1, *at(number), log.state.number) for number in (1, 2)]
+    log.now += 32_000
+    draft = log.draft()
+    assert [one.status for one in draft.renew(first, 30.0)] == [ReceiptStatus.DONE] * 2
+    assert log.claim(limit=1) == [1]
+    second = ClaimReceipt(1, *at(1), log.state.number)
+    assert [one.status for one in log.draft().renew(first, 30.0)] == [ReceiptStatus.SUPERSEDED] * 2
+    draft = log.draft()
+    draft.acknowledge([second])
+    assert [one.status for one in draft.renew(first[1:], 30.0)] == [ReceiptStatus.DONE]
+    log.now += 32_000
+    draft = log.draft()
+    found = [*draft.renew([second], 30.0), *draft.renew(first[1:], 30.0)]
+    assert [one.status for one in found] == [ReceiptStatus.DONE, ReceiptStatus.SUPERSEDED]
+
+
+def test_what_others_deliver_is_forgotten() -> None:
+    """A process that finds a key busy whenever it looks does not remember what others delivered of it."""
+    log = Partition("aaaaab")
+    here = log.waiting
+    for number in range(1, 5):
+        log.waiting = log.read()
+        draft = log.draft()
+        draft.acknowledge([ClaimReceipt(1, *position) for position in log.state.outstanding])
+        assert log.give(draft, Poll(1, 30.0, 1 << 20)) == [[number]]
+        log.append(draft)
+        assert here.choose(log.state, (), 10, 10) == [at(6)]
+        assert [one[0] for one in here.ascending(log.state)] == [*range(number + 1, 7)]
+    assert (len(here), here.count(key_of(message(1)))) == (2, 1)
+
+
+def test_the_cursor_stays_below_what_waits() -> None:
+    """It passes what was delivered or is done, and nothing that waits."""
+    log = Partition("aab")
+    draft = log.draft()
+    assert log.give(draft, Poll(1, 30.0, 1 << 20)) == [[1]]
+    draft.advance(at(4), [at(1), at(2)])
+    log.append(draft)
+    assert log.state.cursor == ids.preceding(at(2))
+
+
+def test_entries_name_keys() -> None:
+    """Programs that know no keys refuse such entries and snapshots; those of other queues are as before."""
+    log = Partition("ab")
+    assert log.claim(limit=1) == [1]
+    draft = log.draft()
+    log.give(draft, Poll(9, 30.0, 1 << 20))
+    entry = draft.entry(7)
+    assert (entry.format, entry.keys) == (WITH_KEYS, [[key_of(log.messages[1])]])
+    plain = EntryDraft(State(), NOW, TIMING)
+    plain.deliver([Poll(9, 30.0, 1 << 20)], [], log.messages)
+    assert encode_entry(plain.entry(7))[0:3] == b"\xdc\x00\x13"
+    again = State.decode(log.state.encode())
+    assert again.busy == log.state.busy == {key_of(log.messages[0]): [at(1)]}
+    assert again.encode() == log.state.encode()
+    with pytest.raises(UnknownFormat):
+        decode_entry(b"\x91\x04")
+
+
+def test_what_may_be_read() -> None:
+    """Fetched are the first messages of keys that are free, or will be, as many as can be given."""
+    log = Partition("aaabcab")
+    assert log.claim(limit=1) == [1]
+    a = key_of(log.messages[0])
+    assert log.waiting.choose(log.state, (), 9, 9) == [at(4), at(5), at(7)]
+    assert log.waiting.choose(log.state, (), 9, 1) == [at(4), at(5)]
+    assert log.waiting.choose(log.state, (), 1, 9) == [at(4)]
+    assert log.waiting.choose(log.state, {a}, 4, 2) == [at(2), at(3), at(4), at(5)]
+    assert freed_by(log.state, [at(1), at(2)]) == {a}
+    log.waiting.drop([at(4)])
+    assert log.waiting.choose(log.state, (), 9, 9) == [at(5), at(7)]
+    assert list(log.waiting.ascending(log.state)) == [at(number) for number in (2, 3, 5, 6, 7)]
+    assert log.claim(among=[5, 7]) == [5, 7]
+    log.waiting.sweep(log.state)
+    assert len(log.waiting) == 3
+
+
+def test_what_may_be_read_again() -> None:
+    """Fetched is what has ended, from the first message of a key on, if nothing of the key is claimed."""
+    log = Partition("aaab")
+    assert log.claim() == [1, 2, 3, 4]
+    log.settle("release", 2, 3, 4)
+    expired = TIMING.expired(log.now)
+    assert ended_in_order(log.state, expired, 9, 9) == [at(4)]
+    log.settle("release", 1)
+    assert ended_in_order(log.state, expired, 9, 9) == [at(number) for number in (1, 2, 3, 4)]
+    assert ended_in_order(log.state, expired, 2, 9) == [at(1), at(2), at(4)]
+    assert ended_in_order(log.state, expired, 9, 2) == [at(1), at(2)]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["claim", "claim", "claim", "acknowledge", "release", "wait", "restart"]),
+        st.sets(st.integers(1, 10), max_size=6),
+        st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    ),
+    max_size=25,
+)
+
+
+@given(st.text(KEYS, min_size=10, max_size=10), STEPS)
+def test_order_holds(keys: str, steps: list[tuple[str, set[int], list[int]]]) -> None:
+    """Whatever is read, acknowledged, released and expires, each key goes in order, one caller at a time."""
+    log = Partition(keys)
+    claimed: dict[int, tuple[int, int]] = {}
+    done: set[int] = set()
+    begun: dict[str, int] = {}
+    for what, some, limits in steps:
+        if what == "wait":
+            log.now += 3000
+        elif what == "restart":
+            log.waiting = log.read()
+        elif what != "claim":
+            log.settle(what, *[number for number in sorted(some) if number in claimed])
+            for number in some & claimed.keys():
+                done |= {number} if what == "acknowledge" else set()
+                claimed[number] = (claimed[number][0], 0)
+        else:
+            draft = log.draft()
+            given_all = log.give(draft, *(Poll(limit, 2.0, 1 << 20) for limit in limits), among=sorted(some))
+            log.append(draft)
+            callers = [(log.state.number, caller) for caller in range(len(limits))]
+            for caller, given in zip(callers, given_all, strict=True):
+                for number in given:
+                    key = keys[number - 1]
+                    same = [one for one in range(1, 11) if keys[one - 1] == key and one not in done and one != number]
+                    assert all(one in given for one in same if one < number)
+                    assert all(one in given or claimed.get(one, (0, 0))[1] + 1000 < log.now for one in same)
+                    assert number not in done
+                    assert number in claimed or number > begun.get(key, 0)
+                    begun[key] = max(number, begun.get(key, 0))
+                for number in given:
+                    claimed[number] = (caller[0], log.now + 2000)
+    assert State.decode(log.state.encode()).busy == log.state.busy
