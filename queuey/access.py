@@ -76,6 +76,11 @@ def owner_name(application: str) -> str:
     return f"app:{application}"
 
 
+def application_of_owner(tenant: str) -> str:
+    """Returns the application whose keys have a tenant; what :func:`owner_name` made."""
+    return tenant.removeprefix("app:")
+
+
 USERS_OF = "users of "
 """Begins the tenant that all users of an application are together."""
 

@@ -54,6 +54,7 @@ RUN_BY = {
     "docs/client.md": {"": "tests/client/test_docs.py"},
     "docs/compat/curator.md": {"": "tests/qdo/curator/queues/test_docs.py"},
     "docs/compat/emodb.md": {"": TYPED},
+    "docs/compat/sqs.md": {"": TYPED},
     "docs/extending.md": {"": "tests/acceptance/gateway/test_other_servers.py"},
     "docs/inbox.md": {"": "tests/javascript/test_chromium.py"},
     "docs/moves.md": {"": TYPED},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 import msgspec
@@ -106,7 +106,7 @@ class Queues:
             name = uuid4().hex
         elif (error := queue_name_error(name, longest or self._limits.max_queue_name)) is not None:
             raise InvalidRequest({"queue_name": error})
-        self._check(name, spec)
+        self._check(name, spec, longest)
         try:
             return self._store.create_queue(application, name, spec)
         except QueueExists as error:
@@ -128,11 +128,11 @@ class Queues:
                 return msgspec.structs.replace(spec, consistency=level)
         return spec
 
-    def _check(self, name: str, spec: QueueSpec) -> None:
+    def _check(self, name: str, spec: QueueSpec, longest: int | None) -> None:
         """Raises InvalidRequest if the named queue cannot take the dead letters."""
         if not spec.dead_letter:
             return
-        error = queue_name_error(spec.dead_letter, self._limits.max_queue_name)
+        error = queue_name_error(spec.dead_letter, longest or self._limits.max_queue_name)
         if spec.dead_letter == name:
             error = "Names the queue itself; dead letters need another queue"
         if error is not None:
@@ -201,14 +201,28 @@ class Queues:
             return None
         return sum(partition.count for partition in partitions)
 
-    def update(self, access: QueueAccess, changes: QueueSpec, clear: Sequence[str] = ()) -> Queue:
-        """Changes the fields given in ``changes`` and resets those named in ``clear``.
+    def update(
+        self,
+        access: QueueAccess,
+        changes: QueueSpec | Callable[[Queue], QueueSpec],
+        clear: Sequence[str] = (),
+        *,
+        longest: int | None = None,
+    ) -> Queue:
+        """Changes the fields given in ``changes``, or in what that returns for a row, and resets those of ``clear``.
+
+        The name of a queue for dead letters may have ``longest`` characters, as at its creation.
 
         Raises:
             InvalidRequest: It would have fewer partitions (code ``InvalidUpdate``).
         """
-        self._check(access.queue.name, changes)
-        return access.use(lambda queue: self._store.update_queue(queue, changes, clear=clear))
+
+        def update(queue: Queue) -> Queue:
+            spec = changes(queue) if callable(changes) else changes
+            self._check(queue.name, spec, longest)
+            return self._store.update_queue(queue, spec, clear=clear)
+
+        return access.use(update)
 
     def delete(self, access: QueueAccess) -> None:
         """Deletes the queue with all it has."""

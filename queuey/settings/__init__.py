@@ -7,7 +7,7 @@ start. What only the chosen store can judge is checked by :mod:`queuey.storage.o
 """
 
 from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_cassandra, part
-from queuey.settings.facades import OPEN, EmodbFacade, Facades, MqFacade, RqmsFacade
+from queuey.settings.facades import OPEN, EmodbFacade, Facades, MqFacade, RqmsFacade, SqsFacade
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.secret_names import SecretName
@@ -30,6 +30,7 @@ __all__ = [
     "SecretName",
     "Setting",
     "Settings",
+    "SqsFacade",
     "UserIssuer",
     "Users",
     "as_text",

@@ -11,9 +11,11 @@ import msgspec
 from msgspec import Meta
 
 LONGEST_BODY = 4 * 1024 * 1024
-"""Bytes of a message of MQ or RQMS, whatever ``max_body`` is."""
+"""Bytes of a message of MQ or RQMS, and of a request of SQS, whatever ``max_body`` is."""
 OPEN = ("mq", "rqms")
 """Facades that ask nobody for a credential."""
+WITH_PREFIX = (*OPEN, "sqs")
+"""Facades that lie under a path of their own."""
 
 _OWN = ("/v1/", "/docs/", "/metrics/")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")
@@ -83,11 +85,25 @@ class RqmsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     prefix: Prefix = None
 
 
+class SqsFacade(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the facade of Amazon SQS behaves."""
+
+    prefix: Prefix = None
+    secret: Annotated[
+        str | None,
+        Meta(
+            description="Where the secret is from which those of access keys follow: `env:NAME` (a variable) or "
+            "`file:PATH` (first line), the same for all processes. None: the file `sqs.secret` in `data`, which is "
+            "made if it is not there; on Cassandra one has to be named."
+        ),
+    ] = None
+
+
 class Facades(msgspec.Struct, frozen=True, kw_only=True):
     """Which facades are served, and how."""
 
     only: Annotated[
-        Literal["emodb", "mq", "rqms"] | None,
+        Literal["emodb", "mq", "rqms", "sqs"] | None,
         Meta(description="Serve this facade alone, at `/`. `queuey serve --facade` sets it."),
     ] = None
     app: Annotated[
@@ -117,17 +133,21 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
         RqmsFacade,
         Meta(description="Only in a file: the facade of [RQMS](compat/rqms.md).", extra={"default": "none"}),
     ] = RqmsFacade()
+    sqs: Annotated[
+        SqsFacade,
+        Meta(description="Only in a file: the facade of [Amazon SQS](compat/sqs.md).", extra={"default": "none"}),
+    ] = SqsFacade()
 
     def prefixes(self) -> dict[str, str]:
         """Returns the facades that are served, and under which path each."""
         if self.only is not None:
             return {self.only: ""}
         fixed = {"emodb": ""} if self.emodb.beside else {}
-        return fixed | {name: prefix for name in OPEN if (prefix := getattr(self, name).prefix)}
+        return fixed | {name: prefix for name in WITH_PREFIX if (prefix := getattr(self, name).prefix)}
 
     def longest_body(self, otherwise: int) -> int:
         """Returns the bytes of the longest body that is taken, given those without facades."""
-        return max(otherwise, LONGEST_BODY) if not self.prefixes().keys().isdisjoint(OPEN) else otherwise
+        return max(otherwise, LONGEST_BODY) if not self.prefixes().keys().isdisjoint(WITH_PREFIX) else otherwise
 
     def mistakes(self) -> Iterator[str]:
         """Says what is wrong with fields that fit by themselves."""
@@ -139,9 +159,11 @@ class Facades(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self.emodb, name)
             if value is not None and pattern.fullmatch(value) is None:
                 yield f"emodb.{name} {value!r}, which has to be {like}"
+        if self.sqs.secret is not None and not re.fullmatch("env:[A-Za-z_][A-Za-z0-9_]*|file:.+", self.sqs.secret):
+            yield "sqs.secret, which has to be env:NAME or file:PATH: the name of the secret, not the secret"
         if self.hosts is not None and _HOSTS.fullmatch(self.hosts) is None:
             yield f"hosts {self.hosts!r}, which has to be names without ports, separated by spaces"
-        paths = {name: path for name, path in self.prefixes().items() if name in OPEN and self.only is None}
+        paths = {name: path for name, path in self.prefixes().items() if name in WITH_PREFIX and self.only is None}
         for name, path in paths.items():
             if _PATH.fullmatch(path) is None or f"{path}/".startswith(_OWN):
                 yield f"{name}.prefix {path}, which is no path of its own such as /{name}"

@@ -20,7 +20,7 @@ from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys
 from queuey.web.endpoint import Endpoint, Handler, Match, Resources, View
 from queuey.web.errors import NoSuchResource, error_response
-from queuey.web.facades.callers import FacadeCallers
+from queuey.web.facades.callers import FacadeCallers, SignedCallers
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 
@@ -69,6 +69,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     readers: Sequence[CredentialReader] = (),
     private: Container[str] = (),
     served: Facades | None = None,
+    secret: bytes = b"",
     includes: Iterable[Callable[[Any], None]] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # noqa: ANN401 - Pyramid's router
@@ -84,6 +85,7 @@ def make_app(  # noqa: PLR0913 - what a service is made of
         readers: Of credentials other than the store's application keys.
         private: Applications that do not reveal to other callers which queues exist.
         served: Which facades there are; None: none.
+        secret: From which the secrets of access keys follow; see :mod:`queuey.web.facades.sqs.access_keys`.
         includes: Add resources or Pyramid's views; see ``docs/extending.md``.
         clock: Seconds, for how long a credential is believed without asking the store.
     """
@@ -92,7 +94,10 @@ def make_app(  # noqa: PLR0913 - what a service is made of
     registry = config.registry
     registry.service = service = Service(store, limits, metrics=metrics, stopping=stopping)
     registry.callers = FacadeCallers()
-    registry.authenticate = Authenticator([ApplicationKeys(store), registry.callers, *readers], clock=clock)
+    registry.signed = SignedCallers(store)
+    registry.secret = secret
+    known = [ApplicationKeys(store), registry.callers, registry.signed]
+    registry.authenticate = Authenticator([*known, *readers], clock=clock)
     registry.authorization = Authorization(service, registry.authenticate, private)
     registry.publish_metrics = publish_metrics
     registry.backlogs = Backlogs(service, shown_backlogs)

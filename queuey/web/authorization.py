@@ -207,6 +207,13 @@ class Authorization:
             raise request.refused
         return self._authenticate(request.headers.get("authorization"))
 
+    async def identify(self, request: Request) -> Caller:
+        """Is :meth:`caller` for a coroutine: a caller that is not in memory is looked up in a thread."""
+        if request.refused is not None:
+            raise request.refused
+        caller = self._authenticate.remembered(request.headers.get("authorization"))
+        return await request.in_thread(lambda: self.caller(request)) if caller is None else caller
+
     def tenant(self, request: Request) -> str | None:
         """Returns the tenant of a request from memory.
 

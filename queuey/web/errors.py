@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from queuey import errors
@@ -60,7 +61,7 @@ def status_of(error: Exception) -> int:
 def error_response(error: Exception, request: Request) -> Response:
     """Turns an error into a response, in the form that the client accepts."""
     status = status_of(error)
-    form = None if request.facade is None else request.facade.error_response
+    form = None if request.facade is None else partial(request.facade.error_response, request)
     if status == 500:  # noqa: PLR2004 - the status of our own defects
         text = f"application error: crash id {_note_crash(error, request)}"
         return _crashed(text, request) if form is None else form(error, status, text)

@@ -97,6 +97,7 @@ class Request:
         refused: Why the caller's credential was not accepted. It is not checked again.
         batch: How many messages it is to store, once that is known.
         first: What it does before it may fail, so that an error has the outcome ``unknown``.
+        known: What its facade has found out about it.
         unknown: Fields of its query that mean nothing.
     """
 
@@ -117,6 +118,7 @@ class Request:
     refused: QueueyError | None = None
     batch = 0
     first: JoinedAck | None = None
+    known: object = None
     unknown: Sequence[str] = ()
 
     def __init__(

@@ -32,6 +32,7 @@ REPORTS = (
 )
 GIVEN = {
     ("docs/access.md", "queuey app key-add shop"): ("queuey app create shop",),
+    ("docs/compat/sqs.md", "queuey app key-add"): ("queuey app create shop",),
     ("docs/cli.md", "queuey queue move"): (*ORDERS, "queuey queue create orders-2025"),
     ("docs/cli.md", "queuey send orders"): tuple(
         f"queuey queue create {name}" for name in ("pictures", "log", "tasks")
@@ -154,7 +155,7 @@ def typist(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Typist]:
 @pytest.mark.parametrize(
     "page",
     [
-        *("docs/access.md", "docs/cli.md", "docs/compat/emodb.md", "docs/moves.md"),
+        *("docs/access.md", "docs/cli.md", "docs/compat/emodb.md", "docs/compat/sqs.md", "docs/moves.md"),
         *("docs/operations.md#Keys", "docs/qdo-cli.md"),
     ],
 )

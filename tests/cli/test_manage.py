@@ -15,6 +15,7 @@ from queuey.client.credentials.profile import Profile, read_profile, write_profi
 from queuey.client.errors import NotAuthenticated
 from queuey.settings.definitions import GROUPS
 from queuey.storage.sqlite import open_store
+from queuey.web.facades.sqs import access_keys
 from tests.commands import Run
 from tests.servers.served import Served, environment
 
@@ -179,6 +180,32 @@ def test_rotation_keeps_the_end(run: Run, tmp_path: Path) -> None:
     assert shorter["expires"] < first["expires"]
     run("app", "key-add", "a", *data)
     assert run("app", "rotate", "a", *data).json["expires"] is None
+
+
+def test_access_keys(run: Run, tmp_path: Path) -> None:
+    """An access key has an id, which begins its note, and a secret that follows from a file; rotation leaves it."""
+    data = ["--data", str(tmp_path / "data")]
+    open_store(tmp_path / "data").close()
+    whole = run("app", "create", "shop", "--json", *data).json
+    made = run("app", "key-add", "shop", "--sqs", "--allow", "send", "--note", "web", "--json", *data).json
+    other = run("app", "key-add", "shop", "--sqs", "--json", *data).json
+    assert (made["note"], made["allow"]) == (f"{made['access_key_id']} web", ["send"])
+    assert made["secret_access_key"] != other["secret_access_key"]
+    shown = run("app", "key-add", "shop", "--sqs", *data)
+    assert re.search(r"access key id +QK[A-Z2-7]{18}\nsecret access key +\S{40}\n", shown.text)
+    secret = tmp_path / "data" / "sqs.secret"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    name = made["access_key_id"]
+    assert access_keys.secret_of(secret.read_text().strip().encode(), name) == made["secret_access_key"]
+    rotated = run("app", "rotate", "shop", "--grace", "1h", "--json", *data).json
+    ends = {key["key"]: key["expires"] for key in run("app", "keys", "shop", "--json", *data).json}
+    assert [ends[key["key"]] is None for key in (whole, rotated, made, other)] == [False, True, True, True]
+    refused = run("app", "rotate", "shop", "--key", made["key"], *data)
+    assert (refused.code, "no valid key" in refused.err) == (1, True)
+    assert run("app", "key-add", "@all", "--sqs", *data).code == 2
+    secret.write_text("short\n")
+    refused = run("app", "key-add", "shop", "--sqs", *data)
+    assert (refused.code, "has 5 characters; it needs 32" in refused.err) == (1, True)
 
 
 def test_operators(run: Run, served: Served) -> None:

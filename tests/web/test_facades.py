@@ -83,12 +83,12 @@ def ask(caller: Caller, method: str, target: str, body: bytes = b"", **headers: 
 PATHS_OF_V1 = [re.sub(r"\{.+?\}", "a", path) for path in PATHS_IN_ORDER if path.startswith("/v1")]
 
 
-@pytest.mark.parametrize("only", ["emodb", "mq", "rqms"])
-def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "mq", "rqms"]) -> None:
+@pytest.mark.parametrize("only", ["emodb", "mq", "rqms", "sqs"])
+def test_a_facade_alone_has_no_version_1(store: Store, only: Literal["emodb", "mq", "rqms", "sqs"]) -> None:
     """Every path of version 1 is one of the facade's own, or none: 404, with a key and without, whatever the method."""
     store.create_application("a")
     store.add_key("a", digest_of(KEY))
-    run = running(make_app(store, served=Facades(only=only, app="a")))
+    run = running(make_app(store, served=Facades(only=only, app="a"), secret=b"x" * 32))
 
     async def ask_all(gateway: Gateway) -> list[Reply]:
         methods = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")

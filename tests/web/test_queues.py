@@ -376,3 +376,29 @@ def test_dedup_queues(owner: Caller) -> None:
     assert list(owner.send_form("POST", "", queue_name="r", kind="odd").errors) == ["kind"]
     for fields in ({"kind": "plain"}, {"partitions": 4}):
         assert "never change" in owner.send_form("PUT", "q", **fields).errors["InvalidUpdate"]
+
+
+def test_ordered_queues(owner: Caller) -> None:
+    """An ordered queue needs keys, shows them, and gives messages of one key one after another."""
+    owner.create("q", kind="ordered", partitions=3)
+    assert owner.get("q/info").json["kind"] == "ordered"
+    for headers, field in (({}, "message_key"), ({"X-Partition": "1"}, "partition")):
+        reply = owner("POST", "q", b"a", headers=headers)
+        assert (reply.status, list(reply.errors)) == (400, [field])
+    assert list(owner.batch("q", {"body": "a", "message_key": "k"}, {"body": "b"}).errors) == ["message_key"]
+    [posted] = owner.batch("q", {"body": "a", "message_key": "kä"}).messages
+    assert owner.batch("q", {"body": "b", "message_key": "kä", "headers": {"x": "1"}}).status == 201
+    place = f"{posted['partition']}:{posted['key']}"
+    assert "POST the message" in owner("PUT", f"q/{place}", b"c").errors["messages"]
+    assert [each["message_key"] for each in owner.get("q", partitions="*").messages] == ["kä", "kä"]
+    assert owner.get(f"q/{place}", raw="1").headers["X-Message-Key"] == "k%C3%A4"
+    [first] = owner.claim(limit=1)
+    assert (first["body"], first["message_key"], owner.claim()) == ("a", "kä", [])
+    receipts = {"receipts": [first["receipt"]]}
+    assert owner.send_json("POST", "q/claims/ack", receipts).status == 200
+    assert [each["body"] for each in owner.claim()] == ["b"]
+    owner.create("r")
+    for way in (("q", "r"), ("r", "q")):
+        reply = owner.send_json("POST", "_moves", dict(zip(("from", "to"), way, strict=True)))
+        assert (reply.status, list(reply.errors)) == (400, ["from" if way[0] == "q" else "to"])
+    assert "never change" in owner.send_form("PUT", "q", partitions=4).errors["InvalidUpdate"]

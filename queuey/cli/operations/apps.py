@@ -7,6 +7,7 @@ SHA-256.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
@@ -104,6 +105,9 @@ def key_add(
     queues: Queues = "",
     note: Note = "",
     expires: Expires = None,
+    sqs: Annotated[
+        bool, typer.Option("--sqs", help="Make an access key for clients of Amazon SQS: an id and a secret.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Make a further key; the others stay as they are.
@@ -116,8 +120,13 @@ def key_add(
             f"a key of {OPERATORS} lists and measures the queues of all applications and takes no limits",
             param_hint="--allow, --queues",
         )
+    if name == OPERATORS and sqs:
+        raise typer.BadParameter(f"{OPERATORS} has no queues of its own", param_hint="--sqs")
     with store_at.open() as store:
         _existing(store, name)
+        if sqs:
+            _add_access_key(store_at, store, name, _end(expires), note, scope, json=json)
+            return
         _show_new(name, *_new_key(store, name, _end(expires), note, scope), json=json)
 
 
@@ -140,7 +149,8 @@ def rotate(
     """Make a new key, limited as the old ones are; these end after a grace period.
 
     The new key ends when the last of the old ones would have ended, or when --expires says.
-    A profile of this machine that holds one of the old keys gets the new one.
+    A profile of this machine that holds one of the old keys gets the new one. Access keys of SQS stay as they are:
+    make another one, and revoke the old one when no client uses it any more.
     """
     from queuey.cli.operations import first_start
 
@@ -148,8 +158,9 @@ def rotate(
     with store_at.open() as store:
         _existing(store, name)
         old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
+        old = [found for found in old if not _is_of_sqs(found)]
         if key is not None and not old:
-            text = f"Application {name!r} has no valid key {key!r}. List its keys: queuey app keys {name}"
+            text = f"Application {name!r} has no valid key {key!r} to rotate. List its keys: queuey app keys {name}"
             raise KeyNotFound(key, text)
         scopes = {found.scope for found in old}
         if len(scopes) > 1:
@@ -254,6 +265,46 @@ def _new_key(store: Store, name: str, expires: float | None, note: str, scope: S
 
     secret = first_start.new_secret()
     return secret, store.add_key(name, first_start.digest(secret), expires=expires, note=note, scope=scope)
+
+
+def _add_access_key(
+    store_at: ConfiguredStore,
+    store: Store,
+    name: str,
+    expires: float | None,
+    note: str,
+    scope: Scope | None,
+    *,
+    json: bool,
+) -> None:
+    """Makes an access key. Its id begins the note, so that it is found in the list of keys."""
+    from queuey.web.facades.sqs import access_keys
+
+    deployment = access_keys.deployment_secret(store_at.settings, os.environ)
+    access_key = access_keys.new_access_key()
+    secret = access_keys.secret_of(deployment, access_key)
+    note = f"{access_key} {note}".strip()
+    key = store.add_key(name, access_keys.digest_of(access_key), expires=expires, note=note, scope=scope)
+    if json:
+        output.emit({**_described(key), "access_key_id": access_key, "secret_access_key": secret})
+        return
+    output.pairs(
+        [
+            ("application", name),
+            ("key id", key.id),
+            ("access key id", access_key),
+            ("secret access key", secret),
+            ("expires", _expiry(key)),
+            *zip(("allow", "queues"), _limits(key), strict=True),
+        ]
+    )
+    output.note("The secret is not shown again: it is kept nowhere.")
+
+
+def _is_of_sqs(key: Key) -> bool:
+    from queuey.web.facades.sqs.access_keys import is_access_key
+
+    return is_access_key(key.note.partition(" ")[0])
 
 
 def _show_new(name: str, secret: str, key: Key, *, json: bool) -> None:

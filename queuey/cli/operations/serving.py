@@ -7,6 +7,7 @@ written by a newer version, 6 the TLS files cannot be used.
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import socket
 from collections.abc import Iterable, Iterator
@@ -45,9 +46,11 @@ class CannotStart(Exception):
 
 
 Facade = Annotated[
-    Literal["emodb", "mq", "rqms"] | None,
+    Literal["emodb", "mq", "rqms", "sqs"] | None,
     typer.Option(
-        "--facade", help="Serve a facade alone, at /, for clients of another system: emodb, mq or rqms.", metavar="NAME"
+        "--facade",
+        help="Serve a facade alone, at /, for clients of another system: emodb, mq, rqms or sqs.",
+        metavar="NAME",
     ),
 ]
 App = Annotated[str | None, typer.Option("--app", help="The application that facades serve.", show_default="queuey")]
@@ -237,17 +240,23 @@ def with_facades(settings: Settings, start: Start) -> Start:
     """Says what the facades serve.
 
     Raises:
-        CannotStart: The store answers before a message is on a disk, and the facade of MQ is to be served.
+        CannotStart: The store answers before a message is on a disk, and the facade of MQ is to be served; or the one
+            of SQS is, and has no secret, or a library is missing.
     """
     from queuey.settings import OPEN
     from queuey.settings.users import is_loopback
 
     prefixes = settings.facades.prefixes()
+    application = settings.facades.app
     notes = [
-        f"The facade {name} serves queues of {settings.facades.app} at {at or '/'}." for name, at in prefixes.items()
+        f"The facade {name} serves queues of {'each access key' if name == 'sqs' else application} at {at or '/'}."
+        for name, at in prefixes.items()
     ]
+    if "sqs" in prefixes:
+        _check_sqs(settings)
+        notes.append(f"Its callers sign with access keys: queuey app key-add {application} --sqs")
     if settings.facades.only == "emodb":
-        notes.append(f"Its callers need a key of {settings.facades.app}: queuey app key-add {settings.facades.app}")
+        notes.append(f"Its callers need a key of {application}: queuey app key-add {application}")
     if "mq" in prefixes and (start.promise is None or start.promise.level != "fsync"):
         means = "cannot be reached to say what it promises" if start.promise is None else _meaning(start.promise)
         if not settings.facades.mq.unsynced:
@@ -261,6 +270,23 @@ def with_facades(settings: Settings, start: Start) -> Start:
     return start._replace(notes=(*start.notes, *notes))
 
 
+def _check_sqs(settings: Settings) -> None:
+    """Finds out whether SQS can be served.
+
+    Raises:
+        CannotStart: It cannot.
+    """
+    from queuey.errors import SettingsError
+    from queuey.web import facades
+    from queuey.web.facades.sqs.access_keys import deployment_secret
+
+    try:
+        facades.kind_of("sqs")
+        deployment_secret(settings, os.environ)
+    except SettingsError as error:
+        raise CannotStart(BAD_SETTINGS, str(error)) from error
+
+
 def _require_application(store: Store, settings: Settings) -> None:
     """Makes sure that the application is there which facades serve.
 
@@ -268,7 +294,8 @@ def _require_application(store: Store, settings: Settings) -> None:
         CannotStart: It is not.
     """
     name = settings.facades.app
-    if settings.facades.prefixes() and not store.has_application(name):
+    # SQS has queues of whichever application an access key belongs to.
+    if settings.facades.prefixes().keys() - {"sqs"} and not store.has_application(name):
         at = f" --store {shlex.quote(settings.store)}" if settings.store != "sqlite" else ""
         make = f"queuey app create {shlex.quote(name)}{at}"
         raise CannotStart(BAD_SETTINGS, f"the facades serve the application {name!r}, which does not exist: {make}")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey.errors import QueueChanged
-from queuey.messages import Backoff, Meta, Principal, Queue
+from queuey.messages import Backoff, Meta, Principal, Queue, stored_meta
 from queuey.storage.sqlite.connection import Connection
 
 CLOCK = "SELECT last_ticks, catalogue_version, (SELECT min(ticks) FROM delayed), next_queue_id FROM clock"
@@ -17,7 +17,7 @@ CATALOGUE = "SELECT catalogue_version FROM clock"
 
 QUEUE_COLUMNS = (
     "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
-    "dead_letter, on_ack, kind, backoff, created"
+    "dead_letter, on_ack, kind, backoff, facade, created"
 )
 _QUEUE_FIELDS = QUEUE_COLUMNS.split(", ")
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
@@ -72,7 +72,7 @@ def has_application(connection: Connection, name: str) -> bool:
 @lru_cache(maxsize=1024)
 def encode_meta(meta: Meta | None) -> bytes | None:
     """Returns what a ``meta`` column holds: NULL for none. Cached as its opposite is."""
-    return None if meta is None or meta == Meta() else _encode_meta(meta)
+    return None if meta is None or meta == Meta() else _encode_meta(stored_meta(meta))
 
 
 @lru_cache(maxsize=1024)

@@ -161,6 +161,7 @@ LATER_COLUMNS = (
     ("queues", "on_ack", "TEXT NOT NULL DEFAULT 'keep'"),
     ("queues", "kind", "TEXT NOT NULL DEFAULT 'plain'"),
     ("queues", "backoff", "TEXT"),
+    ("queues", "facade", "TEXT NOT NULL DEFAULT ''"),
 )
 """Columns that older files do not have: table, name and type. They are made in the same way."""
 

@@ -28,7 +28,15 @@ class ApplicationKeys:
 
     def read(self, credential: str, now: float) -> Identity:
         """Finds a key, an expired one included."""
-        key = self._applications.find_key(digest_of(credential))
+        return self.find(digest_of(credential))
+
+    def find(self, digest: bytes) -> Identity:
+        """Finds the key with a digest.
+
+        Raises:
+            NotAuthenticated: There is none.
+        """
+        key = self._applications.find_key(digest)
         if key is None:
             raise NotAuthenticated("Invalid application key: it is unknown or was revoked.")
         return Identity(*_rights(key), tenant=owner_name(key.application), expires=key.expires)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from queuey.errors import SettingsError
+from queuey.extras import install_command
 from queuey.settings import Facades
 from queuey.web.facades.emodb.views import EmodbFacade
 from queuey.web.facades.facade import Facade, Mount
@@ -15,6 +17,23 @@ from queuey.web.facades.mq import MqFacade
 from queuey.web.facades.rqms import RqmsFacade
 
 KINDS: dict[str, type[Facade]] = {"emodb": EmodbFacade, "mq": MqFacade, "rqms": RqmsFacade}
+"""Those that need nothing but the service."""
+
+
+def kind_of(name: str) -> type[Facade]:
+    """Returns what serves a protocol.
+
+    Raises:
+        SettingsError: A library is not installed.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    try:
+        from queuey.web.facades.sqs.views import SqsFacade  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        text = f"The facade sqs needs a library that is not installed ({error}). Install it: {install_command('sqs')}"
+        raise SettingsError(text) from error
+    return SqsFacade
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
@@ -22,7 +41,8 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     registry = config.registry
     served: Facades = registry.served
     for name, prefix in served.prefixes().items():
-        mount = Mount(registry.service, registry.authorization, registry.callers, served, prefix)
-        facade = KINDS[name](mount)
+        callers = registry.callers, registry.signed
+        mount = Mount(registry.service, registry.authorization, *callers, registry.secret, served, prefix)
+        facade = kind_of(name)(mount)
         facade.include(config)
         registry.facades.append(facade)

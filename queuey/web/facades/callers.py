@@ -1,4 +1,4 @@
-"""Who the callers of facades without authentication are: the application that the facade serves."""
+"""Who the callers of facades are without a key of ours: the application that is served, or that of an access key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import secrets
 
 from queuey.access import owner_name
 from queuey.errors import NotAuthenticated
+from queuey.storage import Applications
 from queuey.web.credentials import Identity
+from queuey.web.credentials.application_keys import ApplicationKeys
 
 
 class FacadeCallers:
@@ -35,3 +37,28 @@ class FacadeCallers:
             raise NotAuthenticated("Invalid credential: only facades make those of this scheme.")
         name = owner_name(application)
         return Identity(frozenset({name}), (), tenant=name)
+
+
+class SignedCallers:
+    """Reads credentials of requests that name an access key, and are signed with its secret.
+
+    They say which key that is. Whether the signature is right a facade finds out before it does anything.
+    """
+
+    scheme = "Signed"
+    believed = ApplicationKeys.believed
+
+    def __init__(self, applications: Applications) -> None:
+        self._keys = ApplicationKeys(applications)
+        self._mark = secrets.token_hex(8)
+
+    def header(self, digest: bytes) -> str:
+        """Returns a header with which a request has the rights of the key with this digest."""
+        return f"{self.scheme} {self._mark}{digest.hex()}"
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Finds the key of a credential."""
+        mark, digest = credential[: len(self._mark)], credential[len(self._mark) :]
+        if not secrets.compare_digest(mark, self._mark):
+            raise NotAuthenticated("Invalid credential: only facades make those of this scheme.")
+        return self._keys.find(bytes.fromhex(digest))

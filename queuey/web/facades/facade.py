@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from queuey.access import Action, matches
+from queuey.access import Action, Caller, matches
 from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
 from queuey.messages import Queue, QueueSpec
 from queuey.service import QueueAccess, Service
@@ -16,7 +16,7 @@ from queuey.service.queues import queue_name_error
 from queuey.settings import Facades
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Handler, Match, View
-from queuey.web.facades.callers import FacadeCallers
+from queuey.web.facades.callers import FacadeCallers, SignedCallers
 from queuey.web.requests import Request
 from queuey.web.responses import Response
 from queuey.web.validators import show
@@ -29,11 +29,18 @@ ATTEMPTS = 3
 
 
 class Mount(NamedTuple):
-    """What a facade is made with, and the path under which it is: blank if it is served alone."""
+    """What a facade is made with.
+
+    Attributes:
+        secret: From which the secrets of access keys follow; blank: none are known.
+        prefix: The path under which it is; blank if it is served alone.
+    """
 
     service: Service
     authorization: Authorization
     callers: FacadeCallers
+    signed: SignedCallers
+    secret: bytes
     settings: Facades
     prefix: str
 
@@ -81,14 +88,19 @@ class Facade(ABC):
         """Puts the caller's credential where version 1 has it: in ``HTTP_AUTHORIZATION``."""
 
     @abstractmethod
-    def error_response(self, error: Exception, status: int, text: str) -> Response:
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
         """Makes the answer of an error.
 
         Args:
+            request: The one that failed.
             error: What happened.
             status: What version 1 would answer.
             text: For the caller; it says nothing of a defect but an id.
         """
+
+    def application_of(self, _caller: Caller) -> str:
+        """Returns the application for whose queues a caller's requests are counted."""
+        return self.application
 
     # Requests
 

@@ -57,7 +57,7 @@ class MqFacade(OpenFacade):
         super().sign(request)
         request.headers.pop("content-encoding", None)
 
-    def error_response(self, error: Exception, status: int, text: str) -> Response:
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
         """See the base class. The original has three codes for what fails."""
         if status in {429, 500, 503}:
             return Response(503, f"{text}\n".encode(), TEXT, RETRY_AFTER)

@@ -88,7 +88,7 @@ class RqmsFacade(OpenFacade):
             )
         ]
 
-    def error_response(self, error: Exception, status: int, text: str) -> Response:
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
         """See the base class."""
         if isinstance(error, TooManyWaiters):
             return json_response({"items": []})

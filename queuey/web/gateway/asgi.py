@@ -415,7 +415,8 @@ class Gateway:
         """
         caller = self._authorization.seen(request)
         if caller is not None and not caller.anonymous:
-            application = request.path.split("/", 3)[2] if request.facade is None else request.facade.application
+            facade = request.facade
+            application = request.path.split("/", 3)[2] if facade is None else facade.application_of(caller)
             request.counted, refusal = rates.count(caller, application)
             if refusal is not None:
                 raise refusal

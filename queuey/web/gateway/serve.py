@@ -83,8 +83,10 @@ def open_service(settings: Settings, includes: Iterable[Include] = ()) -> Opened
         StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
     """
     from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
+    from queuey.web.facades.sqs.access_keys import deployment_secret  # noqa: PLC0415 - as above
 
     readers = readers_of(settings.users) if settings.users else []
+    secret = deployment_secret(settings, os.environ) if "sqs" in settings.facades.prefixes() else b""
     longest = settings.facades.longest_body(settings.max_body)
     limits = Limits(**part(settings, Limits.__struct_fields__), longest_body=longest)
     store = open_store(settings)
@@ -98,6 +100,7 @@ def open_service(settings: Settings, includes: Iterable[Include] = ()) -> Opened
         readers=readers,
         private=frozenset(settings.users),
         served=settings.facades,
+        secret=secret,
         includes=includes,
     )
     return Opened(app, store, stopping.set)

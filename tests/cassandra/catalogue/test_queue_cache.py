@@ -30,7 +30,7 @@ from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scripted import REFUSED, ScriptedDriver
 
-ROW = (1, 2, 1, 259_200, None, 3, "user", "strong", None, None, None, None, None, None, None, None, 5.0, 77)
+ROW = (1, 2, 1, 259_200, None, 3, "user", "strong", None, None, None, None, None, None, None, None, None, 5.0, 77)
 QUEUE = row_of("app", "queue", ROW, 0.0).queue
 C = CassandraOptions().row_age
 
@@ -270,6 +270,7 @@ def test_reach(seconds: int) -> None:
         principals=st.lists(st.builds(Principal, st.text(max_size=3), st.booleans(), st.booleans())).map(tuple),
         ttl=st.none() | st.integers(1, MAX_TTL),
         read_delay=st.none() | st.just(0.0),
+        facade=st.text(max_size=20),
         backoff=st.none() | st.builds(Backoff, first=st.floats(0, 60), jitter=st.floats(0, 1)),
         version=st.integers(1, 1 << 62),
     )

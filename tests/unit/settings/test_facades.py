@@ -56,6 +56,9 @@ def test_paths_that_are_no_prefix(tmp_path: Path, prefix: str) -> None:
         ('[facades]\nhosts = "mq.example.com:8080"\n', r"facades has hosts 'mq\.example\.com:8080'.*without ports"),
         ('[facades]\nhosts = "http://mq.example.com"\n', r"facades has hosts"),
         ('[facades]\napp = ""\n', r"facades\.app"),
+        ('[facades.sqs]\nprefix = "/v1/sqs"\n', r"facades has sqs\.prefix"),
+        ('[facades.sqs]\nprefix = "/a"\n[facades.mq]\nprefix = "/a/b"\n', r"lies in the path of sqs"),
+        ('[facades.sqs]\nsecret = "the secret itself"\n', r"facades has sqs\.secret, which has to be env:NAME"),
     ],
 )
 def test_mistakes(tmp_path: Path, text: str, said: str) -> None:

@@ -33,7 +33,7 @@ from queuey.storage.cassandra.read.recent import Recent
 
 COLUMNS = (
     "uid, qid, home_class, longest_ttl, longest_row, partitions, type, consistency, principals, ttl, read_delay, "
-    "max_deliveries, dead_letter, on_ack, kind, backoff, created, version"
+    "max_deliveries, dead_letter, on_ack, kind, backoff, facade, created, version"
 )
 _FIELDS = COLUMNS.split(", ")
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
@@ -90,10 +90,10 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
 
 
 def fields_of(queue: Queue) -> tuple[Any, ...]:
-    """Returns the values of the columns that callers choose: partitions to backoff in ``COLUMNS``."""
+    """Returns the values of the columns that callers choose: partitions to facade in ``COLUMNS``."""
     principals = _encode(queue.principals).decode() if queue.principals else None
     backoff = _encode(queue.backoff).decode() if queue.backoff else None
-    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack, queue.kind, backoff
+    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack, queue.kind, backoff, queue.facade or None
     return queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay, *claims
 
 

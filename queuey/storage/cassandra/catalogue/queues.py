@@ -23,13 +23,13 @@ from queuey.storage.cassandra.read.arrivals import PolledArrivals
 from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(
-    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 20)}) IF NOT EXISTS",
+    f"INSERT INTO queues (application, name, {COLUMNS}) VALUES ({', '.join('?' * 21)}) IF NOT EXISTS",
     idempotent=False,
 )
 _UPDATE = Statement(
     "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, "
-    "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, version = ? WHERE application = ? AND "
-    "name = ? IF version = ?",
+    "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, facade = ?, version = ? WHERE "
+    "application = ? AND name = ? IF version = ?",
     idempotent=False,
 )
 _PURGE = Statement(

@@ -14,7 +14,7 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
-_INSERT = f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) VALUES ({', '.join('?' * 16)})"  # noqa: S608 - constants
+_INSERT = f"INSERT INTO queues ({row_codec.QUEUE_COLUMNS}) VALUES ({', '.join('?' * 17)})"  # noqa: S608 - constants
 _LIST = (
     f"SELECT {row_codec.QUEUE_COLUMNS} FROM queues "  # noqa: S608 - constants
     "WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
@@ -85,9 +85,9 @@ class SqliteCatalogue(Catalogue):
             changed = msgspec.structs.replace(queue, **fields, version=transaction.change_catalogue())
             transaction.connection.execute(
                 "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, "
-                "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ? WHERE application = ? "
-                "AND name = ?",
-                (*row_codec.queue_to_row(changed)[4:15], queue.application, queue.name),
+                "max_deliveries = ?, dead_letter = ?, on_ack = ?, kind = ?, backoff = ?, facade = ? "
+                "WHERE application = ? AND name = ?",
+                (*row_codec.queue_to_row(changed)[4:16], queue.application, queue.name),
             )
             return changed
 

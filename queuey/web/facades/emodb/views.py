@@ -85,7 +85,7 @@ class EmodbFacade(Facade):
         if key and ";" not in key:
             request.headers["authorization"] = f"Application {key}"
 
-    def error_response(self, error: Exception, status: int, text: str) -> Response:
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
         """See the base class."""
         return errors.emodb_error(error, status, text)
 

@@ -1,0 +1,113 @@
+"""Errors as SQS names them, in either protocol."""
+
+from __future__ import annotations
+
+from queuey import errors
+
+_QUERY = {
+    "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
+    "QueueNameExists": "QueueAlreadyExists",
+    "BatchEntryIdsNotDistinct": "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
+    "BatchRequestTooLong": "AWS.SimpleQueueService.BatchRequestTooLong",
+    "EmptyBatchRequest": "AWS.SimpleQueueService.EmptyBatchRequest",
+    "InvalidBatchEntryId": "AWS.SimpleQueueService.InvalidBatchEntryId",
+    "TooManyEntriesInBatchRequest": "AWS.SimpleQueueService.TooManyEntriesInBatchRequest",
+    "MessageNotInflight": "AWS.SimpleQueueService.MessageNotInflight",
+    "UnsupportedOperation": "AWS.SimpleQueueService.UnsupportedOperation",
+}
+"""What the Query protocol calls an error, where that is not the name of AWS JSON."""
+
+THROTTLED, AWAY = "RequestThrottled", "ServiceUnavailable"
+
+
+class SqsError(errors.InvalidRequest):
+    """An error with the name that SQS has for it. One that a queue's row has led to is decided on a fresh row.
+
+    Args:
+        name: As AWS JSON has it.
+        text: For people.
+        status: Of HTTP.
+    """
+
+    def __init__(self, name: str, text: str, status: int = 400) -> None:
+        super().__init__({name: text})
+        self.text = text
+        self.name = name
+        self.status = status
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def query_name(self) -> str:
+        """As the Query protocol has it."""
+        return _QUERY.get(self.name, self.name)
+
+    @property
+    def is_senders(self) -> bool:
+        """Whether the same request would fail again."""
+        return self.status < 500  # noqa: PLR2004 - what begins with 5 is ours
+
+
+def invalid(name: str, value: object, reason: str) -> SqsError:
+    """Returns the error of a parameter with a value that it cannot have."""
+    return SqsError(
+        "InvalidParameterValue", f"Value {str(value)[:100]} for parameter {name} is invalid. Reason: {reason}"
+    )
+
+
+def in_range(name: str, value: int | None, least: int, most: int, otherwise: int = 0) -> int:
+    """Returns a number that was given, or what counts otherwise.
+
+    Raises:
+        SqsError: It is out of range.
+    """
+    if value is None:
+        return otherwise
+    if not least <= value <= most:
+        raise invalid(name, value, f"Must be between {least} and {most}, if provided.")
+    return value
+
+
+def missing(name: str) -> SqsError:
+    """Returns the error of a parameter that is not there."""
+    return SqsError("MissingParameter", f"The request must contain the parameter {name}.")
+
+
+def no_such_queue(text: str) -> SqsError:
+    """Returns the error of a queue that does not exist, or that the caller may not know of."""
+    return SqsError("QueueDoesNotExist", f"The specified queue does not exist. {text}")
+
+
+_OURS: tuple[tuple[type[Exception], str, int], ...] = (
+    (errors.NotFound, "ResourceNotFoundException", 404),
+    (errors.NotAuthenticated, "InvalidClientTokenId", 403),
+    (errors.NotAllowed, "AccessDenied", 403),
+    (errors.TooManyRequests, THROTTLED, 400),
+    (errors.StoreUnavailable, AWAY, 503),
+    (errors.StoreIncompatible, AWAY, 503),
+    (errors.QueueChanged, AWAY, 503),
+    (errors.KeyInUse, AWAY, 503),
+    (errors.ClaimsRefused, "UnsupportedOperation", 400),
+)
+"""What errors of ours are called there. The first one that fits decides."""
+
+
+def as_sqs(error: Exception, status: int, text: str) -> SqsError:
+    """Returns an error of ours as one of SQS.
+
+    Args:
+        error: What happened.
+        status: What version 1 would answer.
+        text: For the caller.
+    """
+    if isinstance(error, SqsError):
+        return error
+    if isinstance(error, errors.QueueNotFound):
+        return no_such_queue(text)
+    for kind, name, answered in _OURS:
+        if isinstance(error, kind):
+            return SqsError(name, text, answered)
+    if status >= 500:  # noqa: PLR2004 - what begins with 5 is ours
+        return SqsError("InternalFailure", text, 500)
+    return SqsError("InvalidParameterValue", text)

@@ -1,0 +1,134 @@
+"""The facade of Amazon SQS: one view, which finds out who asks for which action."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from random import getrandbits
+from time import time
+
+import msgspec
+
+from queuey.access import Caller, application_of_owner
+from queuey.errors import SettingsError
+from queuey.settings.facades import LONGEST_BODY
+from queuey.web.endpoint import Match, View
+from queuey.web.errors import NoSuchResource
+from queuey.web.facades.facade import Facade, Mount, Resource
+from queuey.web.facades.sqs import access_keys, signatures
+from queuey.web.facades.sqs.asked import Asked
+from queuey.web.facades.sqs.errors import SqsError, as_sqs
+from queuey.web.facades.sqs.message_actions import MessageActions
+from queuey.web.facades.sqs.protocols import answer, error_answer, may_receive, read_call
+from queuey.web.facades.sqs.queue_actions import QueueActions, Result
+from queuey.web.facades.sqs.signatures import Signature
+from queuey.web.requests import Request, read_body
+from queuey.web.responses import Response
+
+
+class _Known(msgspec.Struct):
+    """What is known of a request: its signature, and once that was checked, what it asks for."""
+
+    signature: Signature
+    asked: Asked | None = None
+
+
+def _request_id() -> str:
+    """Makes an id for logs, in the form of a UUID but without a call of the system, which takes 10 microseconds."""
+    digits = f"{getrandbits(128):032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+class SqsFacade(Facade):
+    """All actions of SQS."""
+
+    def __init__(self, mount: Mount) -> None:
+        super().__init__(mount)
+        if not mount.secret:
+            raise SettingsError("The facade of SQS needs a secret, from which those of its access keys follow.")
+        self._callers = mount.signed
+        self._secret = mount.secret
+        messages = MessageActions(mount.service, mount.authorization)
+        queues = QueueActions(mount.service, mount.authorization)
+        self._actions: dict[str, Callable[[Asked], Awaitable[Result]]] = {
+            "SendMessage": messages.send,
+            "SendMessageBatch": messages.send_batch,
+            "ReceiveMessage": messages.receive,
+            "DeleteMessage": messages.delete,
+            "DeleteMessageBatch": messages.delete_batch,
+            "ChangeMessageVisibility": messages.change,
+            "ChangeMessageVisibilityBatch": messages.change_batch,
+        }
+        self._blocking: dict[str, Callable[[Asked], Result]] = {
+            "AddPermission": queues.permission,
+            "CancelMessageMoveTask": queues.cancel_move,
+            "CreateQueue": queues.create,
+            "DeleteQueue": queues.delete,
+            "GetQueueAttributes": queues.get_attributes,
+            "GetQueueUrl": queues.url,
+            "ListDeadLetterSourceQueues": queues.sources,
+            "ListMessageMoveTasks": queues.moves,
+            "ListQueues": queues.list_queues,
+            "ListQueueTags": queues.tags,
+            "PurgeQueue": queues.purge,
+            "RemovePermission": queues.permission,
+            "SetQueueAttributes": queues.set_attributes,
+            "StartMessageMoveTask": queues.start_move,
+            "TagQueue": queues.tag,
+            "UntagQueue": queues.untag,
+        }
+
+    def resources(self) -> list[Resource]:
+        """See the base class."""
+        view = View(self.answer, asks=True, reads=True, waits=may_receive)
+        views = {"GET": view, "POST": view}
+        return [
+            Resource("sqs", "/", views),
+            Resource("sqs.queue", "/{account:[^/]+}/{queue:[^/]+}{rest:/?}", views),
+        ]
+
+    def sign(self, request: Request) -> None:
+        """See the base class. Whether the signature is right shows when the body is there."""
+        try:
+            signature = signatures.read_signature(request)
+        except SqsError as error:
+            request.headers.pop("authorization", None)
+            request.refused = error
+        else:
+            request.known = _Known(signature)
+            request.headers["authorization"] = self._callers.header(access_keys.digest_of(signature.access_key))
+
+    def application_of(self, caller: Caller) -> str:
+        """See the base class: it is that of the access key."""
+        return application_of_owner(caller.tenant)
+
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
+        """See the base class."""
+        return error_answer(request, as_sqs(error, status, text), _request_id())
+
+    async def answer(self, request: Request, match: Match) -> Response:
+        """Carries out the action that a request asks for."""
+        asked = await self._asked(request, match)
+        name = asked.call.action
+        if (action := self._actions.get(name)) is not None:
+            result = await action(asked)
+        elif (blocking := self._blocking.get(name)) is not None:
+            result = await request.in_thread(partial(blocking, asked))
+        else:
+            raise SqsError("InvalidAction", f"The action {name[:100]!r} is not valid for this endpoint.")
+        return answer(request, name, result, _request_id())
+
+    async def _asked(self, request: Request, match: Match) -> Asked:
+        """Returns what a request asks for, once it is certain who has signed it; a request that waits is asked once."""
+        caller = await self._authorization.identify(request)
+        known = request.known
+        if not isinstance(known, _Known):  # It is none of this facade: paths that begin with "/__" are the service's.
+            raise NoSuchResource("The resource could not be found.")
+        if known.asked is None:
+            body = read_body(request, LONGEST_BODY)
+            secret = access_keys.secret_of(self._secret, known.signature.access_key)
+            signatures.verify(known.signature, request, body, secret, time())
+            call = await request.read(partial(read_call, request, body))
+            application, queue = self.application_of(caller), match.get("queue", "")
+            known.asked = Asked(request, call, application, known.signature.region, self._prefix, queue)
+        return known.asked

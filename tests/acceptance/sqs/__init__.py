@@ -1,0 +1,1 @@
+"""The facade of Amazon SQS, as programs of its clients use it."""

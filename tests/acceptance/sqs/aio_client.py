@@ -1,0 +1,101 @@
+"""The client of :mod:`test_aioboto3`, which runs in an environment of its own. ENDPOINT says where the service is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any
+from uuid import uuid4
+
+import aioboto3
+from aiobotocore.config import AioConfig
+from botocore.exceptions import ClientError
+
+TASKS, EACH = 30, 5
+
+
+async def fails(call: Any, code: str) -> None:  # noqa: ANN401 - a coroutine
+    """Makes sure that a call fails with this error."""
+    found = None
+    try:
+        await call
+    except ClientError as error:
+        found = error.response["Error"]["Code"]
+    assert found == code, f"{code} was expected, and not {found}"
+
+
+async def use(sqs: Any) -> None:  # noqa: ANN401 - a client
+    """Does the usual with a queue, and what cannot be done."""
+    name = f"aio{uuid4().hex[:10]}"
+    url = (await sqs.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "20"}, tags={"a": "b"}))["QueueUrl"]
+    assert (await sqs.get_queue_url(QueueName=name))["QueueUrl"] == url
+    assert (await sqs.list_queue_tags(QueueUrl=url))["Tags"] == {"a": "b"}
+    found = await sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
+    assert found["Attributes"] == {"VisibilityTimeout": "20"}
+    pages = sqs.get_paginator("list_queues").paginate(QueueNamePrefix=name, PaginationConfig={"PageSize": 1})
+    assert [page["QueueUrls"] async for page in pages] == [[url]]
+
+    attributes = {
+        "text": {"DataType": "String", "StringValue": "ÿ€"},
+        "bytes": {"DataType": "Binary", "BinaryValue": bytes(range(256))},
+    }
+    sent = await sqs.send_message(QueueUrl=url, MessageBody="ä\U0001f600", MessageAttributes=attributes)
+    received = await sqs.receive_message(
+        QueueUrl=url, WaitTimeSeconds=10, MessageAttributeNames=["All"], AttributeNames=["ApproximateReceiveCount"]
+    )
+    [message] = received["Messages"]
+    assert (message["MessageId"], message["Body"]) == (sent["MessageId"], "ä\U0001f600")
+    assert message["MessageAttributes"] == attributes
+    assert message["Attributes"] == {"ApproximateReceiveCount": "1"}
+    handle = message["ReceiptHandle"]
+    await sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0)
+    [message] = (await sqs.receive_message(QueueUrl=url, WaitTimeSeconds=10))["Messages"]
+    entries = [{"Id": "a", "ReceiptHandle": message["ReceiptHandle"]}, {"Id": "b", "ReceiptHandle": "none"}]
+    deleted = await sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+    assert [one["Id"] for one in deleted["Successful"]] == ["a"]
+    assert [one["Code"] for one in deleted["Failed"]] == ["ReceiptHandleIsInvalid"]
+
+    await fails(sqs.receive_message(QueueUrl=f"{url}-none"), "AWS.SimpleQueueService.NonExistentQueue")
+    await fails(sqs.delete_message(QueueUrl=url, ReceiptHandle="none"), "ReceiptHandleIsInvalid")
+    await fails(sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "9"}), "QueueAlreadyExists")
+    await sqs.delete_queue(QueueUrl=url)
+
+
+async def together(sqs: Any) -> None:  # noqa: ANN401 - as above
+    """Has tasks send and receive at the same time: each message is received once."""
+    url = (await sqs.create_queue(QueueName=f"aio{uuid4().hex[:10]}"))["QueueUrl"]
+    received: list[str] = []
+    end = time.monotonic() + 60
+
+    async def send_and_receive(task: int) -> None:
+        for number in range(EACH):
+            await sqs.send_message(QueueUrl=url, MessageBody=f"{task} {number}")
+        while len(received) < TASKS * EACH:
+            assert time.monotonic() < end, f"{len(received)} messages"
+            found = await sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=3, WaitTimeSeconds=1)
+            messages = found.get("Messages", [])
+            received.extend(message["Body"] for message in messages)
+            for message in messages:
+                await sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+    await asyncio.gather(*map(send_and_receive, range(TASKS)))
+    assert sorted(received) == sorted(f"{task} {number}" for task in range(TASKS) for number in range(EACH))
+    await sqs.delete_queue(QueueUrl=url)
+
+
+async def main() -> None:
+    """Does both, and is refused with another secret."""
+    session = aioboto3.Session(region_name=os.environ["AWS_REGION"])
+    endpoint = os.environ["ENDPOINT"]
+    # Receives that wait would keep all of the usual ten connections from those who have to send.
+    config = AioConfig(max_pool_connections=TASKS + 1)
+    async with session.client("sqs", endpoint_url=endpoint, config=config) as sqs:
+        await asyncio.gather(use(sqs), together(sqs))
+    wrong = {"aws_access_key_id": os.environ["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": "other"}
+    async with session.client("sqs", endpoint_url=endpoint, **wrong) as sqs:
+        await fails(sqs.list_queues(), "SignatureDoesNotMatch")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,89 @@
+"""The application of which Celery's workers run the tasks; the test that starts them says where the broker is.
+
+Each task appends a line to the file ``RECORDS``: its name, its argument, and what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, Task
+
+RECORDS = Path(os.environ["RECORDS"])
+
+app = Celery("tasks", broker=os.environ["BROKER"], backend=f"file://{os.environ['RESULTS']}")
+app.conf.update(
+    broker_transport_options={
+        "region": "eu-west-1",
+        "queue_name_prefix": os.environ["PREFIX"],
+        "visibility_timeout": int(os.environ["VISIBILITY"]),
+        "wait_time_seconds": 2,
+        "polling_interval": 0.1,
+    },
+    broker_connection_retry_on_startup=True,
+    task_default_queue="default",
+    worker_prefetch_multiplier=1,
+    worker_send_task_events=True,
+)
+
+
+def task(**options: Any) -> Callable[[Callable[..., Any]], Any]:  # noqa: ANN401 - Celery's
+    """Makes a task of a function; Celery's own decorator has no type."""
+    decorator: Callable[[Callable[..., Any]], Any] = app.task(**options)
+    return decorator
+
+
+def record(*what: object) -> None:
+    """Appends a line in one piece."""
+    with RECORDS.open("a") as lines:
+        lines.write(" ".join(map(str, what)) + "\n")
+
+
+@task()
+def add(x: int, y: int) -> int:
+    """Is over at once."""
+    record("add", x, y)
+    return x + y
+
+
+@task()
+def echo(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """Returns what it was given."""
+    return value
+
+
+@task()
+def at(due: float) -> float:
+    """Returns how many seconds after it was due it ran."""
+    return time.time() - due
+
+
+@task()
+def where(queue: str) -> str:
+    """Records the queue."""
+    record("where", queue, os.environ["WORKER"])
+    return os.environ["WORKER"]
+
+
+@task(bind=True, max_retries=3)
+def flaky(self: Task, name: str) -> int:
+    """Fails twice."""
+    record("flaky", name, self.request.retries)
+    if self.request.retries < 2:
+        raise self.retry(countdown=0.2)
+    return int(self.request.retries)
+
+
+@task(acks_late=True)
+def long(name: str, seconds: float) -> str:
+    """Takes its time, and is acknowledged when it is done; a second delivery is over at once."""
+    again = f"begun {name} " in RECORDS.read_text()
+    record("begun", name, time.time())
+    if not again:
+        time.sleep(seconds)
+    record("done", name, time.time())
+    return name

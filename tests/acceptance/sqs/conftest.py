@@ -1,0 +1,76 @@
+"""A service with the facade of SQS on each store, and an access key for it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.acceptance.facades.calls import settings_file
+from tests.servers import keyspaces
+from tests.servers.served import Served, environment
+
+
+class Sqs(NamedTuple):
+    """Where the facade is, and who may use it.
+
+    Attributes:
+        url: Of the endpoint, without a path.
+        access_key, secret: Of the application ``queuey``.
+        served: The process.
+        store: Options by which commands find the store.
+    """
+
+    url: str
+    access_key: str
+    secret: str
+    served: Served
+    store: list[str]
+
+
+def command(*arguments: str) -> str:
+    """Runs ``queuey``; returns what it printed."""
+    line = [sys.executable, "-m", "queuey", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, env=environment(), timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def new_key(store: list[str], *options: str) -> tuple[str, str]:
+    """Makes an access key; returns its id and its secret."""
+    made = json.loads(command("app", "key-add", "queuey", "--sqs", "--json", *options, *store))
+    return made["access_key_id"], made["secret_access_key"]
+
+
+def store_options(kind: str, directory: Path, request: pytest.FixtureRequest) -> list[str]:
+    """Returns the options that name a store of this kind: for the service, and for commands on it."""
+    if kind == "sqlite":
+        return ["--data", str(directory / "data")]
+    (directory / "sqs.secret").write_text(secrets.token_hex(32))
+    settings = settings_file(directory, f'[facades.sqs]\nsecret = "file:{directory / "sqs.secret"}"\n')
+    return [*settings, "--store", keyspaces.make(request.getfixturevalue("cassandra"))]
+
+
+@pytest.fixture(scope="package", params=["sqlite", "cassandra"])
+def sqs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sqs]:
+    """The facade on each store in turn. The service must log nothing that looks like a defect."""
+    directory = tmp_path_factory.mktemp("sqs")
+    store = store_options(request.param, directory, request)
+    if request.param == "cassandra":
+        command("app", "create", "queuey", *store)
+    with Served(directory, ["--facade", "sqs", *store]) as served:
+        yield Sqs(f"http://localhost:{served.port}", *new_key(store), served, store)
+        assert "Traceback" not in served.output
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that is not there."""
+    return f"q{uuid.uuid4().hex[:12]}"

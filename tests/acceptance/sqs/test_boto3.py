@@ -1,0 +1,250 @@
+"""boto3 on a real service, on each store: every action, paginators, resources, and what its clients rely on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.acceptance.sqs.conftest import Sqs, new_key
+
+WAIT = 60.0
+"""Seconds that a test waits for what has to happen."""
+
+
+def client_of(url: str, access_key: str, secret: str, kind: Any = boto3.client, **config: Any) -> Any:  # noqa: ANN401
+    """A client as the service's documentation has it."""
+    return kind(
+        "sqs",
+        endpoint_url=url,
+        region_name="eu-west-1",
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret,
+        config=Config(**config),
+    )
+
+
+@pytest.fixture(scope="package")
+def client(sqs: Sqs) -> Iterator[Any]:
+    """A client."""
+    made = client_of(sqs.url, sqs.access_key, sqs.secret, max_pool_connections=40)
+    yield made
+    made.close()
+
+
+def receive(client: Any, url: str, most: int = 10, **given: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - boto3's
+    """Receives until there are so many messages."""
+    found: list[dict[str, Any]] = []
+    end = time.monotonic() + WAIT
+    while len(found) < most:
+        assert time.monotonic() < end, f"{len(found)} of {most}"
+        left = min(10, most - len(found))
+        answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=left, WaitTimeSeconds=5, **given)
+        found += answer.get("Messages", [])
+    return found
+
+
+def arn_of(client: Any, url: str) -> str:  # noqa: ANN401 - boto3's
+    """The ARN of a queue."""
+    answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+    arn: str = answer["Attributes"]["QueueArn"]
+    return arn
+
+
+def test_queues(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
+    """A queue from its creation to its end: attributes, tags, URL, lists page by page, purge."""
+    url = client.create_queue(QueueName=queue, Attributes={"DelaySeconds": "1"}, tags={"team": "a"})["QueueUrl"]
+    assert client.get_queue_url(QueueName=queue)["QueueUrl"] == url
+    client.set_queue_attributes(QueueUrl=url, Attributes={"VisibilityTimeout": "77", "DelaySeconds": "0"})
+    found = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert (found["VisibilityTimeout"], found["DelaySeconds"]) == ("77", "0")
+    client.tag_queue(QueueUrl=url, Tags={"cost": "b"})
+    client.untag_queue(QueueUrl=url, TagKeys=["team"])
+    assert client.list_queue_tags(QueueUrl=url)["Tags"] == {"cost": "b"}
+    others = [client.create_queue(QueueName=f"{queue}-{number}")["QueueUrl"] for number in range(4)]
+    pages = client.get_paginator("list_queues").paginate(
+        QueueNamePrefix=queue, PaginationConfig={"PageSize": 2, "MaxItems": 100}
+    )
+    assert [each for page in pages for each in page.get("QueueUrls", [])] == [url, *others]
+    client.send_message(QueueUrl=url, MessageBody="a")
+    client.purge_queue(QueueUrl=url)
+    assert "Messages" not in client.receive_message(QueueUrl=url)
+    for each in (url, *others):
+        client.delete_queue(QueueUrl=each)
+    with pytest.raises(client.exceptions.QueueDoesNotExist):
+        client.send_message(QueueUrl=url, MessageBody="a")
+    with pytest.raises(client.exceptions.QueueDoesNotExist):
+        client.get_queue_url(QueueName=queue)
+
+
+def test_messages(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
+    """Messages with attributes of all types, one by one and in batches; boto3 checks the digests."""
+    url = client.create_queue(QueueName=queue)["QueueUrl"]
+    attributes = {
+        "text": {"DataType": "String", "StringValue": "é"},
+        "count": {"DataType": "Number", "StringValue": "5"},
+        "raw": {"DataType": "Binary", "BinaryValue": bytes(range(256))},
+    }
+    sent = client.send_message(QueueUrl=url, MessageBody="hällo\n", MessageAttributes=attributes)
+    [message] = receive(client, url, 1, AttributeNames=["All"], MessageAttributeNames=["All"], VisibilityTimeout=600)
+    assert (message["Body"], message["MessageId"]) == ("hällo\n", sent["MessageId"])
+    assert message["MessageAttributes"] == attributes
+    assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+    handle = message["ReceiptHandle"]
+    client.change_message_visibility(QueueUrl=url, ReceiptHandle=handle, VisibilityTimeout=0)
+    [again] = receive(client, url, 1)
+    client.delete_message(QueueUrl=url, ReceiptHandle=again["ReceiptHandle"])
+    entries = [{"Id": str(number), "MessageBody": "x" * 50_000 + str(number)} for number in range(10)]
+    assert len(client.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 10
+    found = receive(client, url)
+    assert sorted(one["Body"][-1] for one in found) == [str(number) for number in range(10)]
+    named = [{"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate(found)]
+    changed = client.change_message_visibility_batch(
+        QueueUrl=url, Entries=[{**one, "VisibilityTimeout": 100} for one in named]
+    )
+    assert len(changed["Successful"]) == 10
+    assert len(client.delete_message_batch(QueueUrl=url, Entries=named)["Successful"]) == 10
+    counted = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert {value for name, value in counted.items() if name.startswith("Approximate")} == {"0"}
+
+
+def test_waiting(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
+    """A receive that waits gets a message when it is sent, long before its time is over."""
+    url = client.create_queue(QueueName=queue, Attributes={"ReceiveMessageWaitTimeSeconds": "20"})["QueueUrl"]
+    timer = threading.Timer(1.0, lambda: client.send_message(QueueUrl=url, MessageBody="a"))
+    timer.start()
+    began = time.monotonic()
+    got = client.receive_message(QueueUrl=url)
+    timer.join()
+    assert [one["Body"] for one in got["Messages"]] == ["a"]
+    assert time.monotonic() - began < 15
+
+
+def test_dead_letters(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
+    """Dead letters, where they come from, and the task that moves them back."""
+    dead = client.create_queue(QueueName=f"{queue}-dead")["QueueUrl"]
+    policy = json.dumps({"deadLetterTargetArn": arn_of(client, dead), "maxReceiveCount": "1"})
+    url = client.create_queue(QueueName=queue, Attributes={"RedrivePolicy": policy, "VisibilityTimeout": "1"})[
+        "QueueUrl"
+    ]
+    pages = client.get_paginator("list_dead_letter_source_queues").paginate(QueueUrl=dead)
+    assert [each for page in pages for each in page["queueUrls"]] == [url]
+    client.send_message(QueueUrl=url, MessageBody="bad")
+    receive(client, url, 1)
+    end = time.monotonic() + WAIT
+    while not (found := client.receive_message(QueueUrl=dead, VisibilityTimeout=0).get("Messages")):
+        assert time.monotonic() < end
+        assert "Messages" not in client.receive_message(QueueUrl=url)
+        time.sleep(0.2)
+    assert found[0]["Body"] == "bad"
+    source = arn_of(client, dead)
+    assert client.start_message_move_task(SourceArn=source)["TaskHandle"]
+    while (task := client.list_message_move_tasks(SourceArn=source)["Results"][0])["Status"] == "RUNNING":
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert (task["Status"], task["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
+    assert [one["Body"] for one in receive(client, url, 1)] == ["bad"]
+    with pytest.raises(client.exceptions.ResourceNotFoundException):
+        client.cancel_message_move_task(TaskHandle="bm9uZQ==")
+
+
+def test_errors(sqs: Sqs, client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
+    """Errors are those that boto3 knows, by their classes."""
+    url = client.create_queue(QueueName=queue)["QueueUrl"]
+    errors = client.exceptions
+    calls = [
+        (errors.QueueNameExists, client.create_queue, {"QueueName": queue, "Attributes": {"DelaySeconds": "5"}}),
+        (errors.ReceiptHandleIsInvalid, client.delete_message, {"QueueUrl": url, "ReceiptHandle": "x"}),
+        (errors.InvalidAttributeName, client.get_queue_attributes, {"QueueUrl": url, "AttributeNames": ["x"]}),
+        (errors.InvalidMessageContents, client.send_message, {"QueueUrl": url, "MessageBody": "\0"}),
+        (errors.EmptyBatchRequest, client.send_message_batch, {"QueueUrl": url, "Entries": []}),
+        (
+            errors.UnsupportedOperation,
+            client.add_permission,
+            {"QueueUrl": url, "Label": "a", "AWSAccountIds": ["1"], "Actions": ["*"]},
+        ),
+        (errors.UnsupportedOperation, client.remove_permission, {"QueueUrl": url, "Label": "a"}),
+    ]
+    for error, call, given in calls:
+        with pytest.raises(error):
+            call(**given)
+    stranger = client_of(sqs.url, sqs.access_key, "wrong")
+    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+        stranger.list_queues()
+    limited = client_of(sqs.url, *new_key(sqs.store, "--allow", "send", "--queues", queue))
+    limited.send_message(QueueUrl=url, MessageBody="a")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        limited.receive_message(QueueUrl=url)
+    for each in (stranger, limited):
+        each.close()
+
+
+def test_resources(sqs: Sqs, queue: str) -> None:
+    """The objects of ``boto3.resource`` work as well."""
+    resource = client_of(sqs.url, sqs.access_key, sqs.secret, boto3.resource)
+    made = resource.create_queue(QueueName=queue)
+    made.send_message(MessageBody="a")
+    [message] = made.receive_messages(WaitTimeSeconds=10)
+    message.change_visibility(VisibilityTimeout=30)
+    message.delete()
+    made.reload()
+    assert made.attributes["ApproximateNumberOfMessages"] == "0"
+    assert [each.url for each in resource.queues.filter(QueueNamePrefix=queue)] == [made.url]
+    made.delete()
+
+
+def test_fifo(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
+    """A FIFO queue: order, one batch of a group in flight, and no message twice."""
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    url = client.create_queue(QueueName=f"{queue}.fifo", Attributes=attributes)["QueueUrl"]
+    entries = [{"Id": str(n), "MessageBody": str(n), "MessageGroupId": "ab"[n % 2]} for n in range(6)]
+    for _ in range(2):
+        assert len(client.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]) == 6
+    seen: list[str] = []
+    end = time.monotonic() + WAIT
+    while len(seen) < 6:
+        assert time.monotonic() < end
+        answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=2, WaitTimeSeconds=10)
+        for one in answer.get("Messages", []):
+            seen.append(one["Body"])
+            client.delete_message(QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
+    assert [body for body in seen if int(body) % 2 == 0] == ["0", "2", "4"]
+    assert [body for body in seen if int(body) % 2] == ["1", "3", "5"]
+    assert "Messages" not in client.receive_message(QueueUrl=url, WaitTimeSeconds=1)
+
+
+def test_many_at_a_time(client: Any, queue: str) -> None:  # noqa: ANN401 - boto3's
+    """Threads that send, receive and delete at the same time: every message once."""
+    url = client.create_queue(QueueName=queue)["QueueUrl"]
+    seen: list[str] = []
+    lock = threading.Lock()
+    end = time.monotonic() + WAIT
+
+    def send(first: int) -> None:
+        for number in range(5):
+            client.send_message(QueueUrl=url, MessageBody=str(5 * first + number))
+
+    def work() -> None:
+        while len(seen) < 40:
+            assert time.monotonic() < end
+            answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)
+            for one in answer.get("Messages", []):
+                client.delete_message(QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
+                with lock:
+                    seen.append(one["Body"])
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
+    threads += [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT)
+    assert sorted(seen, key=int) == [str(number) for number in range(40)]

@@ -1,0 +1,164 @@
+"""The service is killed while clients send, receive and delete: order is kept, nothing is lost or stored twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+
+from tests.acceptance.sqs.conftest import command, new_key, store_options
+from tests.acceptance.sqs.test_boto3 import WAIT, client_of
+from tests.servers.served import Served, free_port
+
+GROUPS, OF_GROUP = 4, 25
+PAUSE = 0.15
+"""Seconds between two messages of a group, so that some are sent in each of the service's lives."""
+FAILURES = (BotoCoreError, ClientError)
+
+
+class Delivery(NamedTuple):
+    """A message that was received.
+
+    Attributes:
+        asked: When the request was begun.
+        call: Of the receive.
+        identity: Its MessageId.
+    """
+
+    asked: float
+    call: object
+    identity: str
+    body: str
+
+
+class Clients:
+    """Those that send to a queue and those that receive from it, while the service comes and goes.
+
+    Args:
+        make: Makes a client, which tries everything once.
+        url: Of the queue.
+        fifo: It is a FIFO queue.
+    """
+
+    def __init__(self, make: Callable[[], Any], url: str, *, fifo: bool) -> None:
+        self._make = make
+        self._url = url
+        self._fifo = fifo
+        self._end = time.monotonic() + 3 * WAIT
+        self._lock = threading.Lock()
+        self.sent: dict[str, set[str]] = defaultdict(set)
+        self.deliveries: list[Delivery] = []
+        self.deleted: dict[str, float] = {}
+        self.failures = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether everything was sent, and everything is deleted that was received."""
+        with self._lock:
+            bodies = {each.body for each in self.deliveries}
+            gone = {each.body for each in self.deliveries if each.identity in self.deleted}
+            return len(self.sent) == GROUPS * OF_GROUP and bodies == gone == self.sent.keys()
+
+    def send(self, group: int) -> None:
+        """Sends the messages of a group one after another; each again until that is confirmed."""
+        client = self._make()
+        for number in range(OF_GROUP):
+            body = f"{group}-{number}"
+            given = {"QueueUrl": self._url, "MessageBody": body}
+            if self._fifo:
+                given |= {"MessageGroupId": str(group), "MessageDeduplicationId": body}
+            while (answer := self._tried(client.send_message, **given)) is None:
+                assert time.monotonic() < self._end
+            with self._lock:
+                self.sent[body].add(answer["MessageId"])
+            time.sleep(PAUSE)
+
+    def receive(self) -> None:
+        """Receives and deletes until all is done; a delete that is not confirmed is not tried again."""
+        client = self._make()
+        while not self.done:
+            assert time.monotonic() < self._end
+            asked = time.monotonic()
+            given = {"QueueUrl": self._url, "MaxNumberOfMessages": 3, "WaitTimeSeconds": 1, "VisibilityTimeout": 3}
+            answer = self._tried(client.receive_message, **given) or {}
+            call = object()
+            messages = answer.get("Messages", [])
+            with self._lock:
+                self.deliveries += [Delivery(asked, call, one["MessageId"], one["Body"]) for one in messages]
+            for one in messages:
+                given = {"QueueUrl": self._url, "ReceiptHandle": one["ReceiptHandle"]}
+                if self._tried(client.delete_message, **given) is None:
+                    break
+                with self._lock:
+                    self.deleted.setdefault(one["MessageId"], time.monotonic())
+
+    def _tried(self, call: Callable[..., Any], **given: object) -> dict[str, Any] | None:
+        """The answer to a call; None: it failed, and what became of it is not known."""
+        try:
+            answer: dict[str, Any] = call(**given)
+        except FAILURES:
+            self.failures += 1
+            time.sleep(0.05)
+            return None
+        return answer
+
+    def check(self) -> None:
+        """What has to hold, whatever was killed."""
+        assert {each.body for each in self.deliveries} == self.sent.keys()
+        late = [each for each in self.deliveries if each.asked > self.deleted.get(each.identity, self._end)]
+        assert not late, "deleted messages came again"
+        if not self._fifo:
+            return
+        names = defaultdict(set)
+        for each in self.deliveries:
+            names[each.body].add(each.identity)
+        assert {body: found for body, found in names.items() if len(found) > 1} == {}, "stored twice"
+        assert all(found == names[body] for body, found in self.sent.items()), "another id was told"
+        for group in range(GROUPS):
+            firsts = dict.fromkeys(each.body for each in self.deliveries if each.body.startswith(f"{group}-"))
+            assert list(firsts) == [f"{group}-{number}" for number in range(OF_GROUP)], "out of order"
+
+
+@pytest.mark.parametrize(
+    "fifo", [pytest.param(True, id="fifo"), pytest.param(False, id="standard", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("kind", ["sqlite", "cassandra"])
+def test_killed(kind: str, fifo: bool, request: pytest.FixtureRequest, tmp_path: Path) -> None:  # noqa: FBT001
+    """Killed and started again, the service keeps what it has promised to clients of SQS."""
+    store = store_options(kind, tmp_path, request)
+    if kind == "cassandra":
+        command("app", "create", "queuey", *store)
+    port = free_port()
+    options = ["--facade", "sqs", *store]
+    key: tuple[str, str] = ("", "")
+
+    def make() -> Any:  # noqa: ANN401 - boto3's
+        retries = {"total_max_attempts": 1, "mode": "standard"}
+        return client_of(f"http://localhost:{port}", *key, retries=retries, connect_timeout=5, read_timeout=20)
+
+    with Served(tmp_path, options, port=port):
+        key = new_key(store)
+        attributes = {"FifoQueue": "true"} if fifo else {}
+        url = make().create_queue(QueueName="jobs.fifo" if fifo else "jobs", Attributes=attributes)["QueueUrl"]
+        clients = Clients(make, url, fifo=fifo)
+        threads = [threading.Thread(target=clients.send, args=(group,)) for group in range(GROUPS)]
+        threads += [threading.Thread(target=clients.receive) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.5)
+    for life in range(3):
+        with Served(tmp_path, options, port=port):
+            if life < 2:
+                time.sleep(1.5)
+                continue
+            for thread in threads:
+                thread.join(3 * WAIT)
+    assert clients.done
+    assert clients.failures
+    clients.check()

@@ -1,0 +1,26 @@
+"""An application that serves SQS alone, and clients of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuey.settings import Facades
+from queuey.storage import Store
+from queuey.web import make_app
+from tests.interposed_store import InterposedStore
+from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
+
+
+@pytest.fixture
+def app(store: Store, between: InterposedStore) -> Any:  # noqa: ANN401 - Pyramid's router
+    """The application."""
+    store.create_application("shop")
+    return make_app(between.store, served=Facades(only="sqs"), secret=DEPLOYMENT)
+
+
+@pytest.fixture
+def sqs(app: Any, store: Store) -> Sqs:  # noqa: ANN401 - as above
+    """A client that may do everything with the queues of ``shop``."""
+    return Sqs(app, new_key(store, "shop"))
