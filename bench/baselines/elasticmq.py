@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlencode
-
-import platformdirs
 
 from bench.harness import Skip
 from bench.load import traffic
 from bench.load.cycles import Dialect
 from bench.load.traffic import Job
 from bench.started.processes import Process, start
+from deploy.local import jars, java
+from deploy.local.errors import CannotFetch, NoJava
 from tests.servers.served import free_port
 
 VERSION = "1.7.1"
@@ -25,14 +23,7 @@ QUEUE = "/000000000000/bench"
 BATCH = 10
 """The most messages that SQS takes in one call."""
 
-PROJECT = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>bench</groupId><artifactId>bench</artifactId><version>1</version>
-  <dependencies><dependency>
-    <groupId>org.elasticmq</groupId><artifactId>elasticmq-server_3</artifactId><version>{VERSION}</version>
-  </dependency></dependencies>
-</project>
-"""
+BUNDLE = jars.Bundle(f"elasticmq-{VERSION}", (f"org.elasticmq:elasticmq-server_3:{VERSION}",))
 
 SETTINGS = """
 include classpath("application.conf")
@@ -41,41 +32,28 @@ rest-sqs {{ enabled = true, bind-port = {port}, bind-hostname = "127.0.0.1", sqs
 rest-stats {{ enabled = false }}
 queues {{ bench {{ }} }}
 """
+ON_DISK = """
+messages-storage {{ enabled = true, uri = "jdbc:h2:{directory}/messages" }}
+"""
+"""Settings by which it keeps messages in H2, a database in its own process."""
 
 
-def jars() -> Path:
-    """Returns the directory with ElasticMQ and what it needs, fetched by Maven when it is not there yet.
-
-    Raises:
-        Skip: No Java or no Maven here, or nothing could be fetched.
-    """
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            raise Skip(f"needs {tool}, which is not installed")
-    cache = platformdirs.user_cache_path("queuey-bench") / f"elasticmq-{VERSION}"
-    if (cache / "complete").exists():
-        return cache / "lib"
-    cache.mkdir(parents=True, exist_ok=True)
-    (cache / "pom.xml").write_text(PROJECT, "utf-8")
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib", "-DincludeScope=runtime"]
-    done = subprocess.run(command, cwd=cache, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        raise Skip(f"ElasticMQ {VERSION} could not be fetched: {(done.stdout + done.stderr)[-300:]}")
-    (cache / "complete").touch()
-    return cache / "lib"
-
-
-def serve(directory: Path) -> contextlib.AbstractContextManager[Process]:
-    """Runs ElasticMQ with one queue in memory.
+def serve(directory: Path, *, on_disk: bool = False) -> contextlib.AbstractContextManager[Process]:
+    """Runs ElasticMQ with one queue, in memory as its default is, or in H2.
 
     Raises:
-        Skip: See :func:`jars`.
+        Skip: No Java here, or it could not be fetched.
     """
+    try:
+        command, lib = java.find(), jars.fetch(BUNDLE)
+    except (CannotFetch, NoJava) as error:
+        raise Skip(f"ElasticMQ {VERSION}: {error}") from error
     port = free_port()
     settings = directory / "elasticmq.conf"
-    settings.write_text(SETTINGS.format(port=port), "utf-8")
-    command = ["java", "-Xmx2g", f"-Dconfig.file={settings}", "-cp", f"{jars()}/*", MAIN]
-    return start("elasticmq", command, port, directory)
+    text = SETTINGS + ON_DISK if on_disk else SETTINGS
+    settings.write_text(text.format(port=port, directory=directory), "utf-8")
+    options = ["-Xmx2g", f"-Dconfig.file={settings}", "-cp", f"{lib}/*"]
+    return start("elasticmq", [str(command), *options, MAIN], port, directory)
 
 
 def query_request(action: str, fields: dict[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-import celery  # type: ignore[import-not-found]
+import celery
 import redis  # type: ignore[import-not-found]
 
 from bench.job_queues import probe

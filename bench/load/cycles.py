@@ -13,9 +13,18 @@ import time
 from typing import NotRequired, TypedDict
 
 from bench.load.generator import BadAnswer, Connection, Generator, Result, body_length, main
+from bench.load.signing import AccessKey, Signer
 
 IDLE = 20.0
 """Seconds without a message after which there are none left, though there should be."""
+
+
+class Signed(TypedDict):
+    """How a request that ends claims is signed, as SQS has it: by whom, for which action and path."""
+
+    key: AccessKey
+    action: str
+    path: str
 
 
 class Dialect(TypedDict):
@@ -24,7 +33,8 @@ class Dialect(TypedDict):
     ``claim`` is a whole request; ``receipt`` a regular expression, and a pattern of Lua, of what an answer names a
     message by. ``settle`` is a request up to its length, and ``before``, ``each`` (of a number and a receipt) and
     ``after`` make its body. ``last``: ``settle`` claims as well, and the last receipts are settled in this dialect,
-    which does not; a receipt that an answer calls superseded is an error.
+    which does not; a receipt that an answer calls superseded is an error. ``signed``: the whole of that request is made
+    with its signature, and ``settle`` is not used.
     """
 
     claim: str
@@ -34,6 +44,7 @@ class Dialect(TypedDict):
     each: str
     after: str
     last: NotRequired[Dialect]
+    signed: NotRequired[Signed]
 
 
 class CyclePlan(TypedDict):
@@ -70,12 +81,16 @@ class Cycles(Generator):
         self.joined = "last" in self.dialect
         self.claim = self.dialect["claim"].encode()
         self.receipt = re.compile(self.dialect["receipt"].encode())
+        signed = self.dialect.get("signed")
+        self.signer = None if signed is None else Signer(signed["key"], signed["action"], signed["path"])
 
     def settle(self, receipts: list[bytes]) -> bytes:
         """Returns the request that ends claims."""
         dialect = self.dialect.get("last", self.dialect) if self.settled >= self.cycle["count"] else self.dialect
         parts = [dialect["each"] % (number, receipt.decode()) for number, receipt in enumerate(receipts)]
         body = dialect["before"] + ",".join(parts) + dialect["after"]
+        if self.signer is not None:
+            return self.signer.request(body).encode()
         return f"{dialect['settle']}{len(body)}\r\n\r\n{body}".encode()
 
     def work(self) -> Result:

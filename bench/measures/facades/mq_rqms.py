@@ -13,7 +13,7 @@ from bench.harness import Bench, measure
 from bench.load import traffic
 from bench.load.generator import COUNTER
 from bench.load.traffic import Job, Sample
-from bench.measures.facades import CONNECTIONS, MOST, QUEUE
+from bench.measures.facades.emodb import CONNECTIONS, MOST, QUEUE
 from bench.results import Report, Verdict, paired
 from bench.started import processes, service
 from queuey.client import Client

@@ -1,0 +1,56 @@
+"""Requests of AWS JSON, signed by AWS Signature Version 4 with the standard library alone.
+
+A load generator must not spend on a signature what botocore does; ``tests/bench/test_signing.py`` compares the two.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from hashlib import sha256
+from typing import TypedDict
+
+REGION, SERVICE = "us-east-1", "sqs"
+HOST = "127.0.0.1"
+KIND = "application/x-amz-json-1.0"
+COVERED = "content-type;host;x-amz-date;x-amz-target"
+
+
+class AccessKey(TypedDict):
+    """Who signs."""
+
+    id: str
+    secret: str
+
+
+class Signer:
+    """Signs requests for one path and one action; all of them say the same time, which servers accept for 15 minutes.
+
+    Args:
+        key: Whose signature it is.
+        action: Such as ``SendMessage``.
+        path: Of the endpoint.
+        now: Seconds since 1970.
+    """
+
+    def __init__(self, key: AccessKey, action: str, path: str = "/", now: float | None = None) -> None:
+        date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+        scope = (date[:8], REGION, SERVICE, "aws4_request")
+        secret = f"AWS4{key['secret']}".encode()
+        for part in scope:
+            secret = hmac.digest(secret, part.encode(), "sha256")
+        self._secret = secret
+        headers = {"content-type": KIND, "host": HOST, "x-amz-date": date, "x-amz-target": f"AmazonSQS.{action}"}
+        lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        self._canonical = f"POST\n{path}\n\n{lines}\n{COVERED}\n"
+        self._text = f"AWS4-HMAC-SHA256\n{date}\n{'/'.join(scope)}\n"
+        written = "".join(f"{name.title()}: {value}\r\n" for name, value in headers.items())
+        credential = f"Credential={key['id']}/{'/'.join(scope)}, SignedHeaders={COVERED}"
+        self._head = f"POST {path} HTTP/1.1\r\n{written}Authorization: AWS4-HMAC-SHA256 {credential}, Signature="
+
+    def request(self, body: str) -> str:
+        """Returns a whole HTTP/1.1 request with this body, which is ASCII."""
+        canonical = self._canonical + sha256(body.encode()).hexdigest()
+        text = self._text + sha256(canonical.encode()).hexdigest()
+        signature = hmac.digest(self._secret, text.encode(), "sha256").hex()
+        return f"{self._head}{signature}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
