@@ -47,7 +47,7 @@ def test_what_has_to_be_there(run: Run) -> None:
         (["send", "x", "a", "--ttl", "500d"], "--ttl: a TTL is 1 second to 388 days, in whole seconds, not '500d'"),
         (["queue", "create", "x", "--kind", "fifo"], "'fifo' is not one of 'plain', 'dedup'"),
         (["app", "rotate", "x", "--grace", "1y"], "--grace: '1y' is no length of time"),
-        (["serve", "--facade", "sqs"], "'--facade': Value error, 'sqs' is not one of"),
+        (["serve", "--facade", "nats"], "'--facade': Value error, 'nats' is not one of"),
     ],
 )
 def test_wrong_values(run: Run, words: list[str], said: str) -> None:
@@ -170,7 +170,7 @@ def test_applications(run: Run, tmp_path: Path) -> None:
     assert run("app", "keys", "shep", *data).err == missing
     assert run("app", "revoke", "shop", "abc", "--yes", *data).err == no_key
     assert (
-        "'shop' has no valid key 'abc'. List its keys: queuey app keys shop"
+        "'shop' has no valid key 'abc' to rotate. List its keys: queuey app keys shop"
         in run("app", "rotate", "shop", "--key", "abc", *data).err
     )
 
