@@ -55,14 +55,17 @@ class Clients:
         self.sent: dict[str, set[str]] = defaultdict(set)
         self.deliveries: list[Delivery] = []
         self.deleted: dict[str, float] = {}
+        self.doubted: set[str] = set()
+        """Messages of which a delete was not confirmed. It may have taken effect: then they do not come again."""
         self.failures = 0
 
     @property
     def done(self) -> bool:
-        """Whether everything was sent, and everything is deleted that was received."""
+        """Whether everything was sent, and everything is deleted that was received, as far as is known."""
         with self._lock:
             bodies = {each.body for each in self.deliveries}
-            gone = {each.body for each in self.deliveries if each.identity in self.deleted}
+            settled = self.deleted.keys() | self.doubted
+            gone = {each.body for each in self.deliveries if each.identity in settled}
             return len(self.sent) == GROUPS * OF_GROUP and bodies == gone == self.sent.keys()
 
     def send(self, group: int) -> None:
@@ -94,6 +97,8 @@ class Clients:
             for one in messages:
                 given = {"QueueUrl": self._url, "ReceiptHandle": one["ReceiptHandle"]}
                 if self._tried(client.delete_message, **given) is None:
+                    with self._lock:
+                        self.doubted.add(one["MessageId"])
                     break
                 with self._lock:
                     self.deleted.setdefault(one["MessageId"], time.monotonic())
