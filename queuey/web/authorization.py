@@ -10,7 +10,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import get_args
 
-from queuey.access import ANYBODY, Action, Caller, allowed, concerns, lacking
+from queuey.access import ANYBODY, Action, Caller, allowed, concerns, lacking, matches
 from queuey.deadletters import queue_for
 from queuey.errors import NotAllowed, NotAuthenticated, QueueNotFound, QueueyError
 from queuey.messages import Queue
@@ -337,6 +337,21 @@ class Authorization:
         if not (found := caller.patterns(application, action)):
             raise _refusal(request, caller, lacking(caller, application, action))
         return found
+
+    def matching(self, request: Request, application: str, action: Action) -> Callable[[str], bool]:
+        """Returns what says of a queue's name whether :meth:`patterns` has it. Raises as that does."""
+        patterns = self.patterns(request, application, action)
+        return lambda name: any(matches(pattern, name) for pattern in patterns)
+
+    def creation(self, request: Request, application: str) -> Callable[[str], None]:
+        """Returns what refuses the names of queues that the caller may not create. Raises as :meth:`patterns`."""
+        patterns = self.patterns(request, application, "admin")
+
+        def check(name: str) -> None:
+            if not any(matches(pattern, name) for pattern in patterns):
+                raise NotAllowed(f"The credential creates only queues that match {', '.join(patterns)}.")
+
+        return check
 
     def readable(self, request: Request, application: str, most: int) -> list[str]:
         """Returns names of queues that the caller's rights open to it for reading, whether they exist or not.

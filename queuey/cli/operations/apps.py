@@ -288,16 +288,7 @@ def _add_access_key(
     if json:
         output.emit({**_described(key), "access_key_id": access_key, "secret_access_key": secret})
         return
-    output.pairs(
-        [
-            ("application", name),
-            ("key id", key.id),
-            ("access key id", access_key),
-            ("secret access key", secret),
-            ("expires", _expiry(key)),
-            *zip(("allow", "queues"), _limits(key), strict=True),
-        ]
-    )
+    _show_pairs(name, key, [("access key id", access_key), ("secret access key", secret)])
     output.note("The secret is not shown again: it is kept nowhere.")
 
 
@@ -311,16 +302,14 @@ def _show_new(name: str, secret: str, key: Key, *, json: bool) -> None:
     if json:
         output.emit({**_described(key), "application": name, "secret": secret})
         return
-    output.pairs(
-        [
-            ("application", name),
-            ("key id", key.id),
-            ("key", secret),
-            ("expires", _expiry(key)),
-            *zip(("allow", "queues"), _limits(key), strict=True),
-        ]
-    )
+    _show_pairs(name, key, [("key", secret)])
     output.note("The key is not shown again: the store keeps only its hash.")
+
+
+def _show_pairs(name: str, key: Key, own: list[tuple[str, str]]) -> None:
+    """Shows a key that was made, with what only its owner may know."""
+    about = [("expires", _expiry(key)), *zip(("allow", "queues"), _limits(key), strict=True)]
+    output.pairs([("application", name), ("key id", key.id), *own, *about])
 
 
 def _described(key: Key) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from queuey import ids
 from queuey.access import Action, Caller, matches
 from queuey.errors import NotAllowed, QueueExists, QueueNotFound, StoreBusy
-from queuey.messages import Queue, QueueSpec
+from queuey.messages import Location, Queue, QueueSpec
 from queuey.service import QueueAccess, Service
 from queuey.service.queues import queue_name_error
 from queuey.settings import Facades
@@ -228,6 +229,18 @@ class OpenFacade(Facade):
         if _is_of_another_site(request):
             return "A browser sends it for a page of another site. Send it from a program."
         return None
+
+
+def as_uuid(digits: str) -> str:
+    """Returns 32 hex digits in the form of a UUID."""
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def message_id(location: Location) -> str:
+    """Returns the id of a message: its own as a UUID, and the partition if that is not the first."""
+    partition, position = location
+    text = as_uuid(ids.to_hex(position))
+    return text if partition == 1 else f"{text}-{partition}"
 
 
 def _is_of_another_site(request: Request) -> bool:

@@ -9,13 +9,13 @@ from functools import partial
 from queuey import ids
 from queuey.claims import ClaimReceipt
 from queuey.errors import InvalidRequest, NotAllowed, QueueNotFound
-from queuey.messages import MAX_TTL, Location, Message, PostResult, Queue, QueueSpec
+from queuey.messages import MAX_TTL, Message, PostResult, Queue, QueueSpec
 from queuey.service import Draft
 from queuey.service.reading import SHORT_BYTES
 from queuey.settings.facades import LONGEST_BODY
 from queuey.web.endpoint import Match, View
 from queuey.web.errors import NoSuchResource
-from queuey.web.facades.facade import Mount, OpenFacade, Resource
+from queuey.web.facades.facade import Mount, OpenFacade, Resource, message_id
 from queuey.web.requests import Request, read_body
 from queuey.web.responses import TEXT, Header, Response, text_response
 from queuey.web.v1.messages import text_or_bytes
@@ -120,14 +120,6 @@ class MqFacade(OpenFacade):
         with suppress(QueueNotFound):
             await (await self._authorization.admit(request, where, "work")).apply(acknowledge)
         return Response(202, b"")
-
-
-def message_id(location: Location) -> str:
-    """Returns the id of a message: its own as a UUID, and the partition if that is not the first."""
-    partition, position = location
-    digits = ids.to_hex(position)
-    text = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    return text if partition == 1 else f"{text}-{partition}"
 
 
 def _receipt(text: str) -> ClaimReceipt | None:

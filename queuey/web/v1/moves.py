@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
-from queuey.access import Action, matches
 from queuey.service import MoveReport, Service
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -46,25 +44,19 @@ class MoveViews:
 
     def list(self, request: Request, match: Match) -> Response:
         """Lists moves, the newest first."""
-        found = self._moves.list(match["app"], self._seen(request, match, "measure"))
+        seen = self._authorization.matching(request, match["app"], "measure")
+        found = self._moves.list(match["app"], seen)
         return json_response(schemas.MoveList(moves=[_fields(schemas.ListedMove, report) for report in found]))
 
     def show(self, request: Request, match: Match) -> Response:
         """Shows how a move stands."""
-        return json_response(
-            _shown(self._moves.show(match["app"], match["move"], self._seen(request, match, "measure")))
-        )
+        seen = self._authorization.matching(request, match["app"], "measure")
+        return json_response(_shown(self._moves.show(match["app"], match["move"], seen)))
 
     def cancel(self, request: Request, match: Match) -> Response:
         """Has a move end soon."""
-        return json_response(
-            _shown(self._moves.cancel(match["app"], match["move"], self._seen(request, match, "delete")))
-        )
-
-    def _seen(self, request: Request, match: Match, action: Action) -> Callable[[str], bool]:
-        """Returns what says whether the caller may do something with a queue of a name."""
-        patterns = self._authorization.patterns(request, match["app"], action)
-        return lambda name: any(matches(pattern, name) for pattern in patterns)
+        seen = self._authorization.matching(request, match["app"], "delete")
+        return json_response(_shown(self._moves.cancel(match["app"], match["move"], seen)))
 
 
 def _shown(report: MoveReport) -> schemas.Move:

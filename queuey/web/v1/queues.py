@@ -8,9 +8,9 @@ import msgspec
 from msgspec import UNSET
 
 from queuey import ids
-from queuey.access import VERBS, format_principal, matches, parse_principals
+from queuey.access import VERBS, format_principal, parse_principals
 from queuey.deadletters import queue_for
-from queuey.errors import InvalidRequest, NotAllowed
+from queuey.errors import InvalidRequest
 from queuey.messages import (
     CONSISTENCIES,
     KINDS,
@@ -137,14 +137,13 @@ class QueueViews:
 
     def create(self, request: Request, match: Match) -> Response:
         """Creates a queue, or finds the one that has every field given."""
-        patterns = self._authorization.patterns(request, match["app"], "admin")
+        check = self._authorization.creation(request, match["app"])
         given = read_fields(request, self._limits.max_body)
         errors = Errors()
         name = errors.take("queue_name", validators.text, given.get("queue_name"))
         spec = _spec(given, errors, self._limits.max_principals)
         errors.check()
-        if not any(matches(pattern, name or "*") for pattern in patterns):
-            raise NotAllowed(f"The credential creates only queues that match {', '.join(patterns)}.")
+        check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
         queue, created = self._queues.create(match["app"], name, spec)
         response = schemas.CreatedQueue(**_state(queue), principles=_principal_text(queue))

@@ -49,13 +49,12 @@ def secret_of(deployment: bytes, access_key: str) -> str:
     return b64encode(hmac.digest(deployment, _OF_SECRETS + access_key.encode(), "sha256")[:30]).decode()
 
 
-def deployment_secret(settings: Settings, environ: Mapping[str, str], *, make: bool = True) -> bytes:
+def deployment_secret(settings: Settings, environ: Mapping[str, str]) -> bytes:
     """Returns the secret from which those of access keys follow.
 
     Args:
         settings: The settings in force.
         environ: The environment.
-        make: Make the file that has it, if it is not there.
 
     Raises:
         SettingsError: It is not there, or too short.
@@ -68,7 +67,7 @@ def deployment_secret(settings: Settings, environ: Mapping[str, str], *, make: b
         )
     if named is None:
         path = settings.data / FILE
-        if make and not path.exists():
+        if not path.exists():
             _write(path)
         named = f"file:{path}"
     secret = SecretName.parse(named).read(environ)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from queuey.web.endpoint import Match
@@ -12,6 +12,8 @@ from queuey.web.facades.sqs.protocols import Call, parameters
 from queuey.web.requests import Request
 
 T = TypeVar("T")
+Result = dict[str, Any]
+"""What an action answers, by the names of AWS JSON."""
 
 
 class Asked(NamedTuple):

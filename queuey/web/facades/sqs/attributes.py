@@ -19,6 +19,9 @@ ACCOUNT = "000000000000"
 RETENTION = 345_600
 LONGEST_MESSAGE = 1_048_576
 """Bytes of a message with its attributes, and of a batch."""
+MAX_VISIBILITY, MAX_WAIT, MAX_DELAY = 43_200, 20, 900
+"""Seconds, of a queue and of a request."""
+NO_PERMISSIONS = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
 MOST_TAGS = 50
 MOST_SOURCES = 10
 """Queues that a RedriveAllowPolicy names."""
@@ -136,9 +139,9 @@ def _number(name: str, text: str, least: int, most: int) -> int:
 
 
 _NUMBERS = {
-    "VisibilityTimeout": ("visibility", 0, 43_200),
-    "DelaySeconds": ("delay", 0, 900),
-    "ReceiveMessageWaitTimeSeconds": ("wait", 0, 20),
+    "VisibilityTimeout": ("visibility", 0, MAX_VISIBILITY),
+    "DelaySeconds": ("delay", 0, MAX_DELAY),
+    "ReceiveMessageWaitTimeSeconds": ("wait", 0, MAX_WAIT),
     "MaximumMessageSize": ("size", 1024, LONGEST_MESSAGE),
 }
 _WORDS = {
@@ -146,7 +149,7 @@ _WORDS = {
     "FifoThroughputLimit": ("limit", ("perQueue", "perMessageGroupId")),
 }
 _REFUSED = {
-    "Policy": "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …",
+    "Policy": NO_PERMISSIONS,
     "KmsMasterKeyId": "messages are not encrypted by the service: encrypt the disk, or the messages",
     "KmsDataKeyReusePeriodSeconds": "messages are not encrypted by the service",
 }

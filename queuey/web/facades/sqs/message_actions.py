@@ -18,19 +18,25 @@ from queuey.service.messages import Placed
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
 from queuey.web.facades.sqs import fifo, requests
-from queuey.web.facades.sqs.asked import Asked
-from queuey.web.facades.sqs.attributes import LONGEST_MESSAGE, Kept, is_fifo, kept_of
+from queuey.web.facades.sqs.asked import Asked, Result
+from queuey.web.facades.sqs.attributes import (
+    LONGEST_MESSAGE,
+    MAX_DELAY,
+    MAX_VISIBILITY,
+    MAX_WAIT,
+    Kept,
+    is_fifo,
+    kept_of,
+)
 from queuey.web.facades.sqs.errors import AWAY, SqsError, in_range, invalid
 from queuey.web.facades.sqs.messages import check_id, draft_of, received, sent_result, size_of
 from queuey.web.v1.claims import mark_of
 
 T = TypeVar("T")
 E = TypeVar("E", bound="requests.Entry | requests.SentEntry")
-MAX_VISIBILITY, MAX_WAIT, MAX_DELAY = 43_200, 20, 900
 SHORTEST = 5.0
 """Seconds of a claim that is to be over at once: it is released when the answer is ready."""
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
-Result = dict[str, Any]
 
 
 class MessageActions:

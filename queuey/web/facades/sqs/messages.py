@@ -16,7 +16,7 @@ import msgspec
 from queuey import deadletters, ids
 from queuey.messages import Message, Meta, Queue, body_bytes
 from queuey.service import Draft, HandedOut
-from queuey.web.facades.mq import message_id
+from queuey.web.facades.facade import message_id
 from queuey.web.facades.sqs.attributes import arn_of
 from queuey.web.facades.sqs.errors import SqsError, invalid
 from queuey.web.facades.sqs.protocols import NO_XML

@@ -8,13 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from queuey.access import matches
-from queuey.errors import NotAllowed, QueueExists, QueueNotFound
+from queuey.errors import QueueExists, QueueNotFound
 from queuey.messages import Queue, QueueSpec
 from queuey.service import MoveReport, QueueAccess, Service
 from queuey.web.authorization import Authorization
 from queuey.web.facades.sqs import attributes, requests
-from queuey.web.facades.sqs.asked import Asked
+from queuey.web.facades.sqs.asked import Asked, Result
 from queuey.web.facades.sqs.attributes import (
     COUNTS,
     LONGEST_NAME,
@@ -42,8 +41,6 @@ _STATES = {
     "cancelled": "CANCELLED",
     "failed": "FAILED",
 }
-
-Result = dict[str, Any]
 
 
 class QueueActions:
@@ -88,9 +85,8 @@ class QueueActions:
         fifo = given.attributes.get("FifoQueue", "").lower() == "true"
         attributes.check_name(given.queue_name, fifo=fifo)
         changes = read_changes(given.attributes, fifo=fifo)
-        patterns = self._authorization.patterns(asked.request, asked.application, "admin")
-        if not any(matches(pattern, given.queue_name) for pattern in patterns):
-            raise NotAllowed(f"The credential creates only queues that match {', '.join(patterns)}.")
+        changes.options.setdefault("ttl", attributes.RETENTION)
+        self._authorization.creation(asked.request, asked.application)(given.queue_name)
         self._check_dead_letter(asked, given.queue_name, changes.options.get("dead_letter"), fifo=fifo)
         spec = replace(
             changes.spec(tagged(attributes.NOTHING, given.tags)),
@@ -98,8 +94,6 @@ class QueueActions:
             on_ack="delete",
             kind="ordered" if fifo else "plain",
         )
-        if spec.ttl is None:
-            spec = replace(spec, ttl=attributes.RETENTION)
         try:
             queue, _ = self._queues.create(
                 asked.application, given.queue_name, self._queues.claimable(spec), longest=LONGEST_NAME
@@ -213,8 +207,7 @@ class QueueActions:
     def permission(self, asked: Asked) -> Result:
         """Refuses to change who may use a queue: that belongs to access keys."""
         self._open(asked, asked.read(requests.Permission), "measure")
-        text = "permissions belong to access keys here: queuey app key-add --sqs --allow … --queues …"
-        raise SqsError("UnsupportedOperation", f"{asked.call.action} is not supported; {text}")
+        raise SqsError("UnsupportedOperation", f"{asked.call.action} is not supported; {attributes.NO_PERMISSIONS}")
 
     # Dead letters
 
@@ -270,19 +263,17 @@ class QueueActions:
         given = asked.read(requests.ListMoves)
         name = self._enter_arn(asked, "SourceArn", given.source_arn, "measure").queue.name
         most = in_range("MaxResults", given.max_results, 1, MOST_MOVES, 1)
-        found = [one for one in self._moves.list(asked.application, self._seen(asked, "measure")) if one.source == name]
+        seen = self._authorization.matching(asked.request, asked.application, "measure")
+        found = [one for one in self._moves.list(asked.application, seen) if one.source == name]
         return {"Results": [_shown(one, asked.region) for one in found[:most]]}
 
     def cancel_move(self, asked: Asked) -> Result:
         """Has a move end soon."""
         handle = asked.read(requests.CancelMove).task_handle
         name = _read_token(handle, "TaskHandle")
-        report = self._moves.cancel(asked.application, name, self._seen(asked, "delete"))
+        seen = self._authorization.matching(asked.request, asked.application, "delete")
+        report = self._moves.cancel(asked.application, name, seen)
         return {"ApproximateNumberOfMessagesMoved": report.moved}
-
-    def _seen(self, asked: Asked, action: Any) -> Callable[[str], bool]:  # noqa: ANN401 - one of the actions
-        patterns = self._authorization.patterns(asked.request, asked.application, action)
-        return lambda name: any(matches(pattern, name) for pattern in patterns)
 
 
 def _shown(report: MoveReport, region: str) -> Result:
