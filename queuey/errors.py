@@ -37,6 +37,7 @@
     │   ├── StoreBusy             locked by another process for too long
     │   ├── StoreFull             no space left
     │   ├── StoreClosed           shutting down
+    │   ├── WriteUndone           messages were written too late, or perhaps, and are taken back
     │   └── IssuerUnavailable     the keys that a user's credential is checked with are not there
     ├── TooLate                   ids that were reserved may have been passed by readers
     ├── StoreIncompatible         the file or schema is newer than this program
@@ -463,6 +464,13 @@ class StoreClosed(StoreUnavailable):
     """The store is shutting down."""
 
     code = "StoreClosed"
+
+
+class WriteUndone(StoreUnavailable):
+    """Messages were sent, and not known to be written in time; they were taken back before any reader could see them.
+
+    So they may be posted anew. Answers have the code of the class above: nothing was stored.
+    """
 
 
 class IssuerUnavailable(StoreUnavailable):

@@ -303,6 +303,9 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         descending: Newest first.
         delayed: Keep below the queue's read delay. False reads up to what is certainly committed; on a store with
             eventual consistency a cursor taken from such a page may miss messages.
+        early: With ``delayed=False``: what is shown may vanish again, and something may be missing. So a store may use
+            what it read of the queue as long ago as for a delayed read, and leaves out values of names that may be
+            undone.
         ahead: With ``delayed``: show also what lies between the horizon and now. The horizon is that of the store then,
             whatever the queue's own read delay is, and ``Page.next`` may lie above it.
         due: False: show also delayed messages that are not due.
@@ -317,6 +320,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     max_bytes: int = 8 << 20
     descending: bool = False
     delayed: bool = True
+    early: bool = False
     ahead: bool = False
     due: bool = True
     bodies: bool = True

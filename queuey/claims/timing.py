@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Callable
 
 
-class ClaimTiming(msgspec.Struct, frozen=True):
+class ClaimTiming:
     """Decides by the clock.
 
-    Attributes:
-        margin: The largest difference between the clocks of two processes (seconds): S.
+    Args:
+        margin: The largest difference between the clocks of two processes (seconds): S. It may change.
     """
 
-    margin: float = 1.0
+    __slots__ = ("_margin",)
+
+    def __init__(self, margin: float | Callable[[], float] = 1.0) -> None:
+        self._margin = margin
+
+    @property
+    def margin(self) -> float:
+        """S, as it is now."""
+        margin = self._margin
+        return margin() if callable(margin) else margin
 
     def expired(self, now: int) -> int:
         """Returns the expiry (milliseconds since 1970) below which claims are over for others at ``now``."""

@@ -17,6 +17,7 @@ __all__ = ["main"]
 COMMANDS = {
     "serve": "Start the service. The first start creates the store, a key and a profile for the client.",
     "migrate": "Prepare the keyspace of a Cassandra store, or bring it up to date.",
+    "timing": "Show the times that all processes of a Cassandra store go by, or have them go by others.",
     "doctor": "Check the store's health, configuration and durability.",
     "backup": "Copy a whole SQLite store into one file, while the service runs.",
     "restore": "Make a backup the SQLite store of a directory.",
@@ -40,6 +41,7 @@ COMMANDS = {
 _MODULES = {
     "serve": "operations.serving:serve_app",
     "migrate": "operations.migrating:app",
+    "timing": "operations.timing:app",
     "doctor": "operations.doctor:app",
     "backup": "operations.backups:backup_app",
     "restore": "operations.backups:restore_app",

@@ -35,6 +35,9 @@ Partitions = Annotated[
     str, typer.Option("--partitions", "-p", help="* for all, or numbers with commas.", callback=_partitions)
 ]
 Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, as they are, one a line.")]
+Early = Annotated[
+    bool, typer.Option("--early", help="Also what is stored, but may vanish before the read delay is over.")
+]
 _FORMS = f"Position: {time_parsing.FORMS}."
 
 
@@ -56,6 +59,7 @@ def read(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 100,
     everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
     delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Keep the queue's read delay.")] = True,
+    early: Early = False,
     raw: Raw = False,
     json: Json = False,
 ) -> None:
@@ -69,7 +73,8 @@ def read(
         for name, text in (("since", since), ("after", after), ("before", before), ("until", until))
         if text is not None
     }
-    options.update(partitions=partitions, order="descending" if descending else "ascending", delay=delay, merge=True)
+    options.update(partitions=partitions, order="descending" if descending else "ascending")
+    options.update(delay=delay, early=early, merge=True)
     left = sys.maxsize if everything else limit
     page = None
     while left > 0:
@@ -97,6 +102,7 @@ def tail(
     ] = 10,
     since: Annotated[str | None, typer.Option(help=f"Begin here instead. {_FORMS}")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    early: Early = False,
     raw: Raw = False,
     json: Json = False,
 ) -> None:
@@ -112,7 +118,8 @@ def tail(
         start = page.horizon
     if left <= 0:
         return
-    for streamed in islice(client.stream([queue], partitions=partitions, since=start, notice=note_absence), left):
+    stream = client.stream([queue], partitions=partitions, since=start, early=early, notice=note_absence)
+    for streamed in islice(stream, left):
         _show([streamed.message], raw=raw, json=json)
 
 
@@ -174,6 +181,8 @@ def json_fields(message: Message) -> dict[str, Any]:
     fields = msgspec.to_builtins(message)
     if isinstance(message.body, bytes):
         fields["encoding"] = "base64"
+    if not message.early:
+        del fields["early"]
     return {name: value for name, value in fields.items() if value not in (None, {})}
 
 

@@ -74,9 +74,10 @@ class Following:
                     raise
                 timing.sleep(pause)
                 continue
-            pause = following.took(page)
-            if pause is None:
+            taken = following.took(page)
+            if taken is None:
                 continue
+            page, pause = taken
             yield page
             if pause:
                 timing.sleep(pause)
@@ -102,6 +103,7 @@ class Following:
         partitions: str | int | Iterable[int] = "*",
         limit: int | None = None,
         cursor: str | None = None,
+        early: bool = False,
         patience: float | None = None,
         notice: Notice | None = None,
     ) -> Iterator[StreamedMessage]:
@@ -116,6 +118,8 @@ class Following:
             partitions: Of the queues.
             limit: Messages of a partition that the server reads together.
             cursor: That of the last message of an earlier stream of the same queues.
+            early: Give messages as soon as they are stored, before the read delay is over: those are marked
+                ``early``, may vanish yet, and are not in order with the others. Each is given once.
             patience: Seconds of uninterrupted failure after which to give up; None: never.
             notice: Called with the error when the service begins to fail, and with None when it answers again.
 
@@ -130,7 +134,7 @@ class Following:
         """
         timing = self._timing
         patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        state = Streaming(queues, since, partitions, limit, cursor, patient)
+        state = Streaming(queues, since, partitions, limit, cursor, patient, early=early)
         while True:
             call = state.call()
             attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
@@ -189,9 +193,10 @@ class AsyncFollowing:
                     raise
                 await timing.sleep(pause)
                 continue
-            pause = following.took(page)
-            if pause is None:
+            taken = following.took(page)
+            if taken is None:
                 continue
+            page, pause = taken
             yield page
             if pause:
                 await timing.sleep(pause)
@@ -218,13 +223,14 @@ class AsyncFollowing:
         partitions: str | int | Iterable[int] = "*",
         limit: int | None = None,
         cursor: str | None = None,
+        early: bool = False,
         patience: float | None = None,
         notice: Notice | None = None,
     ) -> AsyncIterator[StreamedMessage]:
         """Follows queues by a stream and never ends; see :meth:`Client.stream`."""
         timing = self._timing
         patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        state = Streaming(queues, since, partitions, limit, cursor, patient)
+        state = Streaming(queues, since, partitions, limit, cursor, patient, early=early)
         while True:
             call = state.call()
             attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)

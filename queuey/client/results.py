@@ -66,6 +66,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         content_type: As given by the producer; None if it gave none.
         headers: As given by the producer, names in lower case.
         key: In an ordered queue, the key that the producer gave. Other queues do not keep it.
+        early: It lies above the horizon: it is stored, but may vanish yet, and others may come below it.
     """
 
     id: str = msgspec.field(name="message_id")
@@ -75,6 +76,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     content_type: str | None = None
     headers: Mapping[str, str] = {}
     key: str | None = None
+    early: bool = False
 
     @property
     def time(self) -> datetime:
@@ -135,8 +137,8 @@ class Page(msgspec.Struct, frozen=True):
         'two eggs'
 
     Attributes:
-        messages: In the order asked for.
-        horizon: An id; nothing at or above it was read.
+        messages: In the order asked for; early ones are the last.
+        horizon: An id; nothing at or above it was read, but for early messages.
         next: Per partition, the ``since`` of the next read in the same order; None: a descending read is complete.
         cursor: The same as one text, to be kept; empty when every partition is complete.
         more: Another read now may return messages.

@@ -25,7 +25,7 @@ from queuey.client.calls.call import (
     string,
 )
 from queuey.client.calls.error_answers import read_error
-from queuey.client.calls.read_calls import WireMessage, plain_messages
+from queuey.client.calls.read_calls import GivenEarly, WireMessage, plain_messages
 from queuey.client.errors import ClientError, InvalidAnswer, InvalidArgument, NotAuthenticated
 from queuey.client.http.attempts import Patience
 from queuey.client.results import StreamedMessage
@@ -54,6 +54,7 @@ class Streaming:
         limit: Messages of a partition that the server reads together; None: its default.
         cursor: Where an earlier stream of the same queues has come to; it wins over ``since``.
         patience: Decides how long failures are put up with.
+        early: Give as well what lies above the horizon, and each message once.
 
     Attributes:
         cursor: Where to go on.
@@ -68,6 +69,8 @@ class Streaming:
         limit: int | None,
         cursor: str | None,
         patience: Patience,
+        *,
+        early: bool = False,
     ) -> None:
         names = [queues] if isinstance(queues, str) else None if queues is None else list(queues)
         if names is not None and not names:
@@ -81,6 +84,9 @@ class Streaming:
             self._asked["since"] = since if since == "now" else point_text(since)
         if limit is not None:
             self._asked["limit"] = int(number_text("limit", limit))
+        if early:
+            self._asked["early"] = True
+        self._given = GivenEarly()
         self._is_of_all = names is None
         self._patience = patience
         self._renewed = False
@@ -121,7 +127,11 @@ class Streaming:
             if data and kind == "message":
                 wire = _decoded(data, _Data)
                 [message] = plain_messages([wire])
-                yield StreamedMessage(wire.queue_name, message, position)
+                is_new = self._given.is_new(wire.queue_name, message)
+                if position:
+                    self._given.pass_over(position[:32])
+                if is_new:
+                    yield StreamedMessage(wire.queue_name, message, position)
             elif data:
                 self._heed(kind, data)
             self.cursor = position or self.cursor

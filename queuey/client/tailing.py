@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from queuey.client.calls.call import Call
-from queuey.client.calls.read_calls import Query, ReadOptions, checked_wait, read, resumed
+from queuey.client.calls.read_calls import GivenEarly, Query, ReadOptions, checked_wait, read, resumed
 from queuey.client.errors import ClientError, InvalidArgument
 from queuey.client.http.attempts import Patience
 from queuey.client.results import Page
@@ -54,6 +54,7 @@ class Tailing:
         self._patience = patience
         self._clock = clock
         self._asked = 0.0
+        self._given = GivenEarly()
 
     @property
     def _unplaced(self) -> bool:
@@ -63,24 +64,34 @@ class Tailing:
         """Returns the read to send now."""
         self._asked = self._clock()
         if self._unplaced:
-            return read(msgspec.structs.replace(self._query, order="descending", limit=1))
+            return read(msgspec.structs.replace(self._query, order="descending", limit=1, early=False))
         return read(self._query, self._wait)
 
-    def took(self, page: Page) -> float | None:
+    def took(self, page: Page) -> tuple[Page, float] | None:
         """Takes the answer.
 
         Returns:
-            Seconds to pause after handing the page on; None: it only says where to begin, and is not handed on.
+            The page to hand on, without messages that were given early, and the seconds to pause after that; None: it
+            only says where to begin, and is not handed on.
         """
         self._patience.restored()
         if self._unplaced:
             self._query = msgspec.structs.replace(self._query, since=page.horizon)
             return None
         self._query = resumed(self._query, page)
+        fresh = self._fresh(page) if self._query.early else page
         if page.messages or page.more:
-            return 0.0
+            return fresh, 0.0
         shortest = min(_SHORTEST_POLL, self._wait)
-        return max(0.0, shortest - (self._clock() - self._asked))
+        return fresh, max(0.0, shortest - (self._clock() - self._asked))
+
+    def _fresh(self, page: Page) -> Page:
+        """Leaves out what was given early; the next read asks only for what is above that."""
+        messages = tuple(message for message in page.messages if self._given.is_new("", message))
+        if not page.more:
+            self._given.pass_over(page.horizon)
+        self._query = msgspec.structs.replace(self._query, early=self._given.marks())
+        return msgspec.structs.replace(page, messages=messages)
 
     def pause_after(self, error: ClientError) -> float | None:
         """Returns the seconds to wait before the next read; None if the error is to be raised."""

@@ -109,6 +109,7 @@ class Service:
     def statistics(self) -> dict[str, float]:
         """Returns what is counted besides requests and messages: of claims, reads, and the store unless it is away."""
         found = {
+            **self.messages.statistics(),
             **self.claims.statistics(),
             **self.moves.statistics(),
             **self.names.statistics(),

@@ -47,9 +47,6 @@ Code = Literal[
 
 MOST_SHOWN = 10
 """Partitions in which one id is looked at closely: only PUT and Spark make messages with one id in several of them."""
-_EARLY = 1.0
-"""Seconds by which an id may be older than its queue: the clocks of two processes may differ so much."""
-
 
 _NO_TRACE = (
     "What else explains it leaves no trace: a delete by id, a purge, a post that was answered with outcome none, "
@@ -194,7 +191,7 @@ class Explaining:
         if made > now:
             text = f"The time of the id lies ahead ({iso(made)}): only a delayed message or a PUT can have it."
             yield Reason(code="ahead", text=text, at=made)
-        elif made < queue.created - _EARLY:
+        elif made < queue.created - self._store.clock_difference:  # Another clock may have said when it was created.
             text = f"The id is from {iso(made)}, the queue was created at {iso(queue.created)}."
             yield Reason(code="older_than_queue", text=text, at=queue.created)
         if made + MAX_TTL < now:

@@ -18,6 +18,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         longest_body: Bytes of the longest body that any API of the deployment takes; 0: ``max_body``.
         max_batch_bytes: Bytes of a whole request that carries several messages.
         max_wait: Seconds of one long poll.
+        deadline: Seconds of any other request, about.
         page_bytes: Bytes of one answer, at which it ends.
         default_ttl: Seconds a message lives when neither it nor its queue says.
         idempotency_ttl: Seconds for which an idempotency key is remembered at most.
@@ -42,6 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int = 256 * KIB
     max_batch_bytes: int = 8 * MIB
     max_wait: float = 20.0
+    deadline: float = 15.0
     page_bytes: int = 8 * MIB
     default_ttl: int = DEFAULT_TTL
     idempotency_ttl: int = 86_400

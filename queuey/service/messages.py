@@ -6,14 +6,15 @@ import asyncio
 import math
 import random
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
 
 from queuey import ids
-from queuey.claims import ClaimTiming, digest_of, partition_of
-from queuey.errors import InvalidRequest, TooLarge
+from queuey.claims import digest_of, partition_of
+from queuey.errors import InvalidRequest, StoreUnavailable, TooLarge, WriteUndone
 from queuey.ids import Position
 from queuey.messages import Location, Message, Meta, NewMessage, PostKey, PostResult, Queue, body_bytes, bytes_of
 from queuey.metrics import Metrics
@@ -34,13 +35,13 @@ def partition_error(partition: int, queue: Queue) -> str | None:
     return None
 
 
+REPEATED = 0.1
+"""Part of the posts that may be repeated."""
+REPEATS_INTERVAL = 1.0
+"""Seconds in which they are counted."""
 LONGEST_AHEAD = 1.0
-"""Seconds that stores let an id be ahead of the clock that new ones are to be above."""
-
-
-def ahead(after: Position) -> float:
-    """Returns how many seconds a position is ahead of the clock, less than 0 if it is past."""
-    return (after[0] - ids.now_ticks()) / ids.TICKS_PER_SECOND
+"""Seconds that stores let an id be ahead of the clock that new ones are to be above: not of the store's times, as it is
+about what clients send."""
 
 
 Placed = tuple[float, Location]
@@ -76,6 +77,38 @@ class StickyChoice:
         return int(self._draw * partitions) + 1
 
 
+class RepeatBudget:
+    """How many posts a process may repeat: of those of one second one, or a tenth.
+
+    So that an overloaded store, which undoes many, does not get twice as many. Used in one thread.
+    """
+
+    def __init__(self) -> None:
+        self._posts: deque[float] = deque()
+        self._repeats: deque[float] = deque()
+        self.repeated = 0
+
+    def note_post(self, now: float) -> None:
+        """Counts a post, at a boot time."""
+        self._posts.append(now)
+        _forget(self._posts, now)
+
+    def take(self, now: float) -> bool:
+        """Returns whether a post may be repeated at a boot time, and counts it then."""
+        _forget(self._posts, now)
+        _forget(self._repeats, now)
+        if len(self._repeats) + 1 > max(1.0, len(self._posts) * REPEATED):
+            return False
+        self._repeats.append(now)
+        self.repeated += 1
+        return True
+
+
+def _forget(moments: deque[float], now: float) -> None:
+    while moments and moments[0] <= now - REPEATS_INTERVAL:
+        moments.popleft()
+
+
 class MessageUseCases:
     """Everything that names a single message."""
 
@@ -85,6 +118,11 @@ class MessageUseCases:
         self._limits = limits
         self._metrics = metrics
         self._sticky = StickyChoice()
+        self._budget = RepeatBudget()
+
+    def statistics(self) -> dict[str, float]:
+        """Returns what is counted of posts."""
+        return {"posts_repeated_total": self._budget.repeated}
 
     async def post(
         self,
@@ -98,6 +136,9 @@ class MessageUseCases:
         """Stores new messages, all or none, for a caller that is authorized for this row.
 
         With a key it stores them once: a post that is repeated under its key has the result of the first.
+
+        If the store has undone them in time (``WriteUndone``), it stores them anew, as the caller would, with new ids:
+        once, unless one has a delay, within :class:`RepeatBudget` and the time of a request.
 
         In an ordered queue, what is posted after this has returned comes later, whichever process stores it: where ids
         are made by several clocks, this waits until all of them are past. With ``more`` the caller posts on before it
@@ -114,10 +155,18 @@ class MessageUseCases:
             KeyInUse: A post with this key is being carried out.
             StoreUnavailable: ``outcome`` says what became of them.
         """
-        if after is not None and 0 < (seconds := ahead(after)) <= LONGEST_AHEAD:
+        began = self._core.boottime()
+        self._budget.note_post(began)
+        if after is not None and 0 < (seconds := self._ahead(after)) <= LONGEST_AHEAD:
             await asyncio.sleep(seconds)
         items = self._addressed(queue, drafts)
-        result = await self._append(queue, drafts, items, after, key)
+        try:
+            result = await self._append(queue, drafts, items, after, key)
+        except WriteUndone:
+            if not self._may_repeat(queue, items, began):
+                raise
+            items = self._addressed(queue, drafts)
+            result = await self._append(queue, drafts, items, after, key)
         if not result.replayed:
             self._metrics.received(len(result.locations))
         if queue.kind == "ordered" and (result.replayed or not more or any(item.delay for item in items)):
@@ -128,8 +177,25 @@ class MessageUseCases:
     async def settle_order(self, queue: Queue, placed: Iterable[Placed]) -> None:
         """Waits, in an ordered queue, until no clock can make an id below those that messages have without delays."""
         if queue.kind == "ordered" and self._store.ids_follow_clocks:
-            left = [ahead(position) - delay for delay, (_, position) in placed]
-            await asyncio.sleep(max(left, default=-math.inf) + ClaimTiming().margin)
+            left = [self._ahead(position) - delay for delay, (_, position) in placed]
+            await asyncio.sleep(max(left, default=-math.inf) + self._store.clock_difference)
+
+    def _ahead(self, position: Position) -> float:
+        """Returns how many seconds a position is ahead of the clock that ids are made by, less than 0 if it is past."""
+        try:
+            now = self._store.claim_time()
+        except StoreUnavailable:  # Nobody has compared it lately.
+            now = ids.now_ticks()
+        return (position[0] - now) / ids.TICKS_PER_SECOND
+
+    def _may_repeat(self, queue: Queue, items: Sequence[NewMessage], began: float) -> bool:
+        """Returns whether a post that was undone is to be repeated."""
+        # The delete of a delayed message may have a timestamp as late as its due time.
+        if any(item.delay for item in items):
+            return False
+        now = self._core.boottime()
+        left = began + self._limits.deadline - now
+        return left >= self._store.write_within(queue) and self._budget.take(now)
 
     async def _append(
         self,

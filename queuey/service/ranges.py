@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -84,6 +85,8 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
             read from its beginning (it was added later); descending, not at all (it was exhausted).
         after, before, until: Bounds in time whatever the direction: above, below, at or below.
         delayed: Stay behind the queue's read delay.
+        early: Give as well what lies between that and now, once all before is given; ascending only.
+        early_after: Of that only what is above.
         merge: One list in time order instead of partition after partition.
         looks_ahead: Partitions that there is no room for say with ``next`` where their first message is.
     """
@@ -96,6 +99,8 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     before: Bound = None
     until: Bound = None
     delayed: bool = True
+    early: bool = False
+    early_after: Bound = None
     merge: bool = False
     looks_ahead: bool = False
 
@@ -105,10 +110,12 @@ class Reading(msgspec.Struct, gc=False):
 
     Attributes:
         messages: In the order asked for.
-        horizon: Ticks; nothing at or above it was read.
+        horizon: Ticks; nothing at or above it is in ``messages``.
         next: Per partition the position to go on from with ``since``, None when there is nothing further.
         more: Another read may give messages now.
         cursor_safe: False: a reader that keeps ``next`` may miss messages.
+        early: Messages above the horizon, ascending, if asked for: each comes again in its place, unless it vanishes.
+        early_more: There may be more of these.
     """
 
     messages: list[Message]
@@ -116,6 +123,13 @@ class Reading(msgspec.Struct, gc=False):
     next: dict[int, Position | None]
     more: bool
     cursor_safe: bool = True
+    early: Sequence[Message] = ()
+    early_more: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many messages it gives."""
+        return len(self.messages) + len(self.early)
 
     @property
     def cursor(self) -> str:
@@ -158,6 +172,31 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
             )
         )
     return found
+
+
+def early_slices(wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int) -> list[Slice]:
+    """Returns what to ask for above the horizon after a reading that has reached it."""
+    read = Counter(None if wanted.merge else message.partition for message in reading.messages)
+    found = []
+    for piece in asked:
+        lower = max(piece.lower, (reading.horizon, LOW_MIN))
+        if (mark := _at(wanted.early_after, piece.partition)) is not None:
+            lower = max(lower, mark.end)
+        if lower < piece.upper:
+            limit = wanted.limit - read[None if wanted.merge else piece.partition]
+            bounds = {"lower": lower, "limit": limit, "max_bytes": share(max_bytes, len(asked))}
+            found.append(structs.replace(piece, **bounds, delayed=False, early=True))
+    return found
+
+
+def add_early(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+    """Adds the pages of :func:`early_slices` to a reading."""
+    found = sorted(
+        (message for page in pages for message in page.messages), key=lambda each: (each.position, each.partition)
+    )
+    most = asked[0].limit if wanted.merge else len(found)
+    reading.early = found[:most]
+    reading.early_more = len(found) > most or any(page.more for page in pages)
 
 
 def nothing() -> Slice:

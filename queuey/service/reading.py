@@ -10,7 +10,7 @@ from weakref import WeakSet
 import msgspec
 
 from queuey.errors import NotAllowed, NotFound, QueueyError, StoreBusy
-from queuey.messages import Page, Queue, bytes_at_most, bytes_of
+from queuey.messages import Page, Queue, Slice, bytes_at_most, bytes_of
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
@@ -48,10 +48,24 @@ class Reader:
         self.watchers = Watchers()
         self.streams: WeakSet[object] = WeakSet()
         """Those that there are."""
-        # By whether reads keep the read delay.
+        # By whether reads keep the read delay, and are early beside.
         self._triggers = {
-            delayed: Trigger(partial(store.watch, delayed=delayed), for_all=True) for delayed in (True, False)
+            kind: Trigger(partial(store.watch, delayed=kind[0], early=kind[1]), for_all=True)
+            for kind in ((True, False), (False, False), (True, True))
         }
+
+    @property
+    def clock_difference(self) -> float:
+        """Seconds by which the clocks of two processes differ at most."""
+        return self._store.clock_difference
+
+    def now(self) -> int:
+        """Returns the clock that ids are made by (ticks); that of the machine may be off.
+
+        Raises:
+            StoreUnavailable: It is off itself.
+        """
+        return self._store.claim_time()
 
     def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue. It does not wait: if there is nothing to answer, it calls the ``waiter``.
@@ -70,7 +84,7 @@ class Reader:
             return response
         room = self._room([Source(access, wanted)])
         reading = self._store.together(lambda: self._read(access, wanted, room))
-        self._metrics.delivered(len(reading.messages))
+        self._metrics.delivered(reading.count)
         return reading
 
     async def read_short(
@@ -98,19 +112,31 @@ class Reader:
         if not asked:
             return None
         if wait and waiter is not None:
-            waiter.expect([(queue, numbers, self._triggers[wanted.delayed])])
-        try:
-            page: Page | None = await self._core.ended(partial(self._store.begin_read, queue, asked[0]))
-        except asyncio.CancelledError:
-            raise GivenUp("none") from None
+            waiter.expect([(queue, numbers, self._trigger(wanted))])
+        page = await self._begun(queue, asked[0])
         if page is None or (page.more and not _fits(page, wanted.limit, max_bytes)):
             return None
         reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
         ranges.one_after_another(asked, [page], reading)
+        if early := self._early(queue, wanted, asked, reading, max(1, max_bytes - _LAST)):
+            page = await self._begun(queue, early[0])
+            if page is None or page.more:
+                return None
+            ranges.add_early(wanted, early, [page], reading)
         if waiter is not None and _fruitless([reading]):
             waiter.found_nothing(wait)
-        self._metrics.delivered(len(reading.messages))
+        self._metrics.delivered(reading.count)
         return reading
+
+    async def _begun(self, queue: Queue, piece: Slice) -> Page | None:
+        try:
+            page: Page | None = await self._core.ended(partial(self._store.begin_read, queue, piece))
+        except asyncio.CancelledError:
+            raise GivenUp("none") from None
+        return page
+
+    def _trigger(self, wanted: Range) -> Trigger:
+        return self._triggers[wanted.delayed, wanted.early]
 
     def read_many(
         self, sources: Sequence[Source], wait: float = 0.0, *, waiter: Waiter | None = None
@@ -132,7 +158,7 @@ class Reader:
     def _counted(self, responses: list[Reading | QueueyError]) -> list[Reading | QueueyError]:
         for response in responses:
             if isinstance(response, Reading):
-                self._metrics.delivered(len(response.messages))
+                self._metrics.delivered(response.count)
         return responses
 
     def read_woken(
@@ -149,7 +175,7 @@ class Reader:
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.expect(
-                (queue, _numbers(queue, source.range), self._triggers[source.range.delayed])
+                (queue, _numbers(queue, source.range), self._trigger(source.range))
                 for queue, source in zip(queues, sources, strict=True)
             )
             responses = self._store.together(lambda: self._read_each(asked))
@@ -170,7 +196,7 @@ class Reader:
             except (NotFound, NotAllowed) as error:
                 responses.append(error)
             else:
-                left -= bytes_of(reading.messages)
+                left -= bytes_of(reading.messages) + bytes_of(reading.early)
                 responses.append(reading)
         return responses
 
@@ -207,7 +233,18 @@ class Reader:
                 ids = self._store.read(queue, [ranges.first_id(piece) for piece in late])
                 pages.update((piece.partition, ranges.put_off(page)) for piece, page in zip(late, ids, strict=True))
             ranges.one_after_another(asked, [pages[piece.partition] for piece in asked], reading)
+        if early := self._early(queue, wanted, asked, reading, max_bytes):
+            ranges.add_early(wanted, early, self._store.read(queue, early), reading)
         return reading
+
+    def _early(
+        self, queue: Queue, wanted: Range, asked: Sequence[Slice], reading: Reading, max_bytes: int
+    ) -> list[Slice]:
+        """Returns what to read above the horizon, in the bytes that are left."""
+        if not wanted.early or reading.more or not asked or not self._store.read_delay(queue):
+            return []
+        left = max_bytes - bytes_of(reading.messages)
+        return ranges.early_slices(wanted, asked, reading, left) if left > 0 else []
 
 
 def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
@@ -229,4 +266,4 @@ def _fits(page: Page, limit: int, max_bytes: int) -> bool:
 
 def _fruitless(responses: Sequence[Reading | QueueyError]) -> bool:
     """Returns whether there is nothing to answer yet: no message, nothing more to read, and no queue lost."""
-    return all(isinstance(response, Reading) and not response.messages and not response.more for response in responses)
+    return all(isinstance(response, Reading) and not response.count and not response.more for response in responses)

@@ -10,9 +10,11 @@ are read, which raises the base.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
+
+from msgspec.structs import replace
 
 from queuey import ids
 from queuey.errors import QueueyError
@@ -23,12 +25,14 @@ from queuey.service.ranges import OTHERS, Mark, Range, Reading, mark_of, parse_b
 from queuey.service.reading import Reader, Source
 from queuey.service.watching import Waiter
 
+MOST_EARLY = 256
+"""Partitions of which a stream knows up to where it gave early messages; beyond the lowest it gives none."""
 MOST_MARKS = 16
 """In a cursor, which each event has."""
 LOOK = TICKS_PER_SECOND // 4
 """Between looks which queues there are, at least."""
-CLOCKS = 2 * TICKS_PER_SECOND
-"""By how much clocks may differ: of who looks which queues there are, and of who stores in one that is new."""
+SPARE = 1.0
+"""Seconds beyond those by which the clocks of who looks which queues there are, and who stores in a new one, differ."""
 NOW = "now"
 Place = tuple[str, int]
 """A queue and a partition of it."""
@@ -49,12 +53,13 @@ class Cursor:
         self.marks = dict(marks or {})
 
     @classmethod
-    def parse(cls, text: str, queue: str | None) -> Cursor:
+    def parse(cls, text: str, queue: str | None, now: Callable[[], int] = ids.now_ticks) -> Cursor:
         """Reads what :meth:`text` wrote, the cursor of a range read, an id, an instant, or ``now``.
 
         Args:
             text: Blank: the beginning.
             queue: The only queue; None: there are several, which the marks name.
+            now: Gives the clock that ids are made by.
 
         Raises:
             ValueError: It is none of these.
@@ -66,7 +71,7 @@ class Cursor:
         """
         text = text.strip()
         if text == NOW:
-            return cls((ids.now_ticks(), LOW_MIN))
+            return cls((now(), LOW_MIN))
         if queue is not None:
             bound = parse_bound(text)
             if bound is None or isinstance(bound, Mark):
@@ -126,11 +131,13 @@ class Event(NamedTuple):
         cursor: Where to go on after it.
         queue: Its queue's name.
         message: The message.
+        early: It lies above the horizon: the cursor does not pass it, and it comes again in its place.
     """
 
     cursor: str
     queue: str
     message: Message
+    early: bool = False
 
 
 Found = tuple[list[Event], list[tuple[str, QueueyError]]]
@@ -146,6 +153,7 @@ class Stream:
         limit: Messages of a partition that are read together.
         partitions: Of the queues; None: all.
         queue: The only one; None: there may be several, or none yet.
+        early: It also gives what lies above the horizon, each message once at most, and later in its place.
 
     Attributes:
         cursor: How far it has come.
@@ -156,6 +164,8 @@ class Stream:
 
     __slots__ = (
         "__weakref__",
+        "_early",
+        "_given_early",
         "_left",
         "_limit",
         "_partitions",
@@ -169,13 +179,23 @@ class Stream:
     )
 
     def __init__(
-        self, reader: Reader, cursor: Cursor, limit: int, partitions: tuple[int, ...] | None, queue: str | None
+        self,
+        reader: Reader,
+        cursor: Cursor,
+        limit: int,
+        partitions: tuple[int, ...] | None,
+        queue: str | None,
+        *,
+        early: bool = False,
     ) -> None:
         self._reader = reader
         reader.streams.add(self)
         self._limit = limit
         self._partitions = partitions
         self._queue = queue
+        self._early = early
+        self._given_early = Cursor()
+        """The last early message of each partition; what lies below one is given in its place only."""
         self._sources: dict[str, QueueAccess] = {}
         self._left: dict[str, dict[int, Mark]] = {}
         """Where reading goes on in queues that were not read to their ends, by partition: nothing lies below it."""
@@ -211,23 +231,34 @@ class Stream:
     @property
     def may_look(self) -> bool:
         """Whether the last look is not too recent."""
-        return self.looked is None or ids.now_ticks() - CLOCKS - self.looked[0] >= LOOK
+        return self.looked is None or self._since() - self.looked[0] >= LOOK
+
+    def _since(self) -> int:
+        """Returns ticks below which nothing can lie in a queue that is not there yet."""
+        return self._reader.now() - round((SPARE + self._reader.clock_difference) * TICKS_PER_SECOND)
 
     def look(self) -> None:
         """Notes that it is looked now which queues there are."""
         self.looks_again = False
         if self.is_of_all:
-            self.looked = ids.now_ticks() - CLOCKS, LOW_MIN
+            self.looked = self._since(), LOW_MIN
 
     def drop(self, name: str) -> None:
         """Reads a queue no more."""
         self._sources.pop(name, None)
         self._left.pop(name, None)
-        self.cursor.marks = {place: at for place, at in self.cursor.marks.items() if place[0] != name}
+        for cursor in (self.cursor, self._given_early):
+            cursor.marks = {place: at for place, at in cursor.marks.items() if place[0] != name}
 
     def _range(self, name: str) -> Range:
-        since = self.cursor.of(name) | self._left.get(name, {})
-        return Range(partitions=self._partitions, limit=self._limit, since=since, looks_ahead=True)
+        return Range(
+            partitions=self._partitions,
+            limit=self._limit,
+            since=self.cursor.of(name) | self._left.get(name, {}),
+            early=self._early,
+            early_after=self._given_early.of(name) if self._early else None,
+            looks_ahead=True,
+        )
 
     async def read(self, wait: float, waiter: Waiter, in_thread: InThread, *, short: bool) -> Found:
         """Returns what has come since, and the queues that cannot be read any more, with the reasons.
@@ -253,16 +284,13 @@ class Stream:
         [(name, access)] = self._sources.items()
         if (self._partitions or tuple(range(1, access.queue.partitions + 1))) != (1,):
             return None
-        reading = await access.apply(
-            lambda queue: self._reader.read_short(
-                queue, Range(limit=self._limit, since=self.cursor.of(name)), wait, waiter
-            )
-        )
+        wanted = replace(self._range(name), partitions=(1,))
+        reading = await access.apply(lambda queue: self._reader.read_short(queue, wanted, wait, waiter))
         return None if reading is None else (self._given({name: reading}, whole=True), [])
 
     async def _read(self, woken: frozenset[int] | None, wait: float, waiter: Waiter, in_thread: InThread) -> Found:
         names = self._behind(woken)
-        waits_for = Range(partitions=self._partitions)
+        waits_for = Range(partitions=self._partitions, early=self._early)
         every = [Source(access, waits_for) for access in self._sources.values()]
         asked = [Source(self._sources[each], self._range(each)) for each in names]
         results = await in_thread(lambda: self._reader.read_woken(every, asked, wait, waiter))
@@ -320,4 +348,22 @@ class Stream:
             events.append(Event(self.text, name, message))
         else:
             self.cursor.raise_base(floor)
+            events += self._early_events(readings)
         return events
+
+    def _early_events(self, readings: Mapping[str, Reading]) -> list[Event]:
+        """Returns what lies above the horizons, in time order, and notes that it was given."""
+        if not self._early or not readings:
+            return []
+        given = self._given_early
+        given.raise_base((min(reading.horizon for reading in readings.values()), LOW_MIN))
+        found = [(message.position, name, message) for name, each in readings.items() for message in each.early]
+        found.sort(key=lambda each: each[:2])
+        for position, name, message in found:
+            given.marks[name, message.partition] = position
+        if len(given.marks) > MOST_EARLY:
+            given.raise_base(sorted(given.marks.values())[-MOST_EARLY // 2])
+        for name, reading in readings.items():
+            if reading.early_more:
+                self._left.setdefault(name, {})
+        return [Event(self.text, name, message, early=True) for _, name, message in found]

@@ -63,6 +63,6 @@ def _check_cassandra(settings: Settings, refuse: Callable[..., None]) -> None:
     if settings.deadline <= settings.cassandra_timeout:
         refuse("Setting deadline must be above cassandra_timeout.", "deadline", "cassandra_timeout")
     for level in ("weak", "strong", "very_strong"):
-        if settings.deadline <= getattr(settings, f"consistency_{level}").deadline:
+        if settings.deadline <= (getattr(settings, f"consistency_{level}").deadline or 0.0):
             name = f"consistency.{level}"
             refuse(f"Setting deadline must be above the deadline of {name}.", "deadline", name)

@@ -42,10 +42,12 @@ class Consistency(msgspec.Struct, frozen=True, kw_only=True):
     read: Annotated[ReadLevel, Meta(description="Cassandra's consistency level for reads. `auto`: as for writes.")] = (
         AUTO
     )
-    delay: Annotated[float, Meta(description="Seconds that range reads stay behind the clock.", ge=0, le=3600)] = 5.0
+    delay: Annotated[
+        float | None, Meta(description="Seconds that range reads stay behind the clock.", ge=0, le=3600)
+    ] = None
     deadline: Annotated[
-        float, Meta(description="Seconds within which a write must be done to be acknowledged.", ge=0.1, le=120)
-    ] = 3.0
+        float | None, Meta(description="Seconds within which a write must be done to be acknowledged.", ge=0.05, le=120)
+    ] = None
 
 
 class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,29 +279,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cassandra_speculative: Annotated[
         float,
         Meta(
-            description="Seconds after which a request that may be repeated also goes to a second node; 0: never.",
+            description="Seconds after which a request that may be repeated also goes to a second node, or a quarter "
+            "of its timeout if that is less; 0: never.",
             ge=0,
             le=60,
         ),
-    ] = 0.5
+    ] = 0.1
     cassandra_clock_difference: Annotated[
-        float,
+        float | None,
         Meta(
-            description="Seconds by which the clocks of two machines may differ. A service that is off by 0.4 of it "
-            "refuses to serve.",
+            description="Seconds by which the clocks of two machines may differ. Best left out: see "
+            "[times](operations-cassandra.md#times).",
             ge=0.01,
             le=60,
         ),
-    ] = 1.0
+    ] = None
     cassandra_row_age: Annotated[
-        float,
+        float | None,
         Meta(
             description="Seconds for which a service may use what it knows of a queue; changes of a queue answer "
-            "after them.",
+            "after them. Best left out.",
             ge=0.01,
             le=60,
         ),
-    ] = 1.0
+    ] = None
 
     consistency_weak: Annotated[
         Consistency, Meta(description="What `weak` means: how messages of `weak` queues are written and read.")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_EVERY = 0.1
+TIMES = "cassandra_clock_difference", "cassandra_row_age"
+"""Settings that name times of the keyspace."""
 LOCK_SHARE = 1 / 3
 """Part of the deadline for which a call waits for another process's lock on SQLite, before it fails as busy."""
 
@@ -134,12 +136,19 @@ def cassandra_options(
     from queuey.storage.cassandra.options import CassandraOptions  # noqa: PLC0415 - needs the driver
 
     names = {name: f"cassandra_{name}" for name in CassandraOptions.__dataclass_fields__}
-    values = {name: getattr(settings, setting) for name, setting in names.items() if hasattr(settings, setting)}
+    stated = _stated(settings)
+    values = {
+        name: getattr(settings, setting)
+        for name, setting in names.items()
+        if hasattr(settings, setting) and setting not in TIMES
+    }
     password = settings.cassandra_password
     values["password"] = None if password is None else password.read(os.environ if environ is None else environ)
     options = CassandraOptions(
         **values,
         levels=_levels(settings),
+        follow=True,
+        stated=stated,
         **{f"catalogue_{name}": level for name, level in asdict(settings.consistency_catalogue).items()},
         deadline=settings.deadline,
         default_ttl=settings.default_ttl,
@@ -170,9 +179,22 @@ def _levels(settings: Settings) -> dict[str, Level]:
     levels = {}
     for name, level in {"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG}.items():
         chosen = asdict(getattr(settings, f"consistency_{name}"))
-        values: dict[str, Any] = {field: None if value == AUTO else value for field, value in chosen.items()}
+        values: dict[str, Any] = {
+            field: None if chosen[field] == AUTO else chosen[field] for field in ("write", "read")
+        }
+        if not level.safe:
+            values |= {field: chosen[field] for field in ("delay", "deadline") if chosen[field] is not None}
         levels[name] = replace(level, **values)
     return levels
+
+
+def _stated(settings: Settings) -> dict[str, float]:
+    """Returns the times that settings name, which must be those that stand in the keyspace."""
+    found = {name: getattr(settings, name) for name in TIMES}
+    for level in ("strong", "very_strong"):
+        chosen = getattr(settings, f"consistency_{level}")
+        found |= {f"consistency.{level}.{field}": getattr(chosen, field) for field in ("delay", "deadline")}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _check_files(options: CassandraOptions) -> None:

@@ -1,7 +1,8 @@
 """Watches of partitions for new messages, and the store's one thread that polls for those of other processes.
 
 Messages that this process writes wake the watchers at once (:meth:`Watches.wrote`). The thread finds messages of other
-processes and those that come due: it calls the store's ``look`` with all watches, as long as there are any.
+processes and those that come due: it calls the store's ``look`` with all watches, as long as there are any, and between
+two of these calls its ``glance``.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from queuey.errors import QueueyError, StoreClosed
 from queuey.messages import Queue
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 EVERY = 0.2
 """Seconds from the end of a poll to the next, which leaves time for the poll itself."""
@@ -58,10 +62,14 @@ class Watches:
     Args:
         look: Polls for new messages, and wakes the watchers of their partitions. It runs in a thread of its own, again
             and again while there are watches or :meth:`poll_once` was called.
+        glance: Called by this thread in between, whenever :meth:`hurry` was called or as many seconds have passed as
+            it said the last time.
     """
 
-    def __init__(self, look: Callable[[Sequence[Watch]], None]) -> None:
+    def __init__(self, look: Callable[[Sequence[Watch]], None], glance: Callable[[], float] | None = None) -> None:
         self._look = look
+        self._glance = glance or _never
+        self._hurried = threading.Event()
         self.share: Callable[[int, Collection[int]], None] | None = None
         """Passes on to other processes what this one stores; see the contract's ``share_news``."""
         self.wanted: Callable[[], None] = _nothing
@@ -120,6 +128,10 @@ class Watches:
                 self._wanted = True
                 self._start()
 
+    def hurry(self) -> None:
+        """Has ``glance`` called now, unless ``look`` is next."""
+        self._hurried.set()
+
     def wrote(self, keys: Iterable[int]) -> None:
         """Wakes the watchers of partitions in which readers find something new."""
         for key in keys:
@@ -128,6 +140,7 @@ class Watches:
     def close(self) -> None:
         """Ends the polls and wakes all watchers, which then find that the store is closed."""
         self._closed.set()
+        self._hurried.set()
         with self._changed:
             self._changed.notify()
             watches = self.all()
@@ -141,21 +154,40 @@ class Watches:
         return found
 
     def _run(self) -> None:
-        while not self._closed.wait(EVERY):
+        while not self._pause():
             with self._changed:
                 while not (self._by_key or self._wanted or self._closed.is_set()):
                     self._changed.wait()
                 self._wanted = False
                 watches = self.all()
-            try:
-                self._look(watches)
-            except StoreClosed:
-                return
-            except QueueyError as error:
-                # A reader gets this error, too.
-                log.debug("Cannot check for new messages: %s", error)
-            except Exception:
-                log.exception("Checking for new messages failed.")
+            self._check(partial(self._look, watches))
+
+    def _pause(self) -> bool:
+        """Lets the time until the next look pass, with glances in it; returns whether there is none any more."""
+        until = time.monotonic() + EVERY
+        while (left := until - time.monotonic()) > 0:
+            self._hurried.clear()
+            if self._closed.is_set():
+                break
+            self._hurried.wait(min(left, self._check(self._glance) or math.inf))
+        return self._closed.is_set()
+
+    def _check(self, work: Callable[[], T]) -> T | None:
+        try:
+            return work()
+        except StoreClosed:
+            self._closed.set()
+        except QueueyError as error:
+            # A reader gets this error, too.
+            log.debug("Cannot check for new messages: %s", error)
+        except Exception:
+            log.exception("Checking for new messages failed.")
+        return None
+
+
+def _never() -> float:
+    """Nothing is to be done in between."""
+    return math.inf
 
 
 def _nothing() -> None:

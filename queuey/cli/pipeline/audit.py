@@ -50,7 +50,13 @@ def audit(
         list[str] | None,
         typer.Option("--as", help="OLD=NEW: look for the messages of queue OLD in NEW, where they were replayed to."),
     ] = None,
-    late: Annotated[str, typer.Option(help="Answers this long after the id's time count as late.")] = "5s",
+    late: Annotated[
+        str | None,
+        typer.Option(
+            help="Answers this long after the id's time count as late.",
+            show_default="the queue's read delay, or 5s if it has none",
+        ),
+    ] = None,
     margin: Annotated[
         str, typer.Option(help="How long before its expiry a message may be missing: the duration of an audit.")
     ] = "60s",
@@ -85,7 +91,7 @@ def audit(
         names=dict(_pair(text, "--as", "OLD=NEW") for text in renamed or ()),
         groups=tuple(dict.fromkeys(group or ())),
         offsets=_offsets(run, offsets or []),
-        late=times.length(late, least=0.001, most=LONGEST),
+        late=None if late is None else times.length(late, least=0.001, most=LONGEST),
         margin=times.length(margin, least=0, most=LONGEST),
         copies=not equal_bodies,
         samples=samples,

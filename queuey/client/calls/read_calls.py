@@ -21,8 +21,11 @@ from queuey.client.calls.call import (
 )
 from queuey.client.calls.error_answers import named_error
 from queuey.client.errors import InvalidAnswer, InvalidArgument
+from queuey.client.positions import order_of
 from queuey.client.results import Id, Message, Page, QueueRead
 
+MOST_EARLY = 10_000
+"""Messages that were given early are remembered; older ones may be given again."""
 Order = Literal["ascending", "descending"]
 Partitions = str | int | Iterable[int]
 
@@ -43,6 +46,7 @@ class ReadOptions(TypedDict, total=False):
     before: Point | None
     until: Point | None
     delay: bool
+    early: bool | str
     merge: bool
 
 
@@ -62,6 +66,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         since: Where to start, inclusive, in the direction of ``order``.
         after, before, until: Bounds in time whatever the order: above, below, at or below.
         delay: False ignores the queue's read delay; the page's cursor is then not safe to keep.
+        early: True: give as well what is stored and may vanish yet, behind all else; each comes again in its place. A
+            cursor: only what lies above it.
         merge: One list in time order instead of partition after partition.
     """
 
@@ -74,6 +80,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     before: Point | None = None
     until: Point | None = None
     delay: bool = True
+    early: bool | str = False
     merge: bool = False
 
     def __post_init__(self) -> None:
@@ -93,6 +100,7 @@ class WireMessage(msgspec.Struct, frozen=True, gc=False):
     headers: dict[str, str] = {}
     encoding: str | None = None
     message_key: str | None = None
+    early: bool = False
 
 
 class _Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,11 +170,46 @@ def resumed(query: Query, page: Page) -> Query:
         InvalidAnswer: The page's cursor does not advance: reading on would never end.
     """
     stands = query.since is not None and point_text(query.since) == page.cursor
-    if (stands or not page.cursor) and (page.more or page.messages):
+    if (stands or not page.cursor) and (page.more or not all(message.early for message in page.messages)):
         raise InvalidAnswer(
             f"the read of queue {query.queue!r} stands still: there is more, but it goes on at {page.cursor!r} again"
         )
     return msgspec.structs.replace(query, since=page.cursor)
+
+
+class GivenEarly:
+    """The messages that were given early and have not come in their place yet: each is given once."""
+
+    def __init__(self) -> None:
+        self._given: dict[tuple[str, int, str], tuple[int, int]] = {}
+
+    def is_new(self, queue: str, message: Message) -> bool:
+        """Returns whether a message that comes was not given before."""
+        key = queue, message.partition, message.id
+        if not message.early:
+            return self._given.pop(key, None) is None
+        if key in self._given:
+            return False
+        if len(self._given) >= MOST_EARLY:
+            del self._given[next(iter(self._given))]
+        self._given[key] = order_of(message.id)
+        return True
+
+    def pass_over(self, position: str) -> None:
+        """Forgets those below a position that all has been read up to: what has not come by then has vanished."""
+        reached = order_of(position) if self._given else None
+        while self._given and reached:
+            first, at = next(iter(self._given.items()))
+            if at >= reached:
+                break
+            del self._given[first]
+
+    def marks(self) -> bool | str:
+        """Returns what ``early`` of the next read of their queue is: above the last of each partition."""
+        last: dict[int, tuple[tuple[int, int], str]] = {}
+        for (_, number, identifier), at in self._given.items():
+            last[number] = max(last.get(number, (at, identifier)), (at, identifier))
+        return ",".join(f"{number}:{identifier}" for number, (_, identifier) in last.items()) or True
 
 
 def messages_of(answer: HttpAnswer) -> list[Message]:
@@ -187,6 +230,8 @@ def _options(query: Query) -> dict[str, Any]:
             options[name] = point_text(point)
     if not query.delay:
         options["delay"] = 0
+    if query.early:
+        options["early"] = True if query.early is True else point_text(query.early)
     if query.merge:
         options["merge"] = True
     return options
@@ -211,6 +256,7 @@ def plain_messages(wires: Iterable[WireMessage]) -> list[Message]:
             wire.content_type,
             wire.headers,
             wire.message_key,
+            wire.early,
         )
         for wire in wires
     ]

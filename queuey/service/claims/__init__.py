@@ -92,7 +92,7 @@ class ClaimUseCases(ClaimOverview):
         self._metrics = metrics
         self._watchers = Watchers() if watchers is None else watchers
         self.core = core or Core()
-        self._timing = timing or ClaimTiming()
+        self._timing = timing or ClaimTiming(lambda: store.clock_difference)
         self._upkeep = upkeep or Upkeep()
         self._totals = ClaimTotals()
         self._logs = LogCache(self._make, limits.claims_memory)

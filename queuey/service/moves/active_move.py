@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from queuey import ids
-from queuey.claims import ClaimTiming, place_in
+from queuey.claims import place_in
 from queuey.errors import (
     ClaimsRefused,
     QueueChanged,
@@ -123,7 +123,7 @@ class ActiveMove:
         self._claims = claims
         self._clock = clock
         # Another process may have made an id with a clock that is ahead.
-        margin = 1 if store.exact_horizon else round(ClaimTiming().margin * TICKS_PER_SECOND)
+        margin = 1 if store.exact_horizon else round(store.clock_difference * TICKS_PER_SECOND)
         self._below: Position = (move.number + margin, LOW_MIN)
         self._partitions = deque(_Partition(self, number) for number in range(1, move.partitions + 1))
         self._turns: dict[int, MoveTurn] = {}

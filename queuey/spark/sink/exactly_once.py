@@ -54,8 +54,8 @@ PIECES_PER_LEAD = 10
 """Pieces of numbered rows that a task writes in the time of a lead, at the least."""
 MOST_LEADS = 12
 """Room is left for numbered rows that no task has come to yet, up to so many leads ahead of the clock."""
-LONGEST_SETTLING = 10.0
-"""Seconds. Read delays are longer than writes take, and a queue may have one of hours."""
+SETTLING, LONGEST_SETTLING = 5.0, 10.0
+"""Seconds. A request to Cassandra ends before them; a queue may have a read delay of hours."""
 
 
 class NotRepeatable(QueueyError):
@@ -164,9 +164,9 @@ class TargetQueue:
 
     def settle(self) -> None:
         """Waits until writes that began when it was not too late have ended: at once where writes take no time."""
-        delay = min(self.store.read_delay(self.queue), LONGEST_SETTLING)
+        delay = self.store.read_delay(self.queue)
         if delay:
-            self._sleep(delay)
+            self._sleep(min(max(delay, SETTLING), LONGEST_SETTLING))
 
     def _refresh(self) -> None:
         now = self.store.queue(self.queue.application, self.queue.name, fresh=True)

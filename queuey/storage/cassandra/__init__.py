@@ -27,6 +27,7 @@ from typing import Any
 from uuid import uuid4
 
 from queuey.errors import Outcome, StoreClosed, StoreUnavailable
+from queuey.ids import ticks_to_seconds
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
 from queuey.storage.cassandra import claim_logs, keyed_posts, message_codec, names
@@ -47,6 +48,7 @@ from queuey.storage.cassandra.covers import CassandraCovers
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockCheck, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
+from queuey.storage.cassandra.ids.light_checks import NOW
 from queuey.storage.cassandra.keyed_posts import CassandraKeyedPosts
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.names import CassandraNames
@@ -58,6 +60,10 @@ from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.named_values import NamedValues
 from queuey.storage.cassandra.read.recent_writes import RecentWrites
+from queuey.storage.cassandra.tails import WRITE as TELL_TAILS
+from queuey.storage.cassandra.tails import Tails
+from queuey.storage.cassandra.timing_in_force import READ as READ_TIMING
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.step_run import StoreParts
 from queuey.storage.deadlines import Deadline, Done, bounded
@@ -68,6 +74,8 @@ POOL = 8
 """Threads for what has to wait: reading rows, recording buckets, checking the clock."""
 ASKED_EVERY = 60.0
 """Seconds for which it is remembered how the nodes write their commit logs."""
+LARGEST = 60.0
+"""Seconds that S may be."""
 START = 3.0
 """Seconds that opening waits for Cassandra before it goes on without."""
 
@@ -79,14 +87,17 @@ PREPARED = (
     *message_codec.IDS_UP,
     *message_codec.IDS_DOWN,
     queue_cache.FIND,
+    READ_TIMING,
+    TELL_TAILS,
     bucket_index.SET_LOW_WATERMARK,
+    NOW,
     *claim_logs.PREPARED,
     *keyed_posts.PREPARED,
     *names.PREPARED,
 )
 """What is sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
 
-_BEAT = Statement("INSERT INTO heartbeats (process, seen_at) VALUES (?, ?) USING TIMESTAMP ?")
+_BEAT = Statement("INSERT INTO heartbeats (process, seen_at, tails) VALUES (?, ?, ?) USING TIMESTAMP ?")
 """Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
 _BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 
@@ -116,21 +127,32 @@ class CassandraStore(
         self._closing = threading.Event()
         self._process = uuid4().hex
         self._deadline = Deadline(options.deadline, clock.boottime)
-        self._driver = driver(parse_url(url), options, verify=_problem, deadline=self._deadline)
+        self._timing = TimingInForce(options, clock)
+        self._driver = driver(parse_url(url), options, verify=self._problem, deadline=self._deadline)
         self._transactions = LightweightTransactions(self._driver, options, clock, self._closing, self._deadline)
-        self._rows = QueueCache(self._driver, options, clock, self._transactions)
+        self._rows = QueueCache(self._driver, options, self._timing, clock, self._transactions)
         self._index = QueueIndex(self._driver, options)
         self._pending_deletes = PendingDeletes(self._driver, options)
         self._offsets = OffsetTable(self._driver, options, clock, self._transactions)
         self._known = {}
-        self._bucket_index = BucketIndex(self._driver, clock, options.cached_queues, options.row_age)
+        self._bucket_index = BucketIndex(self._driver, clock, options.cached_queues, self._timing)
         self._empty_ranges = EmptyRanges(options.cached_queues)
         self._generator = IdGenerator(clock)
-        self._stamps = Stamps(clock, options.clock_difference)
-        self._levels = ConsistencyLevels(options, self._driver.replication)
-        self._clock_check = ClockCheck(clock, options.clock_difference)
-        self._watch = ClockWatch(self._driver, clock, self._clock_check, options.heartbeat)
+        self._stamps = Stamps(clock, lambda: self._timing.assumed.clock_difference)
+        self._levels = ConsistencyLevels(options, self._driver.replication, self._timing)
         self._pool = ThreadPoolExecutor(POOL, thread_name_prefix="queuey-store")
+        self._clock_check = ClockCheck(clock, lambda: self._timing.kept.clock_difference)
+        self._clock_check.jumped = self._forget
+        self._tails = Tails(clock, lambda: self._clock_check.offset_bound)
+        self._watch = ClockWatch(
+            self._driver,
+            clock,
+            self._clock_check,
+            options.heartbeat,
+            timing=self._timing,
+            beat=self._beat,
+            pool=self._pool,
+        )
         self._writer = ReservingWriter(
             self._driver,
             options,
@@ -140,6 +162,8 @@ class CassandraStore(
             bucket_index=self._bucket_index,
             watch=self._watch,
             levels=self._levels,
+            timing=self._timing,
+            tails=self._tails,
             pool=self._pool,
             deadline=self._deadline,
         )
@@ -179,12 +203,12 @@ class CassandraStore(
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         at = self._clock.now()
-        values = self._process, at, at // TICKS_PER_MICROSECOND
+        values = self._process, at, self._tails.text(self._timing.stored.change), at // TICKS_PER_MICROSECOND
         self._driver.run(_BEAT, values, consistency=self._options.catalogue_write)
         found = self._driver.run(_BEATS, (self._process,), consistency=self._options.catalogue_read)
         if not found or found[0][0] < at:
             raise StoreUnavailable("Cassandra did not give back what was written")
-        problem = schema_problem(self._driver) or self._clock_check.complaint()
+        problem = self._problem(self._driver) or self._clock_check.complaint()
         if problem is not None:
             raise StoreUnavailable(problem)
 
@@ -226,6 +250,31 @@ class CassandraStore(
         """See the contract."""
         return self._levels.delay(queue)
 
+    @property
+    def clock_difference(self) -> float:
+        """See the contract. While it is not known, more than it may ever be."""
+        if not self._timing.fresh(self._clock.boottime()):
+            return LARGEST
+        return self._timing.stored.claim_margin(ticks_to_seconds(self._clock.now()))
+
+    def _problem(self, driver: Driver) -> str | None:
+        """Says why the keyspace cannot be used; if it can, prepares what threads send that must not wait."""
+        problem = schema_problem(driver) or self._timing.renew(driver)
+        if problem is None:
+            driver.prepare(PREPARED)
+        return problem
+
+    def _forget(self) -> None:
+        """Forgets what is used by its age."""
+        self._rows.forget_all()
+        self._bucket_index.forget_all()
+
+    def _beat(self) -> None:
+        """Is done again and again, in the thread that compares clocks; never blocks."""
+        self._timing.refresh(self._driver)
+        if self._options.follow:
+            self._tails.tell(self._driver, self._process, self._options.catalogue_write, self._timing.stored.change)
+
     def statistics(self) -> dict[str, float]:
         """See the contract."""
         writer, undo_writer = self._writer, self._writer.undo_writer
@@ -241,18 +290,12 @@ class CassandraStore(
             "store_undo_writes_abandoned_total": undo_writer.abandoned,
             "store_undo_writes_pending": undo_writer.pending,
             "store_skew_seconds": self._clock_check.median,
+            "store_skew_error_seconds": self._clock_check.error,
+            "store_skew_limit_seconds": self._clock_check.limit,
             "store_skew_refusing": float(self._clock_check.refusing),
             "store_transactions_doubted_total": self._transactions.doubts,
             "store_queues_reaped_total": self._garbage_collector.reaped,
         }
-
-
-def _problem(driver: Driver) -> str | None:
-    """Says why a keyspace cannot be used; if it can, prepares what the writer's and the undo writes' threads send."""
-    problem = schema_problem(driver)
-    if problem is None:
-        driver.prepare(PREPARED)
-    return problem
 
 
 def open_store(

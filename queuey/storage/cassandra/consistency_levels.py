@@ -13,6 +13,8 @@ from queuey.messages import Queue
 from queuey.storage.cassandra.admin.quorum_overlap import Copies, meeting
 from queuey.storage.cassandra.ids.clock import ticks
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.timing import StoredTiming
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 
 
 class InForce(NamedTuple):
@@ -22,6 +24,7 @@ class InForce(NamedTuple):
         writes, reads: Cassandra's consistency levels.
         delay: Seconds that range reads stay behind the clock (D).
         deadline: Seconds within which a write must return (W).
+        undone_within: Seconds after minting in which a write must be undone for no reader to have seen it (D - S).
         safe: G1 and G2 are promised.
     """
 
@@ -29,6 +32,7 @@ class InForce(NamedTuple):
     reads: str
     delay: float
     deadline: float
+    undone_within: float
     safe: bool
 
 
@@ -63,7 +67,7 @@ def _known_meeting(write: str, read: str, copies: tuple[tuple[str, int], ...]) -
 
 
 class ConsistencyLevels:
-    """The levels in force.
+    """The levels in force; their times are those that stand in the keyspace.
 
     What ``auto`` means is decided once. Whether emptiness proves anything is decided by the copies as they are now: the
     driver reads the schema again whenever it changes.
@@ -71,18 +75,26 @@ class ConsistencyLevels:
     Args:
         options: What the deployment chose.
         replication: Gives the copies by data centre; raises ``StoreUnavailable`` while that is not known.
+        timing: The times.
     """
 
-    def __init__(self, options: CassandraOptions, replication: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self, options: CassandraOptions, replication: Callable[[], Mapping[str, int]], timing: TimingInForce
+    ) -> None:
         self._options = options
+        self._timing = timing
         self._replication = replication
-        self._known: dict[str, InForce] = {}
+        self._known: tuple[StoredTiming, dict[str, InForce]] = timing.stored, {}
+        """What was found for times. One value: threads must not mix them."""
         self._concluding: tuple[Copies, dict[str, bool]] = {}, {}
         """Copies, and what was found for them by consistency level of reads. One value: threads must not mix them."""
 
     def of(self, queue: Queue) -> InForce:
         """Returns the level of a queue."""
-        return self._known.get(queue.consistency) or self._decide(queue.consistency)
+        stored, known = self._known
+        if stored is not self._timing.stored:
+            stored, known = self._known = self._timing.stored, {}
+        return known.get(queue.consistency) or self._decide(queue.consistency, stored, known)
 
     def delay(self, queue: Queue) -> float:
         """Returns the seconds that range reads of a queue stay behind the clock: its own or its level's."""
@@ -175,15 +187,22 @@ class ConsistencyLevels:
             return None
         return now - ticks(self.of(queue).delay), LOW_MIN
 
-    def _decide(self, name: str) -> InForce:
-        level = self._options.levels[name]
+    def _decide(self, name: str, stored: StoredTiming, known: dict[str, InForce]) -> InForce:
         try:
             auto = usual(self._replication())
         except StoreUnavailable:  # Nothing can be written or read now; to be decided when it can.
-            return InForce(level.write or "QUORUM", level.read or "QUORUM", level.delay, level.deadline, level.safe)
-        found = InForce(level.write or auto, level.read or auto, level.delay, level.deadline, level.safe)
-        self._known[name] = found
+            return self._in_force(name, "QUORUM", stored)
+        found = known[name] = self._in_force(name, auto, stored)
         return found
+
+    def _in_force(self, name: str, auto: str, stored: StoredTiming) -> InForce:
+        level = self._options.levels[name]
+        delay, deadline = level.delay, level.deadline
+        within = max(0.0, delay - stored.assumed.clock_difference)
+        if level.safe:
+            delay, deadline = stored.assumed.levels[name].delay, stored.kept.levels[name].deadline
+            within = stored.unseen[name]
+        return InForce(level.write or auto, level.read or auto, delay, deadline, within, level.safe)
 
     def guarantee(self, queue: Queue) -> str:
         """Says in a sentence what holds for a queue."""

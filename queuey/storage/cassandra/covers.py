@@ -66,7 +66,7 @@ class CassandraCovers(Covers):
             key = _pack_key(8, queue.qid, 4, partition, 4, shard)
             rows = [b"".join((key, _sized(digest), _pack_rest(8, until, 8, _stamp(until)))) for digest, until in some]
             key = _routing(queue, partition, shard)
-            writes.append(Encoded(_WRITE, _WRITTEN, rows, key, level.writes, timeout=level.deadline))
+            writes.append(Encoded(_WRITE, _WRITTEN, rows, key, level.writes))
         self._driver.gather(writes)
 
     def read_covers(self, queue: Queue, partition: int, digests: Iterable[bytes]) -> dict[bytes, int]:

@@ -26,6 +26,7 @@ from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Know
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.named_values import NamedValues
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
 from queuey.storage.deadlines import Deadline
@@ -48,6 +49,7 @@ class CassandraMessages(Scanning):
 
     _driver: Driver
     _options: CassandraOptions
+    _timing: TimingInForce
     _clock: Clock
     _generator: IdGenerator
     _stamps: Stamps
@@ -79,6 +81,11 @@ class CassandraMessages(Scanning):
             done(positions, error)
 
         return self._writer.begin(queue, items_of.checked(queue, items), ended, after).withdraw
+
+    def write_within(self, queue: Queue) -> float:
+        """See the contract."""
+        level = self._levels.of(queue)
+        return max(level.deadline, level.undone_within)
 
     def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
         """See the contract. Each id is written alone: after an error of outcome ``unknown`` some may be written."""
@@ -195,6 +202,8 @@ class CassandraMessages(Scanning):
         level = self._levels.of(queue)
         # The clock comes first: the row and the buckets must be read after the horizon has been chosen.
         now, boot = self._clock.both()
+        if not self._timing.fresh(boot):
+            raise self._timing.refusal()
         since = self._since(queue, slices, boot)
         row = self._rows.current(queue, since=since)
         horizons = self._horizons(queue, slices, now)
@@ -227,10 +236,9 @@ class CassandraMessages(Scanning):
         checked = [number for number in gathered if not slices[number].ahead]
         found_there = chain.from_iterable(gathered[number].messages for number in checked)
         if marked := named_values.marked(found_there):
-            values = self._named_values.look(row.queue, marked)
+            values = self._named_values.look(row.queue, marked, early=all(part.early for part in slices))
             for number in checked:
-                descending = slices[number].descending
-                gathered[number] = named_values.shown(gathered[number], values, descending=descending)
+                gathered[number] = named_values.shown(gathered[number], values, waits=_waits(slices[number]))
         pages = []
         for number, part in enumerate(slices):
             if number in gathered:
@@ -247,12 +255,14 @@ class CassandraMessages(Scanning):
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """See the contract. Begins what :meth:`read` would do if row and buckets are in memory."""
         now, boot = self._clock.both()
-        return self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
+        return self._timing.fresh(boot) and self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
 
     def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """Is :meth:`begin_read` for reads that may miss the newest: without delay, the data in memory may be old."""
         now, boot = self._clock.both()
-        since = self._since(queue, [part], boot) if part.delayed else boot - self._options.row_age
+        if not self._timing.fresh(boot):
+            return False
+        since = self._since(queue, [part], boot) if part.delayed else boot - self._timing.kept.row_age
         return self._begin_read(queue, part, done, now, since)
 
     def _begin_read(
@@ -282,14 +292,15 @@ class CassandraMessages(Scanning):
         gathered = await reading.run_alone(self._driver, reader, key, level.reads, note, self._deadline)
         self._note_low_watermark(row, known, part, gathered, now)
         if marked := {} if part.ahead else named_values.marked(gathered.messages):
-            values = await self._named_values.find(row.queue, marked)
-            gathered = named_values.shown(gathered, values, descending=part.descending)
+            values = await self._named_values.find(row.queue, marked, early=part.early)
+            gathered = named_values.shown(gathered, values, waits=_waits(part))
         return reading.page_of(part, extent, gathered, horizon)
 
     def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
-        near = min((self._delay(queue, part) for part in slices), default=self._levels.delay(queue))
-        return boot - max(0.0, min(self._options.row_age, near - self._options.clock_difference))
+        delays = (self._delay(queue, part) for part in slices if not part.early)
+        near = min(delays, default=self._levels.delay(queue))
+        return boot - max(0.0, min(self._timing.kept.row_age, near - self._timing.assumed.clock_difference))
 
     def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
         """Returns a horizon for each of several slices."""
@@ -490,10 +501,10 @@ class CassandraMessages(Scanning):
         return found
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
         """See the contract."""
-        return self._arrivals.watch(queue, partition, wake, delayed=delayed)
+        return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         """See the contract."""
@@ -502,6 +513,11 @@ class CassandraMessages(Scanning):
     def hear_news(self, moment: int, partitions: Iterable[int]) -> bool:
         """See the contract."""
         return self._arrivals.hear(moment, partitions)
+
+
+def _waits(part: Slice) -> bool:
+    """Returns whether a page ends at what may become the value of its name yet, so that it is not missed."""
+    return not (part.descending or part.early)
 
 
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 from queuey.errors import SettingsError
+from queuey.storage.cassandra.timing import LevelTiming, Timing
 
 WRITE_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL")
 READ_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL")
@@ -29,7 +30,7 @@ class Level:
         read: The same of reads.
         delay: Seconds that range reads stay behind the clock (D).
         deadline: Seconds within which a write must have returned to be acknowledged (W).
-        safe: G1 and G2 are promised, so the levels must overlap and ``delay >= deadline + clock_difference``.
+        safe: G1 and G2 are promised, so the levels must overlap; delay and deadline are part of the :class:`Timing`.
     """
 
     write: str | None
@@ -40,8 +41,8 @@ class Level:
 
 
 WEAK = Level("ONE", "ONE", delay=1.0, safe=False)
-STRONG = Level(None, None, delay=5.0)
-VERY_STRONG = Level("EACH_QUORUM", None, delay=5.0)
+STRONG = Level(None, None, delay=1.0, deadline=0.4)
+VERY_STRONG = Level("EACH_QUORUM", None, delay=1.0, deadline=0.4)
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,14 @@ class CassandraOptions:
         local_dc: Data centre of this process; must be given when there are several.
         timeout: Seconds of one request to Cassandra (reads, catalogue).
         deadline: Seconds after which a call to the store gives up, whatever it waits for.
-        speculative: Seconds after which an idempotent request is also sent to a second node.
+        speculative: Seconds after which an idempotent request is also sent to a second node; a quarter of its timeout
+            if that is less.
         clock_difference: Largest difference between the clocks of two web processes in seconds (S).
         row_age: Seconds for which a queue's row and its bucket index may be used unread (C); changes of a queue answer
             after it.
         levels: What ``weak``, ``strong`` and ``very_strong`` mean.
+        follow: Go by the times that stand in the keyspace, in the place of S, C and those of the levels.
+        stated: Times that the deployment names, by setting; with ``follow`` they must be what stands there.
         default_ttl: Seconds a message lives when neither it nor its queue says.
         cached_queues: Queue rows kept in memory at most, and partitions' bucket index as well.
         longest_body: Bytes of the longest body that the service takes. Queues whose own longest row is not known count
@@ -71,8 +75,7 @@ class CassandraOptions:
         catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes. Those
             of idempotency keys are SERIAL wherever there are several data centres.
         catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
-        heartbeat: Seconds between readings of the coordinators' clocks: well below :data:`.ids.clock.FRESH`, so that an
-            acknowledgement need not wait for one.
+        heartbeat: Seconds between rounds in which all coordinators are asked for their time.
         reap_interval: Seconds between searches for what purges and deletes left; None: only when called.
         reap_after: Seconds for which that is left alone.
     """
@@ -87,12 +90,14 @@ class CassandraOptions:
     local_dc: str | None = None
     timeout: float = 4.0
     deadline: float = 15.0
-    speculative: float = 0.5
-    clock_difference: float = 1.0
-    row_age: float = 1.0
+    speculative: float = 0.1
+    clock_difference: float = 0.25
+    row_age: float = 0.75
     levels: Mapping[str, Level] = field(
         default_factory=lambda: MappingProxyType({"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG})
     )
+    follow: bool = False
+    stated: Mapping[str, float] = field(default_factory=dict)
     default_ttl: int = 259_200
     cached_queues: int = 100_000
     longest_body: int = 262_144
@@ -116,26 +121,38 @@ class CassandraOptions:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("A client certificate and its key must be given together.")
         for name, level in self.levels.items():
-            _check_level(name, level, self.clock_difference, self.row_age)
+            _check_level(name, level)
+        self.timing.check()
+
+    @property
+    def timing(self) -> Timing:
+        """S, C and the times of the levels that promise anything; what a level's delay leaves is for undo writes."""
+        levels = {
+            name: LevelTiming(
+                level.deadline, max(0.0, level.delay - level.deadline - self.clock_difference), level.delay
+            )
+            for name, level in self.levels.items()
+            if level.safe
+        }
+        return Timing(self.clock_difference, self.row_age, levels)
 
 
-def _check_level(name: str, level: Level, difference: float, row_age: float) -> None:
+def with_timing(options: CassandraOptions, timing: Timing) -> CassandraOptions:
+    """Returns options with other times."""
+    levels = {
+        name: replace(level, delay=timing.levels[name].delay, deadline=timing.levels[name].deadline)
+        if level.safe
+        else level
+        for name, level in options.levels.items()
+    }
+    return replace(options, clock_difference=timing.clock_difference, row_age=timing.row_age, levels=levels)
+
+
+def _check_level(name: str, level: Level) -> None:
     if level.write is not None and level.write not in WRITE_LEVELS:
         raise SettingsError(f"{name}: {level.write!r} is no level to write at (one of {', '.join(WRITE_LEVELS)}).")
     if level.read is not None and level.read not in READ_LEVELS:
         raise SettingsError(f"{name}: {level.read!r} is no level to read at (one of {', '.join(READ_LEVELS)}).")
-    if not level.safe:
-        return
-    if level.delay < level.deadline + difference:
-        raise SettingsError(
-            f"{name}: a read delay of {level.delay:g} s is shorter than the write deadline ({level.deadline:g} s) "
-            f"and the clock difference ({difference:g} s) together; readers would miss messages."
-        )
-    if row_age > level.delay - difference:
-        raise SettingsError(
-            f"{name}: queue rows may be used for {row_age:g} s, which must not be longer than the read delay less "
-            f"the clock difference ({level.delay - difference:g} s)."
-        )
 
 
 @dataclass(frozen=True)

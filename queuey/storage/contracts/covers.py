@@ -20,6 +20,11 @@ class Covers(ABC):
     """Whether every id made from now on lies above ``claim_time()`` less the largest difference of clocks. Else it lies
     above the horizon of each page read before."""
 
+    @property
+    def clock_difference(self) -> float:
+        """Seconds by which the clocks of two processes differ at most (S)."""
+        return 1.0
+
     @abstractmethod
     def write_covers(self, queue: Queue, partition: int, covers: Collection[tuple[bytes, int]]) -> None:
         """Writes numbers (ticks, above 0) by digest (16 bytes). Idempotent; the order of several calls does not count.

@@ -61,6 +61,11 @@ class Messages(Begun):
             StoreClosed: The store is shutting down; ``done`` is not called.
         """
 
+    @never_waits
+    def write_within(self, queue: Queue) -> float:  # noqa: ARG002 - the default
+        """Returns the seconds in which an append is acknowledged or undone (``WriteUndone``); 0: none is undone."""
+        return 0.0
+
     @abstractmethod
     def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         """Writes one body at the given ids, creating or overwriting each.
@@ -142,7 +147,7 @@ class Messages(Begun):
     @never_waits
     @abstractmethod
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
         """Calls ``wake`` whenever a read of a partition may show messages that it did not show before. Never blocks.
 
@@ -157,6 +162,8 @@ class Messages(Begun):
             partition: One that it has; for others ``wake`` is never called.
             wake: Called from any thread, any number of times; it must be quick and must not raise.
             delayed: The reads keep the queue's read delay.
+            early: So they do, and others beside them do not: it is called twice for a message. Where processes do not
+                notify each other, the first call comes mostly within 0.15 s.
 
         Returns:
             A function that ends the watch. ``wake`` may be called once more while that runs.

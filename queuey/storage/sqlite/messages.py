@@ -233,10 +233,10 @@ class SqliteMessages(Scanning):
         return found
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
         """See the contract."""
-        return self._arrivals.watch(queue, partition, wake, delayed=delayed)
+        return self._arrivals.watch(queue, partition, wake, delayed=delayed, early=early)
 
     def share_news(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         """See the contract."""

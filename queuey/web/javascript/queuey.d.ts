@@ -9,6 +9,8 @@ export interface Message {
   headers?: Record<string, string>;
   /** Of messages of a stream of several queues. */
   queue_name?: string;
+  /** It is stored, but may vanish yet, and others may come before it. */
+  early?: true;
 }
 
 export interface ClaimedMessage extends Message {
@@ -88,6 +90,8 @@ export interface ReadOptions extends CallOptions {
   order?: "ascending" | "descending";
   /** Seconds to wait for a message. */
   wait?: number;
+  /** Also what is stored and may vanish yet, marked; it comes again in its place. A cursor: only what is above it. */
+  early?: boolean | string;
   merge?: boolean;
 }
 
@@ -109,6 +113,8 @@ export interface StreamOptions extends CallOptions {
   since?: string | number;
   limit?: number;
   partitions?: string;
+  /** Messages come as soon as they are stored; those that may vanish yet are marked. Each comes once. */
+  early?: boolean;
   /** Where a stream of an earlier page has come to. */
   lastEventId?: string;
   /** Told when the stream is open, and when it waits to be opened again. */

@@ -12,6 +12,8 @@ const CAP = 5000;
 const ROUNDS = 5;
 /** Milliseconds without a byte after which a stream counts as broken; the service writes every 25 s. */
 const SILENCE = 60_000;
+/** Messages that were given early are remembered; older ones may come again. */
+const MOST_EARLY = 10_000;
 const TEMPORARY = new Set([429, 502, 503, 504]);
 
 /** What the service refused, or why it could not be asked. */
@@ -90,8 +92,8 @@ export class Queuey {
 
   /** Reads messages of a queue in time order, from `since` on; `cursor` of the answer is where the next read goes on. */
   async read(queue, options = {}) {
-    const { since, limit, partitions, order, wait, merge = true } = options;
-    const query = { since, limit, partitions: partitions ?? "*", order, wait, merge: merge ? 1 : undefined };
+    const { since, limit, partitions, order, wait, early, merge = true } = options;
+    const query = { since, limit, partitions: partitions ?? "*", order, wait, early, merge: merge ? 1 : undefined };
     const page = await (await this.#ask("GET", path(queue), { ...options, query, again: true })).json();
     return { messages: page.messages.map(decoded), cursor: page.cursor, more: page.more };
   }
@@ -128,7 +130,8 @@ export class Queuey {
 
   /**
    * Messages as they come, of one queue, of several, or (undefined) of all that the caller may read. It goes on after
-   * failures, restarts of the service and the ends of tokens: nothing is left out, and nothing comes twice.
+   * failures, restarts of the service and the ends of tokens: nothing is left out, and nothing comes twice. With `early`
+   * they come as soon as they are stored; those that may vanish yet are marked so.
    *
    * @param {string | string[] | undefined} queues
    * @param {import("./queuey.js").StreamOptions} [options]
@@ -139,6 +142,7 @@ export class Queuey {
     const body = one ? undefined : JSON.stringify({ ...fields(options), ...(queues && { queues }) });
     const query = one ? fields(options) : undefined;
     const place = { last: options.lastEventId ?? "", retry: 1000, fresh: false };
+    const given = new GivenEarly();
     let failures = 0;
     for (;;) {
       let error;
@@ -150,8 +154,12 @@ export class Queuey {
         failures = 0;
         options.onState?.("open");
         for await (const event of events(answer.body, place, options.signal)) {
-          if (event.type === "message") yield decoded(JSON.parse(event.data));
-          else if (event.type === "gone") options.onGone?.(JSON.parse(event.data));
+          if (event.type === "message") {
+            const message = JSON.parse(event.data);
+            const isNew = given.isNew(message);
+            given.passOver(event.id);
+            if (isNew) yield decoded(message);
+          } else if (event.type === "gone") options.onGone?.(JSON.parse(event.data));
           else if (event.type === "expiring" && this.#options.token) {
             place.fresh = true;
             break;
@@ -238,8 +246,36 @@ export class Queuey {
 
 const path = (queue) => `/${encodeURIComponent(queue)}`;
 
-const fields = ({ since, limit, partitions }) =>
-  Object.fromEntries(Object.entries({ since, limit, partitions }).filter(([, value]) => value !== undefined));
+const fields = ({ since, limit, partitions, early }) =>
+  Object.fromEntries(
+    Object.entries({ since, limit, partitions, early: early || undefined }).filter(([, value]) => value !== undefined),
+  );
+
+/** A text that sorts ids as queues do, up to a millionth of a second. */
+const timeOf = (id) => id.slice(13, 16) + id.slice(8, 12) + id.slice(0, 8);
+
+/** Messages that were given early and have not come in their place yet: each is given once. */
+class GivenEarly {
+  #times = new Map();
+
+  isNew({ queue_name: queue, partition, message_id: id, early }) {
+    const key = `${partition}:${id}:${queue}`;
+    if (!early) return !this.#times.delete(key);
+    if (this.#times.has(key)) return false;
+    if (this.#times.size >= MOST_EARLY) this.#times.delete(this.#times.keys().next().value);
+    this.#times.set(key, timeOf(id));
+    return true;
+  }
+
+  /** Forgets those below a cursor: what has not come by then has vanished. */
+  passOver(cursor) {
+    if (!cursor) return;
+    for (const [key, time] of this.#times) {
+      if (time >= timeOf(cursor)) return;
+      this.#times.delete(key);
+    }
+  }
+}
 
 /** A message with bytes where it has base64. */
 function decoded(message) {
@@ -292,7 +328,7 @@ async function* events(body, place, signal) {
         }
         const { type, data, id } = event;
         event = { type: "", data: [], id: undefined };
-        if (data.length) yield { type: type || "message", data: data.join("\n") };
+        if (data.length) yield { type: type || "message", data: data.join("\n"), id };
         // What was not handed over comes again.
         if (id !== undefined) place.last = id;
       }

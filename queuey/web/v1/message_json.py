@@ -21,6 +21,8 @@ from queuey.web.responses import PIECE, encode
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
 _NEXT = b',{"message_id":"'
+EARLY = b',"early":true'
+"""A field of messages that lie above the horizon."""
 _CACHED_TAILS = 1024
 
 _tails: dict[Meta, bytes] = {}
@@ -137,6 +139,9 @@ def render_reading(reading: Reading, queue_name: str | None = None) -> list[byte
         for number, at in reading.next.items()
     )
     name = b"" if queue_name is None else b',"queue_name":' + encode(queue_name)
+    messages = render_messages(reading.messages)
+    if reading.early:
+        messages += [b","] * bool(reading.messages) + render_messages(reading.early, [EARLY] * len(reading.early))
     rest = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
         horizon_id(reading.horizon).encode(),
         cursors,
@@ -144,7 +149,7 @@ def render_reading(reading: Reading, queue_name: str | None = None) -> list[byte
         b"true" if reading.more else b"false",
         b"" if reading.cursor_safe else b',"cursor_safe":false',
     )
-    return [b'{"status":"ok"%b,"messages":[' % name, *render_messages(reading.messages), rest]
+    return [b'{"status":"ok"%b,"messages":[' % name, *messages, rest]
 
 
 def horizon_id(ticks: int) -> str:

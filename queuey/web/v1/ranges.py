@@ -18,7 +18,7 @@ from queuey.web.validators import Errors
 
 ORDERS = ("ascending", "descending")
 BOUNDS = ("since", "after", "before", "until")
-FIELDS = frozenset({*BOUNDS, "partitions", "limit", "order", "delay", "merge", "wait"})
+FIELDS = frozenset({*BOUNDS, "partitions", "limit", "order", "delay", "early", "merge", "wait"})
 
 
 def _bound(value: object) -> Bound:
@@ -66,6 +66,10 @@ def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
     limit = errors.take("limit", validators.integer, given.get("limit"), 1, limits.max_limit)
     order = errors.take("order", validators.one_of, given.get("order"), ORDERS)
     delay = given.get("delay")
+    delayed = delay is None or delay == "" or validators.boolean(delay)
+    early, early_after = _early(given.get("early"), errors)
+    if early and (order == "descending" or not delayed):
+        errors["early"] = "Early messages follow an ascending read that keeps the read delay"
     merge = given.get("merge")
     return Range(
         partitions=partitions,
@@ -75,9 +79,18 @@ def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
         after=after,
         before=before,
         until=until,
-        delayed=delay is None or delay == "" or validators.boolean(delay),
+        delayed=delayed,
+        early=early,
+        early_after=early_after,
         merge=merge is not None and validators.boolean(merge),
     )
+
+
+def _early(value: object, errors: Errors) -> tuple[bool, Bound]:
+    """Reads whether early messages are asked for, and above which."""
+    if isinstance(value, str) and (":" in value or len(value.strip()) == 32):  # noqa: PLR2004 - digits of an id
+        return True, errors.take("early", _bound, value)
+    return validators.boolean(value), None
 
 
 class RangeViews:

@@ -154,6 +154,7 @@ class StreamAsked(Struct, omit_defaults=True):
     since: str | UnsetType = UNSET
     partitions: str | list[Annotated[int, Meta(ge=0)]] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=1000)] | UnsetType = UNSET
+    early: bool | UnsetType = UNSET
     last_event_id: str | UnsetType = UNSET
 
 
@@ -268,6 +269,7 @@ class ReadMessage(Struct, kw_only=True, omit_defaults=True):
     headers: dict[str, str] | UnsetType = UNSET
     message_key: Annotated[str, Meta(description="in an ordered queue")] | UnsetType = UNSET
     encoding: Literal["base64"] | UnsetType = UNSET
+    early: Annotated[Literal[True], Meta(description="it comes again in its place, or vanishes")] | UnsetType = UNSET
 
 
 class Fetched(Done, kw_only=True):
@@ -316,6 +318,7 @@ class QueueRange(Struct, kw_only=True):
     before: str | None = None
     until: str | None = None
     delay: bool | int | str | None = None
+    early: bool | int | str | None = None
     merge: bool | int | str | None = None
 
 

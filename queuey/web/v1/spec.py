@@ -127,6 +127,10 @@ RANGE_PARAMETERS = (
     _query("before", "Only below it"),
     _query("until", "Only at or below it"),
     _query("delay", "0: ignore the read delay; the answer's cursor is not safe to keep then", BOOLEAN),
+    _query(
+        "early",
+        "1: give as well what may be stored and is not certain yet, marked `early`; a cursor or an id: only above it",
+    ),
     _query("merge", "One list in time order over the partitions", BOOLEAN),
     _query(
         "wait",
@@ -141,6 +145,7 @@ STREAM_PARAMETERS = (
     _query("since", "Where to begin: an instant, an id, `now`; by default with the oldest message"),
     _query("partitions", "Comma list of partitions, `*` for all", {**RANGE_PARAMETERS[0].schema, "default": "*"}),
     _query("limit", "Messages of a partition that are read together", _number(1, LIMITS.max_limit)),
+    _query("early", "1: give each message as soon as it is stored, marked `early`, and again in its place", BOOLEAN),
     _query("last_event_id", "As the header `Last-Event-ID`"),
 )
 EVENTS: Content = {"text/event-stream": {}}

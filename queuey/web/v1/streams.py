@@ -22,12 +22,12 @@ from queuey.web.endpoint import Match
 from queuey.web.errors import error_texts
 from queuey.web.requests import Request, bad_json, read_body, read_object, read_query, wants_events
 from queuey.web.responses import Response, body_of, encode, event
-from queuey.web.v1.message_json import render_messages
+from queuey.web.v1.message_json import EARLY, render_messages
 from queuey.web.v1.ranges import take_partitions
 from queuey.web.validators import Errors
 
 LAST_EVENT = "last_event_id"
-FIELDS = frozenset({"since", "partitions", "limit", LAST_EVENT})
+FIELDS = frozenset({"since", "partitions", "limit", "early", LAST_EVENT})
 FIELDS_OF_MANY = FIELDS | {"queues"}
 HEADERS = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
@@ -118,9 +118,11 @@ class StreamViews:
         limit = errors.take("limit", validators.integer, given.get("limit"), 1, self._limits.max_limit)
         last = request.headers.get("last-event-id") or given.get(LAST_EVENT)
         field = LAST_EVENT if last else "since"
-        cursor = errors.take(field, _cursor, last or given.get("since"), queue) or Cursor()
+        reader = self._service.reader
+        cursor = errors.take(field, _cursor, last or given.get("since"), queue, reader.now) or Cursor()
         errors.check()
-        return Stream(self._service.reader, cursor, limit or self._limits.default_limit, partitions, queue)
+        early = validators.boolean(given.get("early"))
+        return Stream(reader, cursor, limit or self._limits.default_limit, partitions, queue, early=early)
 
     def _admit(
         self, request: Request, stream: Stream, application: str, names: Sequence[str] | None
@@ -169,9 +171,9 @@ class StreamViews:
         return Response(200, body_of(pieces), *HEADERS)
 
 
-def _cursor(value: object, queue: str | None) -> Cursor:
+def _cursor(value: object, queue: str | None, now: Callable[[], int]) -> Cursor:
     try:
-        return Cursor.parse(validators.text(value), queue)
+        return Cursor.parse(validators.text(value), queue, now)
     except ValueError:
         raise validators.BadField(
             f'"{validators.show(value)}" is not the id of an event, a message id, an instant, a cursor or "now"'
@@ -181,7 +183,7 @@ def _cursor(value: object, queue: str | None) -> Cursor:
 def _rendered(events: Sequence[Event], *, named: bool) -> list[bytes]:
     """Returns messages as events, in pieces."""
     pieces = []
-    for cursor, queue, message in events:
-        more = [b',"queue_name":' + encode(queue)] if named else ()
+    for cursor, queue, message, early in events:
+        more = [(b',"queue_name":' + encode(queue) if named else b"") + (EARLY if early else b"")]
         pieces.append(event(identity=cursor, data=b"".join(render_messages([message], more))))
     return pieces

@@ -35,7 +35,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         names: Queues that are stored under another name: as in the receipts -> as stored.
         groups: Consumer groups, by their offsets in the store.
         offsets: Offsets that the store does not have, by the name of their group.
-        late: Seconds from an id's time to its receipt from which on it counts as late.
+        late: Seconds from an id's time to its receipt from which on it counts as late; None: the queue's read delay.
         margin: Seconds before their end from which on messages may be gone: the time that an audit takes.
         copies: Equal bodies at ids without receipts are duplicates; False: producers send equal bodies on purpose.
         samples: How many messages of each kind of finding are named.
@@ -49,7 +49,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     names: dict[str, str] = {}
     groups: tuple[str, ...] = ()
     offsets: dict[str, dict[str, dict[int, Position]]] = {}
-    late: float = 5.0
+    late: float | None = None
     margin: float = 60.0
     copies: bool = True
     samples: int = 10
@@ -61,7 +61,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError("An audit of an archive alone needs the archive.")
         if self.only_archive and self.groups:
             raise OptionError("Offsets of groups are in the store, and only the archive is to be looked into.")
-        if self.late <= 0 or self.margin < 0 or self.samples < 0:
+        if (self.late is not None and self.late <= 0) or self.margin < 0 or self.samples < 0:
             raise OptionError("Lengths of time and numbers are positive.")
 
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PLACE = ["queue", "partition", "id"]
-ABOUT = "queue string not null, default_ttl double not null, horizon long not null"
-"""What is known of each queue: seconds that messages live, and the ticks below which everything was read."""
+ABOUT = "queue string not null, default_ttl double not null, horizon long not null, delay double not null"
+"""What is known of each queue: seconds that messages live, the ticks below which everything was read, and the seconds
+after an id's time from which on readers may have passed it."""
 FLAGS = ("accepted", "present", "archived", "missing", "expired", "ahead", "differs", "twice", "late", "maybe", "found")
 """What :func:`matched` says of each id, as columns that are 0 or 1."""
 BUCKETS = "queue string not null, start long not null, sealed double not null"
@@ -31,8 +32,8 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     """Returns a row for each id that receipts name.
 
     Columns: the place, ``must`` (some receipt promises it), ``bodies`` (any of which may be stored: a message that was
-    put several times), ``until`` (when the last of them ends, seconds since 1970), ``at``, ``put``, ``horizon``, and
-    ``sealed``, which is null; see :func:`sealed`.
+    put several times), ``until`` (when the last of them ends, seconds since 1970), ``at``, ``put``, ``horizon``,
+    ``delay``, and ``sealed``, which is null; see :func:`sealed`.
     """
     from pyspark.sql import functions as f
 
@@ -52,6 +53,7 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
             f.max("at").alias("at"),
             f.bool_or("put").alias("put"),
             f.max("horizon").alias("horizon"),
+            f.max("delay").alias("delay"),
         )
         .withColumn("sealed", f.lit(None).cast("double"))
     )
@@ -113,7 +115,7 @@ def archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
 
 
 def matched(
-    wanted: DataFrame, there: DataFrame, offsets: Sequence[DataFrame], *, now: float, late: float, margin: float
+    wanted: DataFrame, there: DataFrame, offsets: Sequence[DataFrame], *, now: float, late: float | None, margin: float
 ) -> DataFrame:
     """Says of every id what became of it.
 
@@ -123,7 +125,7 @@ def matched(
         there: As :func:`present` gives it.
         offsets: For each group where it stands (``OFFSETS``); partitions that are not named it has not begun.
         now: Seconds since 1970.
-        late: Seconds from the id's time to the receipt from which on it counts as late.
+        late: Seconds from the id's time to the receipt from which on it counts as late; None: the read delay.
         margin: Seconds before its end from which on a message may be gone.
 
     Returns:
@@ -148,7 +150,7 @@ def matched(
         "ahead": ahead,
         "differs": must & here & (f.size(f.array_except("seen", "bodies")) > 0),
         "twice": here & (f.greatest("stored", "kept") > 1),
-        "late": must & ~f.col("put") & (waited > late),
+        "late": must & ~f.col("put") & (waited > (f.col("delay") if late is None else late)),
         "maybe": f.col("must").isNotNull() & ~must,
         "found": f.col("must").isNotNull() & ~must & here,
     }

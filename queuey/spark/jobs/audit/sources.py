@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 BEFORE = 120.0
 """Seconds before a receipt of unknown outcome within which its message, if there is one, was stored."""
+LATE = 5.0
+"""Seconds after which a receipt is late where reads stay behind by nothing, or by what is not known."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -94,8 +96,8 @@ class MessageSources:
             self.application = open_stores.application(self._store, options)
             self.now = ids.ticks_to_seconds(self._store.now())
 
-    def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int]]:
-        """Returns what has to be known of each queue: its name, its TTL, and up to where it is read."""
+    def about(self, spans: Sequence[Span]) -> list[tuple[str, float, int, float]]:
+        """Returns what has to be known of each queue: its name, its TTL, up to where it is read, and its read delay."""
         return [(span.queue, *self._about(span.queue)) for span in spans]
 
     def stored(self, spans: Sequence[Span]) -> DataFrame | None:
@@ -150,28 +152,28 @@ class MessageSources:
             self._found = self._archive.manifests(keys)
         return self._found
 
-    def _about(self, name: str) -> tuple[float, int]:
+    def _about(self, name: str) -> tuple[float, int, float]:
         if self._store is None:
             return self._about_archived(name)
         default = float(open_stores.settings_of(self._options).default_ttl)
         queue = self._queue(name)
         if queue is None:
             # It is gone, and so is all that was in it.
-            return default, TICKS_MAX
+            return default, TICKS_MAX, LATE
         try:
             horizon = self._store.horizon(queue)
         except QueueChanged:
             horizon = TICKS_MAX
-        return float(queue.ttl or default), horizon
+        return float(queue.ttl or default), horizon, self._store.read_delay(queue) or LATE
 
-    def _about_archived(self, name: str) -> tuple[float, int]:
+    def _about_archived(self, name: str) -> tuple[float, int, float]:
         """Says up to where a queue is archived: to the end of its last bucket."""
         assert self._archive is not None  # noqa: S101 - otherwise there is a store
         names = self._archive.bucket_names(name) if name in self._archive.queues() else []
         last = [self._archive.manifests([(name, bucket)])[0] for bucket in names[-1:]]
         if not last:
-            return float(DEFAULT_TTL), 0
-        return float(last[0].source.ttl or DEFAULT_TTL), last[0].span.upper[0]
+            return float(DEFAULT_TTL), 0, LATE
+        return float(last[0].source.ttl or DEFAULT_TTL), last[0].span.upper[0], LATE
 
     def _queue(self, name: str) -> Queue | None:
         if name not in self._queues:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from uuid import UUID
 
-from queuey.errors import StoreUnavailable
+from queuey.errors import SettingsError, StoreUnavailable
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.messages import Finding
-from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings
+from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, stored_timing
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.timing_in_force import compare
 
 __all__ = ["acknowledgement_of", "examine"]
 
@@ -44,7 +45,7 @@ def _cluster(driver: Driver, target: DataCentreTarget, options: CassandraOptions
     yield doctor_rules.nodes(driver.hosts())
     yield doctor_rules.access(target, options)
     yield from _guarded(driver, "version", lambda: [_versions(driver)])
-    yield from _guarded(driver, "clocks", lambda: [_clocks(driver, options)])
+    yield from _guarded(driver, "clocks", lambda: [_clocks(driver, target, options)])
     yield from _guarded(driver, "acknowledged", lambda: _settings(driver))
 
 
@@ -60,6 +61,7 @@ def _keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOption
     yield from doctor_rules.levels(options, copies)
     yield from _guarded(driver, "schema", lambda: [_schema(target, options, make)])
     yield from _guarded(driver, "gc_grace", lambda: [_grace(driver, target)])
+    yield from _guarded(driver, "timing", lambda: [_timing(target, options)])
 
 
 def _guarded(driver: Driver, check: str, look: Look) -> list[Finding]:
@@ -81,7 +83,7 @@ def _versions(driver: Driver) -> Finding:
     return doctor_rules.versions(found)
 
 
-def _clocks(driver: Driver, options: CassandraOptions) -> Finding:
+def _clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
     ahead: dict[str, float] = {}
     driver.run(_NOW, consistency="ONE")  # Prepares it, so that what follows is one exchange.
     asked = time.time()
@@ -91,7 +93,16 @@ def _clocks(driver: Driver, options: CassandraOptions) -> Finding:
         ahead[address] = (asked + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
 
     _each(driver, _NOW, note)
-    return doctor_rules.clocks(ahead, options.clock_difference)
+    return doctor_rules.clocks(ahead, _difference(driver, target, options))
+
+
+def _difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
+    """Returns the S that stands in the keyspace; that of a new one if none does."""
+    if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
+        with suppress(SettingsError), _connected(target, options, keyspace=True) as inside:
+            if migrations.schema_problem(inside) is None:
+                return stored_timing.standing(inside, options).stored.kept.clock_difference
+    return options.clock_difference
 
 
 def _each(driver: Driver, statement: Statement, note: Callable[[str, Rows], None]) -> None:
@@ -114,6 +125,18 @@ def _schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> F
 def _grace(driver: Driver, target: DataCentreTarget) -> Finding:
     tables = dict(driver.run(_GRACE, (target.keyspace,), consistency="ONE"))
     return doctor_rules.grace(tables, max(node.hints for node in node_settings.nodes_of(driver)))
+
+
+def _timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
+    with _connected(target, options, keyspace=True) as driver:
+        if migrations.schema_problem(driver) is not None:
+            return Finding("timing", "fail", "cannot be read before the schema is right", "See schema, above.")
+        try:
+            standing = stored_timing.standing(driver, options)
+            compare(options.stated, standing.stored)
+        except SettingsError as error:
+            return Finding("timing", "fail", str(error), "Leave the settings out, or see `queuey timing`.")
+        return doctor_rules.timing(standing.stored, standing.measured)
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from queuey.storage.cassandra.consistency_levels import usual
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.ids.clock import RED, REFUSE
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
+from queuey.storage.cassandra.tails import Measured
+from queuey.storage.cassandra.timing import StoredTiming
 
 OLDEST = (4, 1)
 """The first version of Cassandra with ``paxos_variant: v2``."""
@@ -144,6 +146,40 @@ def clocks(ahead: Mapping[str, float], difference: float) -> Finding:
     if off:
         return Finding("clocks", "warn", f"off the others: {', '.join(off)}", "Set the clocks of these nodes (NTP).")
     return Finding("clocks", "ok", f"within {widest:.3f} s of every node; allowed are {REFUSE * difference:g} s")
+
+
+SPARE = 1.25
+"""How much longer than what was measured a time should be."""
+
+
+def timing(stored: StoredTiming, measured: Mapping[str, Measured]) -> Finding:
+    """Judges the times that stand in the keyspace by what processes have measured.
+
+    Args:
+        stored: The times.
+        measured: By process, of the last hour.
+    """
+    level = stored.kept.levels["strong"]
+    if not stored.settled:
+        advice = "Repeat the command that was stopped, or name all times: see queuey timing --help."
+        return Finding("timing", "warn", "a change of the times is under way, or was stopped", advice)
+    found = [one for one in measured.values() if one.write.count]
+    if not found:
+        text = f"messages are read {level.delay:g} s after they were stored; nothing was measured lately"
+        return Finding("timing", "ok", text)
+    write = max(one.write.p999 for one in found)
+    undo = max(one.undo.p999 for one in found)
+    error = max(one.clock_error for one in found)
+    # Undo writes are rare; where there were none, one is taken to need what a write does.
+    least = SPARE * (write + (undo or write) + 2 * error)
+    text = (
+        f"messages are read {level.delay:g} s after they were stored; measured by {len(found)} processes: writes "
+        f"p99.9 {write:.3f} s (W {level.deadline:g}), undo writes p99.9 {undo:.3f} s (U {level.undo:g}), clocks within "
+        f"{error:.3f} s (S/2 {stored.kept.clock_difference / 2:g}): D could be {least:.2f} s"
+    )
+    if write > level.deadline or undo > level.undo > 0 or 2 * error > stored.kept.clock_difference:
+        return Finding("timing", "warn", text, "Raise what is exceeded by queuey timing, or see why it is slow.")
+    return Finding("timing", "ok", text)
 
 
 def paxos(found: Iterable[Node]) -> Finding:

@@ -18,10 +18,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
-from queuey.storage.cassandra.admin import cql_files
+from queuey.storage.cassandra.admin import cql_files, stored_timing
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
+from queuey.storage.cassandra.timing import Timing
 
 STATEMENT_TIMEOUT = 30.0
 AGREEMENT_TIMEOUT = 60.0
@@ -76,11 +77,13 @@ class Report(NamedTuple):
         keyspace: Its name.
         replication: With what the keyspace was made; None if it was there.
         migrations: Those that were made, in order.
+        timing: The times that were written; None if some stood there.
     """
 
     keyspace: str
     replication: Mapping[str, str] | None
     migrations: tuple[SchemaMigration, ...]
+    timing: Timing | None = None
 
 
 def parse_replication(text: str) -> dict[str, str]:
@@ -188,7 +191,11 @@ def migrate(
     with _connected(target, options, running, keyspace=True) as driver:
         if dry_run:
             return Report(target.keyspace, made, tuple(pending(running.known, _recorded(driver))))
-        return Report(target.keyspace, made, tuple(_make_all(driver, options, tell, running)))
+        is_new = not _recorded(driver)
+        changes = tuple(_make_all(driver, options, tell, running))
+        has_times = any(migration.number == stored_timing.MIGRATION for migration in running.known)
+        timing = stored_timing.first(driver, options, is_new=is_new, tell=tell) if has_times else None
+        return Report(target.keyspace, made, changes, timing)
 
 
 def _make_all(driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> Iterator[SchemaMigration]:

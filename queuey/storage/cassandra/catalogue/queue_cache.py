@@ -1,6 +1,6 @@
 """Queue rows: how they are kept in Cassandra and in memory, and how old a row may be that is used.
 
-Every change of a queue answers only after C (``options.row_age``) has passed, and no row is used that was read longer
+Every change of a queue answers only after C (:mod:`..timing`) has passed, and no row is used that was read longer
 than C ago. So when the answer to a purge or delete is there, no process uses the row of before.
 
 A row also covers the queue's messages: ``longest_ttl`` says how far back readers must look, ``longest_row`` how long
@@ -30,6 +30,7 @@ from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.recent import Recent
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 
 COLUMNS = (
     "uid, qid, home_class, longest_ttl, longest_row, partitions, type, consistency, principals, ttl, read_delay, "
@@ -138,17 +139,28 @@ class QueueCache:
 
     Args:
         driver: Where rows are read.
-        options: ``row_age`` (C), ``cached_queues``, ``catalogue_read``.
+        options: ``cached_queues``, ``catalogue_read``.
+        timing: C.
         clock: For the ages.
         cas: For raising the reach.
     """
 
-    def __init__(self, driver: Driver, options: CassandraOptions, clock: Clock, cas: LightweightTransactions) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        options: CassandraOptions,
+        timing: TimingInForce,
+        clock: Clock,
+        cas: LightweightTransactions,
+    ) -> None:
         self._driver = driver
         self._options = options
+        self._timing = timing
         self._clock = clock
         self._transactions = cas
-        self._rows: Recent[tuple[str, str], Row] = Recent(clock.boottime, options.row_age, options.cached_queues)
+        self._rows: Recent[tuple[str, str], Row] = Recent(
+            clock.boottime, lambda: timing.kept.row_age, options.cached_queues
+        )
         self._refreshing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -163,9 +175,10 @@ class QueueCache:
         if row is None or self._closing.is_set():
             return None
         age = self._clock.boottime() - row.read_at
-        if age > self._options.row_age:
+        longest = self._timing.kept.row_age
+        if age > longest:
             return None
-        if age > self._options.row_age / 2:
+        if age > longest / 2:
             self._refresh((application, name))
         return row
 
@@ -195,12 +208,12 @@ class QueueCache:
         while True:
             row = self.read(application, name)
             now = self._clock.boottime()
-            if now - row.read_at <= self._options.row_age * YOUNG:
+            if now - row.read_at <= self._timing.kept.row_age * YOUNG:
                 return row
             if now > until:
                 raise StoreUnavailable(
                     f"Cassandra takes {now - row.read_at:.2f} s to read the row of queue {name!r}, which may be used "
-                    f"for {self._options.row_age:g} s only: nothing can be written to it until Cassandra is faster"
+                    f"for {self._timing.kept.row_age:g} s only: nothing can be written to it until Cassandra is faster"
                 )
             self._closing.wait(pause)
             pause *= 2
@@ -247,6 +260,11 @@ class QueueCache:
         with self._lock:
             self._rows.pop((application, name))
 
+    def forget_all(self) -> None:
+        """Drops all rows: they may be older than they seem."""
+        with self._lock:
+            self._rows.clear()
+
     def close(self) -> None:
         """Forgets all; later calls raise ``StoreClosed``."""
         with self._lock:
@@ -280,7 +298,7 @@ class QueueCache:
                     self.put(row)
                 else:  # Another process raised it, or we did before an answer was lost; or the queue changed.
                     row = self.current(queue, since=began)
-        if given and self._closing.wait(self._options.row_age):
+        if given and self._closing.wait(self._timing.assumed.row_age):
             raise StoreClosed("the store is closed")
         return row
 

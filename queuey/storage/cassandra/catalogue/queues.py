@@ -8,7 +8,15 @@ from collections.abc import Iterable
 import msgspec
 
 from queuey import ids
-from queuey.errors import ApplicationNotFound, QueueChanged, QueueExists, QueueNotFound, StoreClosed
+from queuey.errors import (
+    ApplicationNotFound,
+    QueueChanged,
+    QueueExists,
+    QueueNotFound,
+    StoreClosed,
+    StoreUnavailable,
+    in_doubt,
+)
 from queuey.messages import Queue, QueueSpec
 from queuey.storage import Applications, Catalogue, specs
 from queuey.storage.cassandra import bucketing
@@ -20,6 +28,7 @@ from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.arrivals import PolledArrivals
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(
@@ -56,6 +65,7 @@ class CassandraCatalogue(Catalogue, Applications):
 
     _driver: Driver
     _options: CassandraOptions
+    _timing: TimingInForce
     _clock: Clock
     _deadline: Deadline
     _closing: threading.Event
@@ -195,10 +205,23 @@ class CassandraCatalogue(Catalogue, Applications):
 
     def _wait_for_others(self) -> None:
         """Waits until no process can be using a row that was read before now."""
-        until = self._clock.boottime() + self._options.row_age
-        while (left := until - self._clock.boottime()) > 0:
+        began = self._clock.boottime()
+        while True:
+            if not self._timing.fresh(self._clock.boottime()):
+                self._renew_times()
+            left = began + self._timing.assumed.row_age - self._clock.boottime()
+            if left <= 0:
+                return
             if self._closing.wait(self._deadline.left(left)):
                 raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
+
+    def _renew_times(self) -> None:
+        try:
+            problem = self._timing.renew(self._driver)
+        except StoreUnavailable as error:
+            raise in_doubt(error) from error
+        if problem is not None:
+            raise StoreUnavailable(f"{problem}; the queue has changed", outcome="unknown")
 
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         """See the contract. The order is that of UTF-8 bytes."""

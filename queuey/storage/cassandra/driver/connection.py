@@ -332,14 +332,18 @@ class Driver:
             opcode, body = fast_path.BATCH, fast_path.batch(prepared.query_id, request.markers, rows, level)
 
         def own_way(tell: Done, attempts: int, left: float) -> None:
+            if request.host is not None:
+                tell(None, StoreUnavailable(f"Cassandra node {request.host} did not answer"))
+                return
             values = [fast_path.values_of(row) for row in rows]
             statement = requests.raw(prepared, values, request.routing_key, level, self.target.keyspace)
             self._ask_again(statement, left, tell, reads=reads, attempts=attempts)
 
-        self._open_express().send(
+        express = self._open_express()
+        express.send(
             opcode,
             body,
-            request.routing_key,
+            express.nodes_with(request.routing_key) if request.host is None else express.only(request.host),
             prepared.result_metadata if reads else None,
             timeout=self._patience(None, reads=reads) if request.timeout is None else request.timeout,
             decode=request.decode or _nothing,
@@ -352,10 +356,11 @@ class Driver:
         def own_way(tell: Done, attempts: int, left: float) -> None:
             self._ask_again(statement, left, tell, reads=False, attempts=attempts)
 
-        self._open_express().send(
+        express = self._open_express()
+        express.send(
             fast_path.BATCH,
             fast_path.conditional_batch(statement),
-            statement.routing_key,
+            express.nodes_with(statement.routing_key),
             None,
             timeout=self._patience(timeout, reads=False),
             decode=_nothing,

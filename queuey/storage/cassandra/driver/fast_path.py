@@ -5,7 +5,8 @@ and go over the driver's own connections, past its futures, plans and timers. On
 with; the rest goes to the driver's own way, with all its rules::
 
     sent ──(result)──────────────────────────────► answered
-      ├──(no answer for a while)──► sent to another node as well *; the first result counts
+      ├──(no answer for a while)──► sent to another node as well *; the first result counts. Of requests to nodes
+      │                             that do answer others only a tenth: what is slow everywhere must not become more
       ├──(an error that asking again would not change, of all that were asked)──► answered
       ├──(no answer in time)──► answered: timed out
       ├──(a connection that broke, a node that is overloaded or had no time)──► the driver's own way * ──► answered
@@ -120,7 +121,7 @@ def values_of(encoded: bytes) -> list[Any]:
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY = 0.05
+LOOK_EVERY = 0.02
 """Seconds between checks for requests whose time is over."""
 
 _NOT_BEGUN = (IsBootstrappingErrorMessage, PreparedQueryNotFound)
@@ -130,6 +131,8 @@ OwnWay = Callable[[Done, int, float], None]
 """Sends by the driver's own way; takes the callback, how many nodes may have the request already, and seconds."""
 
 
+SPARED, MOST_SPARE = 0.1, 20.0
+"""Of requests so many may be sent to another node as well although their node answers others, and so many at once."""
 MOST_WAITING = 64 << 20
 """Bytes that wait for one connection at most; further requests are refused."""
 
@@ -178,6 +181,7 @@ class _Request:
         "decode",
         "done",
         "flying",
+        "host",
         "idempotent",
         "lock",
         "metadata",
@@ -218,6 +222,8 @@ class _Request:
         self.asked = 0
         """Nodes that may have got the request."""
         self.flying = 0
+        self.host: Any = None
+        """The node that was asked last."""
         self.turned = False
         self.began = time.monotonic()
 
@@ -265,15 +271,17 @@ class _Request:
 class _Attempt:
     """A request on its way to one node."""
 
-    __slots__ = ("connection", "pool", "request")
+    __slots__ = ("connection", "heard", "pool", "request")
 
-    def __init__(self, request: _Request, pool: Any, connection: Any) -> None:  # noqa: ANN401 - the driver's
+    def __init__(self, request: _Request, pool: Any, connection: Any, heard: dict[Any, float]) -> None:  # noqa: ANN401 - the driver's
         self.request = request
         self.pool = pool
         self.connection = connection
+        self.heard = heard
 
     def answered(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
         """Takes the connection's answer; called once."""
+        self.heard[self.pool.host] = time.monotonic()
         try:
             self.pool.return_connection(self.connection)
         finally:
@@ -299,17 +307,25 @@ class FastPath:
     Args:
         session: Connected, with connections of protocol version 4.
         keyspace: Of the statements.
-        patience: Seconds after which a request is sent to another node as well; 0: never.
+        patience: Seconds after which a request is sent to another node as well, or a quarter of its timeout if that is
+            less; 0: never.
     """
 
     def __init__(self, session: Session, keyspace: str, patience: float) -> None:
         self._session = session
         self._replicas_of = session.cluster.metadata.get_replicas
         self._keyspace = keyspace
-        self._patience = patience
+        self._patience = round(patience / LOOK_EVERY)
         self._turn = itertools.count()
-        self._sent: deque[_Request] = deque()
+        self._pools: dict[str, Any] = {}
+        """Of nodes that were asked by their address."""
+        self._sent: dict[int, deque[_Request]] = {}
+        """By how many looks they wait before another node is asked; few different numbers."""
         self._late: deque[_Request] = deque()
+        self._heard: dict[Any, float] = {}
+        """When each node has last answered anything."""
+        self._spare = MOST_SPARE
+        """Second requests to nodes that do answer, which may be sent at once."""
         self._some = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._look, name="queuey-express", daemon=True)
@@ -319,7 +335,7 @@ class FastPath:
         self,
         opcode: int,
         body: bytes,
-        routing_key: bytes,
+        nodes: Iterator[Any],
         metadata: Any,  # noqa: ANN401 - the prepared statement's
         *,
         timeout: float,
@@ -334,7 +350,7 @@ class FastPath:
         Args:
             opcode: Of the request.
             body: Of the request.
-            routing_key: Finds the nodes that have the row.
+            nodes: The pools of those to ask, one after another: :meth:`nodes_with` a row, or :meth:`only` one.
             metadata: The result's columns, for answers of an unusual shape.
             timeout: Seconds.
             decode: Makes rows of a result of the usual shape.
@@ -343,7 +359,6 @@ class FastPath:
             reads: It changes nothing.
             idempotent: It may be sent twice: to another node as well when the first keeps it waiting.
         """
-        nodes = self._nodes(routing_key)
         request = _Request(
             opcode,
             body,
@@ -359,7 +374,9 @@ class FastPath:
         if not self._ask(request):
             request.turn()
             return
-        (self._sent if idempotent else self._late).append(request)
+        self._spare = min(MOST_SPARE, self._spare + SPARED)
+        waits = min(self._patience, int(timeout / 4 / LOOK_EVERY))
+        (self._sent.setdefault(waits, deque()) if idempotent and waits else self._late).append(request)
         if not self._some.is_set():
             self._some.set()
 
@@ -369,7 +386,7 @@ class FastPath:
         self._some.set()
         self._thread.join(1.0)
 
-    def _nodes(self, routing_key: bytes) -> Iterator[Any]:
+    def nodes_with(self, routing_key: bytes) -> Iterator[Any]:
         """Gives the connection pools of the nodes that have a row, each first in its turn."""
         replicas = self._replicas_of(self._keyspace, routing_key)
         first = next(self._turn)
@@ -379,6 +396,16 @@ class FastPath:
             if pool is not None and not pool.is_shutdown:
                 yield pool
 
+    def only(self, address: str) -> Iterator[Any]:
+        """Gives the connection pool of one node, if there is one."""
+        pool = self._pools.get(address)
+        if pool is None or pool.is_shutdown:
+            pools = list(self._session._pools.items())  # noqa: SLF001 - likewise
+            pool = next((pool for host, pool in pools if str(host.address) == address), None)
+            self._pools[address] = pool
+        if pool is not None and not pool.is_shutdown:
+            yield pool
+
     def _ask(self, request: _Request) -> bool:
         """Sends a request to the next of its nodes; returns whether there was one that took it."""
         for pool in request.nodes:
@@ -386,7 +413,8 @@ class FastPath:
                 connection, stream = pool.borrow_connection(0)
             except Exception:  # noqa: BLE001, S112 - that node is busy or going away
                 continue
-            attempt = _Attempt(request, pool, connection)
+            attempt = _Attempt(request, pool, connection, self._heard)
+            request.host = pool.host
             with request.lock:
                 request.asked += 1
                 request.flying += 1
@@ -407,24 +435,34 @@ class FastPath:
         """Sees to requests that have waited for too long, oldest first."""
         while not self._closed:
             self._some.wait()
-            while (self._sent or self._late) and not self._closed:
+            while (self._late or any(self._sent.values())) and not self._closed:
                 time.sleep(LOOK_EVERY)
                 try:
                     self._see_to_late()
                 except Exception:
                     log.exception("The timeout of a request could not be delivered.")
             self._some.clear()
-            if self._sent or self._late:
+            if self._late or any(self._sent.values()):
                 self._some.set()
+
+    def _may_ask_another(self, request: _Request) -> bool:
+        """Returns whether a request that waits is sent to another node as well: a silent node is not spared."""
+        if self._heard.get(request.host, 0.0) < request.began:
+            return True
+        if self._spare < 1.0:
+            return False
+        self._spare -= 1.0
+        return True
 
     def _see_to_late(self) -> None:
         now = time.monotonic()
-        while self._sent and (self._sent[0].claim.locked() or self._sent[0].began < now - self._patience):
-            request = self._sent.popleft()
-            if not request.claim.locked():
-                self._late.append(request)
-                if self._patience:
-                    self._ask(request)
+        for waits, sent in list(self._sent.items()):
+            while sent and (sent[0].claim.locked() or sent[0].began < now - waits * LOOK_EVERY):
+                request = sent.popleft()
+                if not request.claim.locked():
+                    self._late.append(request)
+                    if self._may_ask_another(request):
+                        self._ask(request)
         for _ in range(len(self._late)):
             request = self._late.popleft()
             if request.claim.locked() or request.turned:

@@ -104,6 +104,7 @@ class Encoded(NamedTuple):
         consistency: Of the read or the write.
         decode: Makes rows of the answer's body; None if it writes.
         timeout: Seconds, whatever time the call has in whose thread it is sent; as long as the call may wait if None.
+        host: Address of the only node to ask, once, by the short way alone; ``routing_key`` means nothing then.
     """
 
     statement: Statement
@@ -113,6 +114,7 @@ class Encoded(NamedTuple):
     consistency: str
     decode: Decode | None = None
     timeout: float | None = None
+    host: str | None = None
 
 
 def bound(request: Request, prepare: Callable[[Statement], PreparedStatement]) -> DriverStatement:

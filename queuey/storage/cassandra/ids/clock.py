@@ -4,22 +4,29 @@ The clock is the time since boot plus an offset. Durations and deadlines are mea
 step of the wall clock nor a stop of the process (SIGSTOP, a suspended laptop) can hide. The wall clock comes in only
 through :meth:`Clock.accept`, after a check.
 
-Several times a second the process asks the coordinators for their time. It compares its clock with the median of their
-answers: beyond 0.4 S it neither writes nor reads, so two processes that do are never more than S apart (0.4 S each, and
-at most 0.1 S of error in each comparison). States::
+Each answer of a coordinator gives an interval in which the difference of its clock and ours lies (see
+:mod:`.intervals`). The answers of one coordinator are intersected, and the medians of all that have answered within GAP
+say how far our clock is off, and how exactly that is known. Two processes that serve are never more than S apart, so
+each of them keeps within S/2. States::
 
-    unknown ──(a check within 0.4 S)──► sound ◄──(a check within 0.4 S)── refusing
-       ▲                                 │  └──(a check beyond 0.4 S)────────▲
-       └──(no check for GAP, or the wall clock jumped against the boot time)─┘ (before an acknowledgement)
+    unknown ──(offset + error within S/2)──► sound ◄──(offset + error within S/2)── refusing
+       ▲                                      │  └──(offset + error beyond S/2)────────▲
+       └──(no check for GAP; the wall clock jumped against the boot time;
+           the error has grown beyond S/2)────┘
 
-When a virtual machine stands still, all its clocks stop, and only a check shows it. So an acknowledgement needs a check
-that began at most FRESH before the answer to the write came. If the write took longer, the check must have begun after
-the write was sent. Writes that are answered within FRESH after a standstill, and before the first check, may be
-acknowledged too late.
+When a virtual machine stands still, all its clocks stop, and only a check shows it: the new interval of a coordinator
+misses the known one. If half of the coordinators compared in a round are missed, our clock has jumped, and what was
+timed before may have been timed wrongly: ``wrong_until`` is set to the present, and no write whose id was made before
+counts as in time. The same holds while the clock is off, and when all coordinators were last heard of before GAP. If
+fewer are missed, theirs were set. A round that fewer than half have answered concludes nothing.
 
-The wall clock is accepted only when it is within 0.3 S of the median itself, so a wall clock that is set wrongly does
-no harm to a running process. If the clock had to be corrected by more than 0.4 S, as after a virtual machine stood
-still, then it has timed writes wrongly: no write whose id was made before the correction counts as in time.
+An acknowledgement needs a check that began after the answer to the write had come, so that a standstill between the
+making of the id and that answer shows. This is a light check: all answers that have come share one question to two
+coordinators (see :mod:`.light_checks`). It is good if both answers meet what was known, and were fast enough that no
+jump beyond S/2 could hide in them. Otherwise all coordinators are asked.
+
+The wall clock is accepted only when it is within 0.3 S of the median itself, and that is known to 0.1 S. So a wall
+clock that is set wrongly does no harm to a running process.
 """
 
 from __future__ import annotations
@@ -29,13 +36,16 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from uuid import UUID
 
-from queuey.errors import StoreUnavailable
+from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
-from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Request, Rows
+from queuey.storage.cassandra.ids.intervals import Interval, measured, median_of
+from queuey.storage.cassandra.ids.light_checks import NOW, WITNESSES, LightChecks, Told
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -77,21 +87,30 @@ class Clock:
         boottime = self._boottime()
         return (boottime + self._offset) // 100 + EPOCH_TICKS, (boottime + self._missed) / 1e9
 
-    def wall(self) -> float:
-        """The machine's wall clock as it is now, in seconds since 1970."""
-        return self._wall() / 1e9
+    def since_boot(self) -> int:
+        """Nanoseconds since boot, as the machine counts them."""
+        return self._boottime()
+
+    @property
+    def offset(self) -> int:
+        """Nanoseconds by which the time since 1970 is ahead of that since boot, by the last accepted wall clock."""
+        return self._offset
+
+    def wall_offset(self) -> int:
+        """The same by the wall clock as it is now."""
+        return self._wall() - self._boottime()
 
     def drift(self) -> float:
         """Seconds that the wall clock has moved against the boot time since it was last accepted."""
         return (self._wall() - self._boottime() - self._offset) / 1e9
 
-    def accept(self, error: float = math.inf) -> None:
-        """Takes over the wall clock as it is now.
+    def accept(self, offset: int, error: float = math.inf) -> None:
+        """Takes over the wall clock.
 
         Args:
+            offset: What :meth:`wall_offset` said.
             error: Seconds by which it may be ahead of this clock without any standstill.
         """
-        offset = self._wall() - self._boottime()
         if offset - self._offset > error * 1e9:
             self._missed += offset - self._offset
         self._offset = offset
@@ -105,38 +124,21 @@ def ticks(seconds: float) -> int:
 log = logging.getLogger(__name__)
 
 RED = 0.3
-REFUSE = 0.4
+REFUSE = 0.5
 ERROR = 0.1
-"""Parts of S: beyond which health is red, beyond which nothing is served, and how exact a comparison must be."""
+"""Parts of S: beyond which health is red, beyond which nothing is served, and how exactly the offset must be known for
+the wall clock to be accepted."""
 GAP = 10.0
-"""Seconds without a check after which one comes before the next acknowledgement."""
-
-FRESH = 1.0
-"""Seconds before the answer to a write in which a check must have begun for the write to be acknowledged."""
+"""Seconds without a check after which one comes first, and for which a coordinator's answer counts."""
 
 ATTEMPTS = 5
 AGAIN = 0.05
-"""Attempts at a check that an acknowledgement waits for, and seconds between them."""
+LONGEST = 1.0
+"""Attempts at a check that an acknowledgement waits for, seconds between them, and seconds after which none begins."""
 LATE = 1.0
 """Seconds by which the driver may be late in reporting that a node did not answer."""
-
-_NOW = Statement("SELECT now() FROM system.local")
-
-
-class ClockReading(NamedTuple):
-    """A coordinator's time as it was asked for.
-
-    Attributes:
-        node: Its address.
-        clock: Seconds that our id clock is ahead of it (negative: behind).
-        wall: The same of our wall clock.
-        error: Half the time that the answer took: how far both may be wrong.
-    """
-
-    node: str
-    clock: float
-    wall: float
-    error: float
+REST = 0.1
+"""Seconds that a round waits for one more node when most have answered."""
 
 
 class ClockCheck:
@@ -144,69 +146,107 @@ class ClockCheck:
 
     Args:
         clock: The clock that ids are made with.
-        difference: S in seconds.
+        difference: Returns S in seconds.
     """
 
-    def __init__(self, clock: Clock, difference: float) -> None:
+    def __init__(self, clock: Clock, difference: Callable[[], float]) -> None:
         self._clock = clock
         self._difference = difference
+        self._lock = threading.Lock()
+        self._known: dict[str, Interval] = {}
+        """By the address of the coordinator."""
+        self._median: Interval | None = None
         self._checked: float | None = None
         self._began = -math.inf
         self._drift = 0.0
         self._refusing = False
         self.wrong_until = -math.inf
-        """Boot time at which the id clock was last found beyond 0.4 S off: what it timed before may have been late."""
-        self.median = 0.0
-        """Seconds by which the id clock was ahead of the coordinators' median."""
+        """Boot time of the last check that found a jump, or the clock off: ids made up to then may have been late."""
+        self.fastest: tuple[str, ...] = ()
+        """Coordinators to ask for a light check, the one that answered fastest first."""
+        self.witnesses = 0
+        """How many of them a light check needs."""
+        self._set: set[str] = set()
+        """Coordinators whose clocks were set before the last round, or are being slewed."""
         self.off: tuple[str, ...] = ()
         """Coordinators whose own clocks are beyond 0.3 S of the median."""
         self.wall_off = False
+        self.jumped: Callable[[], None] = lambda: None
+        """Is called when what was timed before may be older than it seems."""
 
-    def note(self, readings: Sequence[ClockReading], began: float | None = None) -> None:
-        """Takes a round of answers into account; those that took too long to be exact count for nothing.
+    def note(self, answers: Mapping[str, Interval], began: float | None = None, there: int = 1) -> None:
+        """Takes a round of answers into account.
 
         Args:
-            readings: The answers.
+            answers: By the address of the coordinator.
             began: Boot time at which the round began; None: now.
+            there: How many coordinators there are. Unless half of them answered, nothing is concluded: one may be on
+                this very machine.
         """
-        exact = [reading for reading in readings if reading.error <= ERROR * self._difference]
-        if not exact:
+        if not answers:
             return
-        median = _middle(reading.clock for reading in exact)
-        wall = _middle(reading.wall for reading in exact)
-        self.wall_off = abs(wall) > RED * self._difference
-        usual = statistics.median(reading.clock for reading in exact)
-        self.off = tuple(one.node for one in exact if abs(one.clock - usual) > RED * self._difference)
-        if abs(median) > REFUSE * self._difference:
-            self.wrong_until = self._clock.boottime()
-        drift = statistics.median(reading.wall - reading.clock for reading in exact)
-        if not self.wall_off and abs(self._clock.drift() - drift) <= ERROR * self._difference:
-            self._clock.accept(ERROR * self._difference)
-            median, drift = wall, self._clock.drift()
-        refusing = abs(median) > REFUSE * self._difference
-        if refusing != self._refusing:
-            log.log(
-                logging.ERROR if refusing else logging.WARNING,
-                "The clock is %+.3f s off the Cassandra nodes': %s.",
-                median,
-                "nothing is served until it is right" if refusing else "serving again",
-            )
-        self.median, self._refusing = median, refusing
-        self._checked, self._drift = self._clock.boottime(), drift
-        self._began = self._checked if began is None else began
+        before = self.wrong_until
+        self._note(answers, began, there)
+        if self.wrong_until != before:
+            self.jumped()
+
+    def _note(self, answers: Mapping[str, Interval], began: float | None, there: int) -> None:
+        with self._lock:
+            hidden = self._learn(answers)
+            if 2 * len(answers) < there:
+                return
+            self._rank(answers)
+            if self.offset_bound > self.limit:
+                self.wrong_until = self._clock.boottime()
+            self._accept_wall()
+            refusing = self.offset_bound > self.limit
+            if refusing != self._refusing:
+                log.log(
+                    logging.ERROR if refusing else logging.WARNING,
+                    "The clock is %+.3f s (give or take %.3f s) off the Cassandra nodes': %s.",
+                    self.median,
+                    self.error,
+                    "nothing is served until it is right" if refusing else "serving again",
+                )
+            self._refusing = refusing
+            if refusing or self.offset_bound + hidden <= self.limit:
+                self._checked, self._drift = self._clock.boottime(), self._clock.drift()
+                self._began = self._checked if began is None else began
+
+    def agrees(self, coordinator: str, answer: Interval) -> bool:
+        """Takes the answer to a light check into account; returns whether it shows that the clock is right.
+
+        Args:
+            coordinator: Its address.
+            answer: What it says.
+        """
+        with self._lock:
+            known = self._known.get(coordinator)
+            if known is None or self._checked is None:
+                return False
+            if not known.meets(answer):
+                self._began = -math.inf  # Whose clock has jumped, a round finds out that begins now.
+                return False
+            self._known[coordinator] = known.and_also(answer)
+        return self.sound() and self.offset_bound + answer.beyond(known) / 1e9 <= self.limit
+
+    def slow(self, coordinator: str) -> None:
+        """Has a coordinator that did not answer be asked for no light check until it has answered in a round."""
+        self.fastest = tuple(one for one in self.fastest if one != coordinator)
 
     def sound(self, since: float = -math.inf) -> bool:
-        """Returns whether the last check still says that ids and horizons may be made.
+        """Returns whether the last round still says that ids and horizons may be made.
 
         Args:
-            since: Boot time; the check must have begun then or later.
+            since: Boot time; the round must have begun then or later.
         """
         return (
             self._checked is not None
             and not self._refusing
             and self._began >= since
             and self._clock.boottime() - self._checked <= GAP
-            and abs(self._clock.drift() - self._drift) <= ERROR * self._difference
+            and abs(self._clock.drift() - self._drift) <= ERROR * self._difference()
+            and self.offset_bound <= self.limit
         )
 
     @property
@@ -214,27 +254,85 @@ class ClockCheck:
         """Whether the clock was found to be off."""
         return self._refusing
 
+    @property
+    def median(self) -> float:
+        """Seconds by which the id clock is ahead of the coordinators' median."""
+        return 0.0 if self._median is None else (self._median.middle + self._clock.offset) / 1e9
+
+    @property
+    def error(self) -> float:
+        """Seconds by which that may be wrong."""
+        return 0.0 if self._median is None else self._median.at_time(self._clock.since_boot()).error / 1e9
+
+    @property
+    def offset_bound(self) -> float:
+        """Seconds that the id clock is off at most."""
+        if self._median is None:
+            return math.inf
+        low, high, _ = self._median.at_time(self._clock.since_boot())
+        offset = self._clock.offset
+        return max(-low - offset, high + offset) / 1e9
+
     def complaint(self) -> str | None:
         """Says what makes health red, None if nothing does."""
         if self._checked is None:
             return "the clock has not been compared with the Cassandra nodes' yet"
-        if abs(self.median) > RED * self._difference:
-            return f"the clock is {self.median:+.3f} s off the Cassandra nodes'"
+        if self.offset_bound > RED * self._difference():
+            return f"the clock is {self.median:+.3f} s (give or take {self.error:.3f} s) off the Cassandra nodes'"
         if self.wall_off:
             return "the wall clock of this machine is off the Cassandra nodes'"
         if self.off:
             return f"the clocks of these Cassandra nodes are off: {', '.join(self.off)}"
         return None
 
+    @property
+    def limit(self) -> float:
+        """Seconds that the id clock may be off."""
+        return REFUSE * self._difference()
 
-def _middle(values: Iterable[float]) -> float:
-    """Returns the median; of an even number of values the one in the middle that is further from 0.
+    def _learn(self, answers: Mapping[str, Interval]) -> float:
+        """Adds answers to what is known; returns the seconds of a jump that would not show in them."""
+        now = self._clock.since_boot()
+        known = {node: one for node, one in self._known.items() if now - one.at <= GAP * 1e9}
+        both = [(known[node], answer) for node, answer in answers.items() if node in known]
+        self._set = {node for node, answer in answers.items() if node in known and not known[node].meets(answer)}
+        jumped = 0 < len(both) <= 2 * len(self._set)
+        if jumped:
+            self.wrong_until = self._clock.boottime()
+            known, self._set = dict(answers), set()
+        elif not both:
+            # Nobody is left who knew the clock before. What is made from now on is as right as this round says.
+            self.wrong_until = math.nextafter(self._clock.boottime(), -math.inf)
+            known = dict(answers)
+        else:
+            # A clock that few have jumped against is right: theirs were set.
+            known |= {
+                node: known[node].and_also(one) if node in known and node not in self._set else one
+                for node, one in answers.items()
+            }
+        self._known, self._median = known, median_of(known.values(), now)
+        return 0.0 if jumped or not both else _median_hidden(both)
 
-    When one node of three does not answer and another's clock is off, their mean would let a clock pass that is off by
-    as much.
-    """
-    found = sorted(values)
-    return max(found[(len(found) - 1) // 2], found[len(found) // 2], key=abs)
+    def _rank(self, answers: Mapping[str, Interval]) -> None:
+        """Finds the coordinators that are off, and the order in which to ask the others."""
+        usual = statistics.median(one.middle for one in self._known.values())
+        red = RED * self._difference() * 1e9
+        self.off = tuple(node for node, one in self._known.items() if abs(one.middle - usual) > red + one.error)
+        right = [node for node in answers if node not in self.off and node not in self._set]
+        self.fastest = tuple(sorted(right, key=lambda node: answers[node].error))
+        self.witnesses = min(WITNESSES, len(right))
+
+    def _accept_wall(self) -> None:
+        offset, difference = self._clock.wall_offset(), self._difference()
+        ahead = self.median + (offset - self._clock.offset) / 1e9
+        self.wall_off = abs(ahead) > RED * difference
+        if not self.wall_off and self.error <= ERROR * difference:
+            self._clock.accept(offset, ERROR * difference)
+
+
+def _median_hidden(both: Sequence[tuple[Interval, Interval]]) -> float:
+    """Returns the seconds of a jump that answers which meet what was known would not show."""
+    return statistics.median_high(answer.beyond(one) for one, answer in both if one.meets(answer)) / 1e9
 
 
 class ClockWatch:
@@ -245,13 +343,30 @@ class ClockWatch:
         clock: The clock that ids are made with.
         skew: Gets the answers.
         interval: Seconds between rounds; None: only when :meth:`check` is called.
+        timing: Without it nothing is served either; a light check asks another coordinator after a quarter of W.
+        beat: Is called in each round; never blocks.
+        pool: Runs what has to wait.
     """
 
-    def __init__(self, driver: Driver, clock: Clock, skew: ClockCheck, interval: float | None) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        clock: Clock,
+        skew: ClockCheck,
+        interval: float | None,
+        *,
+        timing: TimingInForce,
+        beat: Callable[[], None],
+        pool: Executor,
+    ) -> None:
+        self._timing = timing
+        self._beat = beat
         self._driver = driver
         self._clock = clock
         self._clock_check = skew
         self._interval = interval
+        self._pool = pool
+        self._light = LightChecks(driver, clock.since_boot, skew, timing.patience, self._ask_for_all)
         self._ended = threading.Event()
         self._asking = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -278,18 +393,28 @@ class ClockWatch:
         try:
             if since is None or not self._clock_check.sound(since):
                 began = self._clock.boottime()
-                self._clock_check.note(self._ask(timeout), began)
+                self._clock_check.note(*self._ask(timeout, began))
         finally:
             self._asking.release()
         return self._clock_check.sound(wanted)
 
     def sound(self) -> bool:
-        """Returns whether the clock may be trusted, by the last check."""
-        return self._clock_check.sound()
+        """Returns whether the clock may be trusted, by the last check, and the times are known."""
+        return self._clock_check.sound() and self._timing.fresh(self._clock.boottime())
 
     def refusing(self) -> bool:
         """Returns whether the clock was found to be off."""
         return self._clock_check.refusing
+
+    @property
+    def hidden(self) -> float:
+        """Seconds that the machine may have stood still for without that a check has shown it."""
+        return 2 * self._clock_check.error
+
+    @property
+    def wrong_until(self) -> float:
+        """Boot time up to which ages count from too late, for a clock has jumped since."""
+        return self._clock_check.wrong_until
 
     def vouches(self, minted: float) -> bool:
         """Returns whether the time since an id was made (boot time) was measured correctly, by the last check."""
@@ -303,9 +428,11 @@ class ClockWatch:
         """
         if not self._clock_check.sound() and not self.check():
             raise self.refusal()
+        if not self._timing.fresh(self._clock.boottime()) and self._timing.renew(self._driver) is not None:
+            raise self._timing.refusal()
 
     def confirm(self, arrived: float) -> None:
-        """Makes sure of the clock before a write is acknowledged, by asking if need be.
+        """Makes sure of the clock before a write is acknowledged, by asking all nodes.
 
         Args:
             arrived: Boot time at which the answer to the write came.
@@ -314,15 +441,37 @@ class ClockWatch:
             StoreUnavailable: It is off, or no node said that it is not.
         """
         for _ in range(ATTEMPTS):
-            if self.confirmed(arrived) or self.check(since=arrived - FRESH):
+            if self._clock_check.sound(arrived) or self.check(since=arrived):
                 return
-            if self._clock_check.refusing or self._clock.boottime() - arrived > FRESH or self._ended.wait(AGAIN):
+            if self._clock_check.refusing or self._clock.boottime() - arrived > LONGEST or self._ended.wait(AGAIN):
                 break
         raise self.refusal()
 
-    def confirmed(self, arrived: float) -> bool:
-        """Returns whether the last check is recent enough to acknowledge a write; see :meth:`confirm`."""
-        return self._clock_check.sound(arrived - FRESH)
+    def confirm_soon(self, told: Told) -> None:
+        """The same for an answer that has just come, without waiting: one question for all answers that have.
+
+        Args:
+            told: Called once, in any thread, with None or what :meth:`confirm` raises.
+        """
+        self._light.begin(told)
+
+    def _ask_for_all(self, waiting: list[Told]) -> None:
+        """Makes sure in a thread that may wait."""
+        try:
+            self._pool.submit(self._confirm_all, waiting, self._clock.boottime())
+        except RuntimeError:
+            self._light.tell(waiting, StoreClosed("the store is closed"))
+
+    def _confirm_all(self, waiting: list[Told], arrived: float) -> None:
+        error: StoreUnavailable | None = None
+        try:
+            self.confirm(arrived)
+        except StoreUnavailable as refused:
+            error = refused
+        except Exception as failed:
+            log.exception("The clock could not be checked.")
+            error = StoreUnavailable(f"the clock could not be checked: {failed}")
+        self._light.tell(waiting, error)
 
     def refusal(self) -> StoreUnavailable:
         """Says, without asking, why nothing is served."""
@@ -336,35 +485,40 @@ class ClockWatch:
         self._driver.ready(0.0)
         while not self._ended.is_set():
             try:
+                self._beat()
                 self.check()
             except Exception:
                 log.exception("The clock could not be compared with the Cassandra nodes'.")
             # A second comparison soon after the start, so that requests need not wait for the first round.
             self._ended.wait(self._interval if self._driver.problem() is None else 0.2)
 
-    def _ask(self, timeout: float) -> list[ClockReading]:
-        readings: list[ClockReading] = []
-        waiting = threading.Semaphore(0)
-        nodes = [host.address for host in self._driver.hosts() if host.up]
-        for node in nodes:
-            request = Request(_NOW, consistency="ONE", timeout=timeout, host=node)
-            self._driver.send(request, self._taker(node, readings, waiting))
-        for _ in nodes:
-            if not waiting.acquire(timeout=timeout + LATE):
-                break  # The driver was closed: no callback comes any more.
-        return list(readings)
+    def _ask(self, timeout: float, began: float) -> tuple[dict[str, Interval], float, int]:
+        """Asks all coordinators that are up; returns the answers, when that began, and how many there are.
 
-    def _taker(self, node: str, readings: list[ClockReading], waiting: threading.Semaphore) -> Callable[..., None]:
-        began, before = self._clock.boottime(), self._clock.wall()
+        Those of data centres that do not answer at all do not count: they may be cut off.
+        """
+        answers: dict[str, Interval] = {}
+        waiting = threading.Semaphore(0)
+        hosts = self._driver.hosts()
+        nodes = [host.address for host in hosts if host.up]
+        for node in nodes:
+            request = Request(NOW, consistency="ONE", timeout=timeout, host=node)
+            self._driver.send(request, self._taker(node, answers, waiting))
+        for _ in nodes:
+            most = 2 * len(answers) > len(nodes)
+            if not waiting.acquire(timeout=REST if most else timeout + LATE):
+                break  # That node has stopped, or the driver was closed: no callback comes any more.
+        found = dict(answers)
+        centres = {host.dc for host in hosts if host.address in found}
+        return found, began, sum(host.dc in centres for host in hosts)
+
+    def _taker(self, node: str, answers: dict[str, Interval], waiting: threading.Semaphore) -> Callable[..., None]:
+        sent = self._clock.since_boot()
 
         def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if error is None and rows:
-                took = self._clock.boottime() - began
                 theirs: UUID = rows[0][0]
-                seconds = (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
-                ours = (self._clock.now() - EPOCH_TICKS) / TICKS_PER_SECOND
-                wall = (before + self._clock.wall()) / 2
-                readings.append(ClockReading(node, ours - took / 2 - seconds, wall - seconds, took / 2))
+                answers[node] = measured(sent, self._clock.since_boot(), (theirs.time - EPOCH_TICKS) * 100)
             waiting.release()
 
         return done

@@ -8,6 +8,7 @@ that of what it deletes, whatever the clocks of the processes say.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from queuey import ids
 from queuey.errors import InvalidRequest
@@ -16,7 +17,8 @@ from queuey.storage.cassandra.ids.clock import Clock
 
 TICKS_PER_MICROSECOND = 10
 AHEAD = TICKS_PER_SECOND
-"""Ticks that an id may be put ahead of the clock by ``after``."""
+"""Ticks that an id may be put ahead of the clock by ``after``, which may be of another process whose clock is ahead by
+S. No reader has passed what is ahead, whatever the read delay is; and :class:`Stamps` knows of it."""
 
 
 class IdGenerator:
@@ -104,17 +106,25 @@ class Stamps:
 
     A delete must lie above the timestamp of what it deletes. That is the time of its id, which may be ahead of the
     clock of the process that made it, or, for what was delayed or put, some process's clock, which is at most
-    ``difference`` ahead of this one.
+    ``difference`` (seconds) ahead of this one.
     """
 
-    __slots__ = ("_clock", "_last", "_lock", "ahead")
+    __slots__ = ("_clock", "_difference", "_last", "_lock")
 
-    def __init__(self, clock: Clock, difference: float) -> None:
+    def __init__(self, clock: Clock, difference: Callable[[], float]) -> None:
         self._clock = clock
-        self.ahead = AHEAD + round(2 * difference * TICKS_PER_SECOND)
-        """Ticks by which the time of an id may be ahead of this clock and still be its timestamp."""
+        self._difference = difference
         self._last = 0
         self._lock = threading.Lock()
+
+    @property
+    def ahead(self) -> int:
+        """Ticks by which the time of an id may be ahead of this clock and still be its timestamp.
+
+        It does not change with S, unless that is above a second: what was written before a change of S must yield to
+        what is written after it.
+        """
+        return AHEAD + round(2 * max(1.0, self._difference()) * TICKS_PER_SECOND)
 
     def above(self, ticks: int) -> int:
         """Returns the timestamp for writing or deleting the id with these ticks."""

@@ -1,8 +1,9 @@
 """Finds new messages for waiting readers, because other processes do not notify this one.
 
 What this process writes itself it knows, and what others write they record (:mod:`.recent_writes`): readers are woken
-when the read delay is over. The record is a hint, so every watched partition is also polled: all of them in each turn
-where they are few; where they are many, all in very many turns, and soon after something may have been missed.
+when the read delay is over, those that read early at once. The record is a hint, so every watched partition is also
+polled: all of them in each turn where they are few; where they are many, all in very many turns, and soon after
+something may have been missed.
 
 A poll of a partition is a read of one message from where the previous poll ended, so the polls form a chain of cursors
 and miss as little as a reader does (G1). Watchers that want messages before the read delay is over are also woken by
@@ -48,10 +49,11 @@ FEW = 3
 """Watches that need no record, as all are polled in each turn."""
 FIRST = 2
 """Readings of the record that go back far."""
+EARLY = 0.08
+"""Seconds between two readings of the record, if somebody reads early."""
 SOME, SELDOM = 12, 5
-"""Partitions that are polled in every so many turns while the record is read: 12 a second, of two to three queries."""
-
-MICROSECONDS = 1_000_000
+"""Partitions that are polled in every so many turns while the record is read: 12 a second, of two to three queries, or
+half as many if somebody reads early."""
 
 Done = Callable[[Page | None, Exception | None], None]
 
@@ -89,13 +91,19 @@ class PolledArrivals:
         """How often the record was read since it could not be, or need not be."""
         self._missed = False
         """An earlier one did not."""
-        self._lately: Recent[int, float] = Recent(clock.boottime, KEPT, MOST_DUE)
+        self._lately: Recent[int, float] = Recent(clock.boottime, lambda: KEPT, MOST_DUE)
         """When something was stored in partitions (boot time), while the record is followed."""
         self._next_due = math.inf
         """When the next watch is due (boot time)."""
         self._noting = threading.Lock()
         """For the two above."""
         self._turns = 0
+        self._early = 0
+        """Watches of those who read early."""
+        self._read_at = -math.inf
+        """When the record was read last (boot time)."""
+        self._hurries = False
+        """A glance will record what was noted."""
         self._looks = 0
         self._shown: list[tuple[float, int]] = []
         """A heap: when what was stored in a partition is shown (boot time)."""
@@ -104,16 +112,21 @@ class PolledArrivals:
         self._arriving: list[tuple[float, int]] = []
         """A heap: when delayed messages of this process in a partition become due (boot time)."""
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-poll")
-        self.watches = Watches(self._look)
+        self.watches = Watches(self._look, self._glance)
 
-    def watch(self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool) -> Callable[[], None]:
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool = False
+    ) -> Callable[[], None]:
         """See the storage contract."""
-        promptly = [True] if not self._store.read_delay(queue) else [False] if delayed else [False, True]
+        both = early or not delayed
+        promptly = [True] if not self._store.read_delay(queue) else [False, True] if both else [False]
         found = [
             Watch(queue, partition, wake, self._store.horizon_now(queue, delayed=not prompt), prompt=prompt)
             for prompt in promptly
         ]
         stop = self.watches.add(*found)
+        if early:
+            stop = self._counted(stop)
         stored = self._lately.get(found[0].key)
         for watch in found:
             if watch.prompt:
@@ -123,6 +136,19 @@ class PolledArrivals:
             elif stored is not None:
                 self._show_later(watch, stored)
         return stop
+
+    def _counted(self, stop: Callable[[], None]) -> Callable[[], None]:
+        """Has the record read more often until the watch is stopped."""
+        with self._noting:
+            self._early += 1
+        self.watches.hurry()
+
+        def stopped() -> None:
+            stop()
+            with self._noting:
+                self._early -= 1
+
+        return stopped
 
     def _expect(self, watches: Iterable[Watch]) -> None:
         """Has partitions polled once as soon as all that is stored in them by now is shown."""
@@ -154,7 +180,7 @@ class PolledArrivals:
     def rewritten(self, qid: int, partitions: Iterable[int]) -> None:
         """Called when this process has changed what readers of partitions find anywhere in them."""
         keys = [qid << 8 | partition for partition in partitions]
-        self._record.note(keys)
+        self._note(keys)
         self.watches.wrote(keys)
         self.watches.poll_once()
 
@@ -170,17 +196,28 @@ class PolledArrivals:
         self.watches.share, self.watches.wanted = stored, wanted
 
     def hear(self, moment: int, partitions: Iterable[int]) -> bool:
-        """See ``hear_news`` of the storage contract; the moment is in microseconds of boot time, which all share."""
-        for key in partitions:
-            self._take(key, moment / MICROSECONDS)
+        """See ``hear_news`` of the storage contract; the moment is in ticks of the other process's clock."""
+        self._take_all(moment, partitions)
         return bool(self.watches)
 
-    def _stored(self, keys: Collection[int], at: float) -> None:
+    def _take_all(self, at: int, keys: Iterable[int]) -> None:
+        """Takes what another process has stored before a time of its clock."""
+        ticks, now = self._clock.both()
+        for key in keys:
+            self._take(key, now + (at - ticks) / TICKS_PER_SECOND)
+
+    def _note(self, keys: Collection[int]) -> None:
         self._record.note(keys)
+        if not self._hurries:
+            self._hurries = True
+            self.watches.hurry()
+
+    def _stored(self, keys: Collection[int], at: float) -> None:
+        self._note(keys)
         for key in keys:
             self._take(key, at)
         if self.watches.share is not None:
-            self.watches.share(math.ceil(at * MICROSECONDS), keys)
+            self.watches.share(self._clock.now(), keys)
 
     def _take(self, key: int, at: float) -> None:
         """Wakes prompt watchers of a partition now, the others when what was stored at a boot time is shown."""
@@ -191,7 +228,7 @@ class PolledArrivals:
         for watch in self.watches.of(key):
             if watch.prompt:
                 watch.wake()
-            else:
+            if not watch.prompt or at > self._clock.boottime():  # By another clock, which is ahead.
                 self._show_later(watch, at)
 
     def _show_later(self, watch: Watch, stored: float) -> None:
@@ -205,39 +242,58 @@ class PolledArrivals:
         now = self._clock.boottime()
         while self._arriving and self._arriving[0][0] <= now:
             self._stored((heappop(self._arriving)[1],), now)
+        self._hurries = False
         if self._record.write() or self._arriving:
             self.watches.poll_once()
         most = self._follow(watches)
-        while self._shown and self._shown[0][0] <= now:
-            due = heappop(self._shown)
-            self._planned.discard(due)
-            self.watches.wrote({due[1]})
+        self._show(now)
         if most or self._next_due <= now:
             self._next_due = math.inf
             self._poll(next_to_look_for(watches, now, most), now)
             self._note_due(min((watch.due for watch in self.watches.all()), default=math.inf))
 
+    def _show(self, now: float) -> None:
+        while self._shown and self._shown[0][0] <= now:
+            due = heappop(self._shown)
+            self._planned.discard(due)
+            self.watches.wrote({due[1]})
+
+    def _glance(self) -> float:
+        """Does what those who read early wait for, here and elsewhere; returns the seconds until there is more."""
+        now = self._clock.boottime()
+        if self._record.due <= now:
+            self._hurries = False
+            self._record.write(ends=False)
+        soon = self._record.due
+        if self._early and self._readings:
+            if self._read_at + EARLY <= now:
+                self._read_record(latest=True)
+            self._show(now)
+            soon = min(soon, self._read_at + EARLY)
+        return max(MARGIN / 10, soon - now)
+
+    def _read_record(self, *, first: bool = False, latest: bool = False) -> None:
+        self._read_at = self._clock.boottime()
+        for at, keys in self._record.read(first=first, latest=latest):
+            self._take_all(at, keys)
+
     def _follow(self, watches: Sequence[Watch]) -> int:
         """Reads the record if not all partitions can be polled in each turn; returns how many are polled in this."""
-        if len(watches) <= FEW:
+        if len(watches) <= FEW and not self._early:
             self._readings, self._missed = 0, False
             return FEW
         self._turns += 1
-        most = 0 if self._turns % SELDOM else SOME
+        most = 0 if self._turns % SELDOM else SOME // 2 if self._early else SOME
         if self._readings and self._turns % 2:
             return most
         try:
             # Twice: the last that this process has written itself may not have shown in the first one.
-            news = self._record.read(first=self._readings < FIRST)
+            self._read_record(first=self._readings < FIRST)
         except QueueyError as error:
             log.debug("Cannot read what was written lately: %s", error)
             self._readings, self._missed = 0, True
             return MOST
         self._readings += 1
-        ticks, now = self._clock.both()
-        for at, keys in news:
-            for key in keys:
-                self._take(key, now + (at - ticks) / TICKS_PER_SECOND)
         if self._record.lost() or self._missed:
             self._expect(watches)
             self._missed = False

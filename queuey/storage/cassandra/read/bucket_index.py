@@ -27,6 +27,7 @@ from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.message_codec import uuid_of
 from queuey.storage.cassandra.read.recent import Recent
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 
 log = logging.getLogger(__name__)
 
@@ -98,17 +99,17 @@ class BucketIndex:
         driver: The way to Cassandra.
         clock: For ages.
         size: Partitions to remember at most, of each kind.
-        age: Seconds for which a lookup may be used (C).
+        timing: C, for which a lookup may be used.
     """
 
-    def __init__(self, driver: Driver, clock: Clock, size: int, age: float) -> None:
+    def __init__(self, driver: Driver, clock: Clock, size: int, timing: TimingInForce) -> None:
         self._driver = driver
         self._clock = clock
         self._size = size
         self._lock = threading.Lock()
-        self._known: Recent[tuple[int, int, bool], Known] = Recent(clock.boottime, age, size)
+        self._known: Recent[tuple[int, int, bool], Known] = Recent(clock.boottime, lambda: timing.kept.row_age, size)
         self._recorded: OrderedDict[tuple[int, int, Bucket], float] = OrderedDict()
-        self._raised: Recent[Key, float] = Recent(clock.boottime, LOW_WATERMARK_EVERY, size)
+        self._raised: Recent[Key, float] = Recent(clock.boottime, lambda: LOW_WATERMARK_EVERY, size)
 
     # Writing
 
@@ -154,6 +155,11 @@ class BucketIndex:
             return None
         reaches = known.low < high <= known.high if descending else known.low <= low < known.high
         return known if reaches else None
+
+    def forget_all(self) -> None:
+        """Drops all lookups: they may be older than they seem."""
+        with self._lock:
+            self._known.clear()
 
     def lookup(
         self,

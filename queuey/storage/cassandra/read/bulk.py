@@ -174,7 +174,7 @@ class CassandraBulk(CassandraMessages):
             for row, (name, _) in named.items()
         ]
         values = self._named_values.look(queue, named_values.marked(messages))
-        left = named_values.shown(Gathered(messages, part.lower, more=False), values, descending=True).messages
+        left = named_values.shown(Gathered(messages, part.lower, more=False), values, waits=False).messages
         shown = {message.position for message in left}
         rows = {row for row, message in zip(named, messages, strict=True) if message.position in shown}
         return arrow_scan.unnamed(found, named, rows)
@@ -205,13 +205,8 @@ class CassandraBulk(CassandraMessages):
         self._check(row, loaded)
         if not loaded:
             return 0
-        within = window(
-            int(loaded.ticks.min()),
-            self._levels.of(queue),
-            self._levels.delay(queue),
-            difference=self._options.clock_difference,
-            age=self._options.row_age,
-        )
+        lowest = int(loaded.ticks.min())
+        within = self._window(queue, lowest)
         now, began = self._clock.both()
         if now >= within.begin:
             raise TooLate(written=False)
@@ -230,9 +225,21 @@ class CassandraBulk(CassandraMessages):
             self._watch.confirm(arrived)
         except StoreUnavailable as refused:
             raise InDoubt(str(refused)) from refused
-        if ended > within.end or not self._watch.vouches(began):
+        # Readers may go by other times than when it began.
+        if ended > min(within.end, self._window(queue, lowest).end) or not self._watch.vouches(began):
             raise TooLate(written=True)
         return written
+
+    def _window(self, queue: Queue, lowest: int) -> Window:
+        """Returns when messages from an id on may be written, by the times as they are now.
+
+        Raises:
+            StoreUnavailable: They are not known.
+        """
+        self._watch.require()
+        assumed = self._timing.assumed
+        delay, difference = self._levels.delay(queue), assumed.clock_difference
+        return window(lowest, self._levels.of(queue), delay, difference=difference, age=assumed.row_age)
 
     def _loader(self, row: Row) -> Loader:
         from queuey.storage.cassandra.write.bulk_load import Loader  # noqa: PLC0415 - needs Arrow
@@ -282,10 +289,10 @@ def window(lowest: int, level: InForce, delay: float, *, difference: float, age:
 
     Args:
         lowest: The lowest id's time.
-        level: The queue's; gives D and W.
+        level: The queue's; gives D - S and W.
         delay: The queue's own read delay; the shorter of both counts, as it may just have been changed.
         difference: S.
         age: C.
     """
-    spare = max(0.0, min(level.delay, delay) - difference)
+    spare = max(0.0, min(level.undone_within, delay - difference))
     return Window(lowest + ticks(spare - max(level.deadline, min(age, spare))), lowest + ticks(spare))

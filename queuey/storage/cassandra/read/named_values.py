@@ -42,22 +42,27 @@ class NamedValues:
         self._parts = parts
         self._deadline = deadline
 
-    def look(self, queue: Queue, marked: Marked) -> Verdicts:
-        """Looks at the names of messages; blocks.
+    def look(self, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
+        """Looks at the names of messages; blocks. See :meth:`find`.
 
         Raises:
             StoreUnavailable: It failed.
         """
         found: Verdicts = wait(
-            self._deadline, self.find(queue, marked), "Cassandra did not say in time what names stand for"
+            self._deadline, self.find(queue, marked, early=early), "Cassandra did not say in time what names stand for"
         )
         return found
 
-    async def find(self, queue: Queue, marked: Marked) -> Verdicts:
+    async def find(self, queue: Queue, marked: Marked, *, early: bool = False) -> Verdicts:
         """Does what :meth:`look` does, as a coroutine of :mod:`queuey.storage.cassandra.driver.callbacks`.
 
         A row need not be the newest: whoever shows a newer value has removed this one before. If it does not say that
         the message was the value and all was done, the name is looked at as by a call for it.
+
+        Args:
+            queue: Of the names.
+            marked: The messages.
+            early: What the row says will do: a value that is being written is none yet, and nothing is undone.
         """
         found: Verdicts = {}
         names, driver, consistency = list(marked), self._parts.driver, self._parts.options.catalogue_read
@@ -68,7 +73,7 @@ class NamedValues:
                 row = TABLE.row(rows)
                 verdict = Found(row if isinstance(row, NameRow) else None)
                 settled = row is not None and row.state == "done" and not verdict.replaced
-                if not settled or marked[name] != {verdict.value[0]}:
+                if not early and (not settled or marked[name] != {verdict.value[0]}):
                     run = StepRun(self._parts)
                     steps = find_shown(name, new_number)
                     verdict = await called(partial(run.begin, queue, (TABLE, name), steps))
@@ -85,12 +90,12 @@ def marked(messages: Iterable[Message]) -> Marked:
     return found
 
 
-def shown(gathered: Gathered, found: Verdicts, *, descending: bool) -> Gathered:
-    """Leaves out what is not the value of its name. What may become it yet ends the page, if that ascends."""
+def shown(gathered: Gathered, found: Verdicts, *, waits: bool) -> Gathered:
+    """Leaves out what is not the value of its name. What may become it yet ends the page, if that ``waits`` for it."""
     messages: list[Message] = []
     for message in gathered.messages:
         shows = not isinstance(message, NamedMessage) or found[message.name].shows(_location(message))
-        if shows is None and not descending:
+        if shows is None and waits:
             return Gathered(messages, message.position, more=False)
         if shows:
             messages.append(message)

@@ -15,11 +15,11 @@ class Recent(Generic[K, V]):
 
     Args:
         now: Seconds, by the clock that ages are measured with.
-        age: Seconds after which what was read is of no use.
+        age: Gives the seconds after which what was read is of no use.
         most: What is kept may weigh so much.
     """
 
-    def __init__(self, now: Callable[[], float], age: float, most: int) -> None:
+    def __init__(self, now: Callable[[], float], age: Callable[[], float], most: int) -> None:
         self._now = now
         self._age = age
         self._most = most
@@ -39,7 +39,7 @@ class Recent(Generic[K, V]):
         self._kept[key] = read_at, weight
         self._values[key] = value
         self._weight += weight
-        oldest = self._now() - self._age
+        oldest = self._now() - self._age()
         while self._kept:
             key, (began, _) = next(iter(self._kept.items()))
             if began >= oldest and self._weight <= self._most:

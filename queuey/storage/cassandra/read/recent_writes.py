@@ -1,11 +1,13 @@
 """The record of partitions that processes have written in lately: who watches very many need not ask for each.
 
-A process that writes adds a row every fifth of a second, one without keys when it has stopped, so that others notice if
-it ended before it could record all. What is read is a hint: rows come late, or not at all if their process is killed.
+A process that writes adds a row at once, then up to twenty a second, and one without keys when it has stopped, so that
+others notice if it ended before it could record all. What is read is a hint: rows come late, or not at all if their
+process is killed.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
@@ -19,15 +21,21 @@ from queuey.storage.deadlines import Deadline
 
 SHARDS = 2
 WINDOW = 3.0
-"""Seconds that each reading goes back: rows come late, and clocks differ."""
+"""Seconds that each reading goes back: rows come late (``TIMEOUT``), and clocks differ. That is enough for a difference
+of a second; where it may be more, what a reading misses is found in turns."""
+LATEST = 0.6
+"""The same of readings for those who wait for what may still be undone: they are many, and lateness costs little."""
 KEPT = 10.0
 """The same of the first one, for those who wait already for what is not shown yet."""
 GONE = 4.0
-"""Seconds without a row after which a process has ended that had not stopped writing."""
+"""Seconds without a row after which a process has ended that had not stopped writing: late rows, and clocks that are
+behind, are over by then. If one is taken for ended that is not, watchers only poll once more."""
 MOST_NOTED = 200_000
 """Keys that wait to be recorded at most."""
-MOST_KEYS, MOST_ROWS = 4_096, 4_000
+MOST_KEYS, MOST_ROWS = 4_096, 16_000
 """Keys in a row, and rows of one shard and minute that are read at a time."""
+SPACING = 0.05
+"""Seconds between two rows of a process, at least."""
 TIMEOUT = 1.0
 _KEY = 9
 """Bytes of a key."""
@@ -69,6 +77,9 @@ class RecentWrites:
         self._shard = crc32(process.encode()) % SHARDS
         self._noted: deque[int] = deque(maxlen=MOST_NOTED)
         self._writing = False
+        self._in_between = False
+        """The last row was written between two turns."""
+        self._free = 0.0
         self._seen: set[tuple[int, str]] = set()
         self._others: dict[str, int] = {}
         """Of each process that writes, when it last said so."""
@@ -78,12 +89,24 @@ class RecentWrites:
         self.note = self._noted.extend
         """Takes the keys of partitions that this process has written in, to be recorded."""
 
-    def write(self) -> bool:
-        """Records what was noted, without waiting; returns whether there will be more to record, if only the end."""
+    @property
+    def due(self) -> float:
+        """When (boot time) to write between two turns; infinite: nothing is noted."""
+        return self._free if self._noted else math.inf
+
+    def write(self, *, ends: bool = True) -> bool:
+        """Records what was noted, without waiting; returns whether there will be more to record, if only the end.
+
+        Args:
+            ends: It is a turn: that there was nothing since the one before is recorded as well.
+        """
         keys = set()
         with suppress(IndexError):  # While the store is closed, two threads write.
             for _ in range(len(self._noted)):
                 keys.add(self._noted.popleft())
+        if not keys and (self._in_between or not ends):
+            self._in_between = self._in_between and not ends
+            return self._writing
         if keys or self._writing:
             encoded = [key.to_bytes(_KEY) for key in keys]
             try:
@@ -91,7 +114,8 @@ class RecentWrites:
                     self._add(b"".join(encoded[first : first + MOST_KEYS]), first)
             except StoreUnavailable:
                 return self._writing  # Others will find what was written in their turns.
-        self._writing = bool(keys)
+        self._writing, self._in_between = bool(keys), not ends
+        self._free = self._clock.boottime() + SPACING
         return self._writing
 
     def _add(self, keys: bytes, number: int) -> None:
@@ -100,19 +124,20 @@ class RecentWrites:
         values = at // _MINUTE, self._shard, at, self._process, keys
         self._driver.send(Request(_ADD, values, level, timeout=TIMEOUT), lambda _rows, _error: None)
 
-    def read(self, *, first: bool) -> list[Recorded]:
+    def read(self, *, first: bool, latest: bool = False) -> list[Recorded]:
         """Returns what others have recorded since the last reading, of the last seconds.
 
         Args:
             first: It is the first one: of more seconds, and what this process has recorded as well.
+            latest: Rows that come late are left to the next reading that is not so.
 
         Raises:
             StoreUnavailable: It cannot be read, or is too much to be read.
         """
         now = self._clock.now()
-        since = now - ticks(KEPT if first else WINDOW)
+        since = now - ticks(LATEST if latest else KEPT if first else WINDOW)
         level = usual(self._driver.replication())
-        minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be a second ahead.
+        minutes = range(since // _MINUTE, (now + ticks(1.0)) // _MINUTE + 1)  # Other clocks may be ahead.
         asked = [
             Request(_LATELY, (minute, shard, since), level, timeout=TIMEOUT)
             for minute in minutes
@@ -122,11 +147,14 @@ class RecentWrites:
             answers = self._driver.gather(asked)
         if any(len(rows) >= MOST_ROWS for rows in answers):
             raise StoreUnavailable("more was written lately than is read of it")
-        seen, self._seen = self._seen, set()
+        seen = self._seen
+        if not latest:
+            self._seen = set()
         found = []
         for at, process, keys in (row for rows in answers for row in rows):
+            is_new = (at, process) not in seen
             self._seen.add((at, process))
-            if (at, process) in seen:
+            if not is_new:
                 continue
             if process != self._process:
                 self._note_process(at, process, writes=bool(keys))

@@ -156,7 +156,6 @@ class Loader:
                     encoded[first + start : first + stop],
                     message_codec.routing_of(qid, partition, time_bucket.bucket),
                     self._level.writes,
-                    timeout=self._level.deadline,
                 )
                 self._driver.send(request, partial(done, weight))
         for _ in range(FLYING):

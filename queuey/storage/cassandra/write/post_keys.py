@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable, in_doubt
+from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable, WriteUndone, in_doubt
 from queuey.messages import Location, PostKey, PostResult
 
 ROUNDS = 8
@@ -191,7 +191,8 @@ def written(mine: R, made: MadeIds, new_version: Callable[[], int]) -> Steps[R]:
     # From here on no process can make these ids done.
     outcome: Outcome = yield Remove(mine.ids, unseen=True)
     if failure is not None and there == row:
-        raise StoreUnavailable(str(failure), outcome=outcome, retry_after=failure.retry_after) from failure
+        kind = WriteUndone if outcome == "none" and failure.outcome == "unknown" else StoreUnavailable
+        raise kind(str(failure), outcome=outcome, retry_after=failure.retry_after) from failure
     return there
 
 

@@ -17,6 +17,8 @@ from functools import partial
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
+from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.write.undo_writes import Undo
 from queuey.storage.cassandra.write.write_batches import (
     AppendOperation,
@@ -88,7 +90,7 @@ class ReservingWriter(MessageWriter):
             done(None, StoreClosed("the store is closed"))
             return
         if self._clock.boottime() - operation.minted > level.deadline:
-            self._answer(operation, None, StoreUnavailable("the store took too long before it could write"))
+            self._answer(operation, None, InDoubt("the store took too long before it could write"))
             return
         with self._lock:
             for in_flight in reservation.batches:
@@ -111,7 +113,7 @@ class ReservingWriter(MessageWriter):
     def undo(
         self,
         written: Iterable[Written],
-        consistency: str,
+        level: InForce,
         until: float,
         answer: Callable[[Outcome], None],
         *,
@@ -121,14 +123,14 @@ class ReservingWriter(MessageWriter):
 
         Args:
             written: What was given to Cassandra.
-            consistency: The level it was written at.
+            level: The level it was written at.
             until: Boot time.
             answer: Called once with the outcome.
             minted: Boot time of the first id, if readers are to have seen nothing: that time is made sure of then.
         """
         if minted < math.inf:
             answer = partial(self._make_sure, minted, answer)
-        self.undo_writer.undo(Undo(written, consistency, until, answer))
+        self.undo_writer.undo(Undo(written, level, until, answer))
 
     def _make_ids(self, reservation: Reservation) -> None:
         operation = reservation.operation
@@ -180,6 +182,7 @@ class ReservingWriter(MessageWriter):
             counted.append((bucket_widths, part))
             runs += [(partition, run) for run in own]
         self._check_age(row)
+        operation.level = self._levels.of(row.queue)
         operation.minted = minted
         reservation.made_at, reservation.runs, reservation.batches = now, runs, batches
         for bucket_widths, part in counted:

@@ -16,7 +16,7 @@ from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.callbacks import begin, called
 from queuey.storage.cassandra.ids.clock import Clock
@@ -166,9 +166,13 @@ class StepRun:
         self._table, text = row
         self._key = queue.qid, text
         self._after = after
-        self._level = self._parts.levels.of(queue)
         begin(self._carry_out(steps), done)
         return self._withdraw
+
+    @property
+    def _level(self) -> InForce:
+        """The queue's, as it is now: it may have changed since the steps began."""
+        return self._parts.levels.of(self._queue)
 
     def _withdraw(self) -> Outcome:
         with self._lock:
@@ -243,12 +247,11 @@ class StepRun:
     async def _remove(self, ids: PostedIds, *, unseen: bool) -> Outcome:
         level, qid, (now, boot) = self._level, self._queue.qid, self._parts.clock.both()
         made = boot - max(0, now - ids.made) / TICKS_PER_SECOND
-        difference = self._parts.options.clock_difference
-        until, minted = (made + level.delay - difference, made) if unseen else (boot + level.deadline, math.inf)
+        until, minted = (made + level.undone_within, made) if unseen else (boot + level.undone_within, math.inf)
         written = [
             Written(run.kind, qid, run.partition, run.bucket, run.ticks, run.low, run.number) for run in ids.runs
         ]
-        undo = partial(self._parts.writer.undo, written, level.writes, until, minted=minted)
+        undo = partial(self._parts.writer.undo, written, level, until, minted=minted)
         outcome: Outcome = await called(lambda done: undo(lambda outcome: done(outcome, None)))
         return outcome
 

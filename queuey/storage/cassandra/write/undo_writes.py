@@ -7,7 +7,8 @@ and no slow replica brings the message back once a quorum has it. States::
        │──(deadline passed)──► answered: unknown ──► trying on in the background ──► settled
        └──(an attempt failed)──► trying again, after longer and longer pauses
 
-One DELETE per id, never a range: ids of other processes lie in between.
+One DELETE per id, never a range: ids of other processes lie in between. What is due of one Cassandra partition goes
+together, so that many writes that failed at once cost few requests.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Rows
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.ids.id_generator import undo_timestamp
@@ -32,12 +34,12 @@ log = logging.getLogger(__name__)
 
 ROWS = 100
 """Deletes in one request."""
-FIRST_PAUSE = 0.1
+TIMEOUT, FIRST_PAUSE = 1 / 2, 1 / 8
+"""Of one attempt, and of the pause after the first one: parts of W."""
+LONGEST_FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 IDLE = 60.0
 """Seconds between checks while there is nothing to do."""
-TIMEOUT = 1.5
-"""Seconds of one attempt."""
 FLYING = 500
 """Requests on their way at most: what failed because Cassandra is overloaded must not make it worse."""
 
@@ -52,28 +54,33 @@ class _Chunk(NamedTuple):
     positions: Sequence[Position]
 
 
+_Part = tuple["Undo", _Chunk]
+
+
 class Undo:
     """One operation's messages to be undone."""
 
-    __slots__ = ("answer", "chunks", "consistency", "deadline", "failed", "flying", "pause", "size")
+    __slots__ = ("answer", "began", "chunks", "consistency", "deadline", "failed", "flying", "pause", "size", "timeout")
 
     def __init__(
-        self, written: Iterable[Written], consistency: str, deadline: float, answer: Callable[[Outcome], None]
+        self, written: Iterable[Written], level: InForce, deadline: float, answer: Callable[[Outcome], None]
     ) -> None:
         """Prepares an undo write.
 
         Args:
             written: What was given to Cassandra.
-            consistency: The level it was written at.
+            level: The level it was written at.
             deadline: Boot time until which the outcome is ``none`` if all is confirmed.
             answer: Called once with the outcome.
         """
         self.chunks = _chunks(written)
         self.size = sum(len(chunk.positions) for chunk in self.chunks)
-        self.consistency = consistency
+        self.consistency = level.writes
+        self.timeout = level.deadline * TIMEOUT
         self.deadline = deadline
+        self.began = 0.0
         self.answer: Callable[[Outcome], None] | None = answer
-        self.pause = FIRST_PAUSE
+        self.pause = min(LONGEST_FIRST_PAUSE, level.deadline * FIRST_PAUSE)
         self.flying = 0
         self.failed: list[_Chunk] = []
 
@@ -82,6 +89,10 @@ class Undo:
         answer, self.answer = self.answer, None
         if answer is not None:
             answer(outcome)
+
+
+def nobody(_seconds: float) -> None:
+    """Is told how long an undo write took, where nobody counts."""
 
 
 _Agenda = list[tuple[float, int, Undo]]
@@ -94,14 +105,19 @@ class UndoWriter:
     Args:
         driver: The way to Cassandra.
         clock: Of deadlines and stamps.
+        note: Told how many seconds each took.
         kept: Deletes that are tried on in the background at most; the oldest are given up beyond.
     """
 
-    def __init__(self, driver: Driver, clock: Clock, *, kept: int = 100_000) -> None:
+    def __init__(
+        self, driver: Driver, clock: Clock, *, note: Callable[[float], None] = nobody, kept: int = 100_000
+    ) -> None:
         self._driver = driver
         self._clock = clock
+        self._note = note
         self._kept = kept
-        self._inbox: SimpleQueue[tuple[Undo, _Chunk | None, bool] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Undo | tuple[Sequence[_Part], bool] | None] = SimpleQueue()
+        """What is to be undone, and which parts were, or were not, at the end of a request."""
         self._open: dict[Undo, None] = {}
         """All that do not hold yet, oldest first."""
         self._deadlines: _Agenda = []
@@ -122,7 +138,7 @@ class UndoWriter:
 
     def undo(self, undo_write: Undo) -> None:
         """Takes an undo write on; never blocks."""
-        self._inbox.put((undo_write, None, True))
+        self._inbox.put(undo_write)
 
     def close(self, timeout: float) -> None:
         """Ends the thread when all undo writes hold, or after ``timeout`` seconds."""
@@ -136,46 +152,56 @@ class UndoWriter:
 
     def _run(self) -> None:
         while not self._ended:
+            item = self._take(self._until_next())
             try:
-                item = self._inbox.get(timeout=self._until_next())
-            except Empty:
-                item = None
-            try:
-                if item is not None:
-                    self._handle(*item)
+                while item is not None:
+                    if isinstance(item, Undo):
+                        self._begin(item)
+                    else:
+                        self._arrived(*item)
+                    item = self._take(0.0)
                 self._look()
             except Exception:
                 log.exception("A write could not be undone.")
         for undo_write in self._open:
             self._give_up(undo_write)
 
+    def _take(self, timeout: float) -> Undo | tuple[Sequence[_Part], bool] | None:
+        try:
+            return self._inbox.get(timeout=timeout)
+        except Empty:
+            return None
+
     def _until_next(self) -> float:
         """Seconds until something is to be done."""
         while self._deadlines and self._deadlines[0][2].answer is None:
             heappop(self._deadlines)
         moments = [agenda[0][0] for agenda in (self._deadlines, self._due if self._flying < FLYING else []) if agenda]
-        return max(0.005, min(moments) - self._clock.boottime()) if moments else IDLE
+        return min(IDLE, max(0.005, min(moments) - self._clock.boottime())) if moments else IDLE
 
-    def _handle(self, undo_write: Undo, chunk: _Chunk | None, good: bool) -> None:  # noqa: FBT001
-        if chunk is None:
-            self._open[undo_write] = None
-            self.pending += undo_write.size
-            self._plan(self._deadlines, undo_write.deadline, undo_write)
-            self._plan(self._due, 0.0, undo_write)
-            self._shed()
-            return
+    def _begin(self, undo_write: Undo) -> None:
+        self._open[undo_write] = None
+        undo_write.began = self._clock.boottime()
+        self.pending += undo_write.size
+        self._plan(self._deadlines, undo_write.deadline, undo_write)
+        self._plan(self._due, 0.0, undo_write)
+        self._shed()
+
+    def _arrived(self, parts: Sequence[_Part], good: bool) -> None:  # noqa: FBT001
         self._flying -= 1
-        undo_write.flying -= 1
-        if not good:
-            undo_write.failed.append(chunk)
-        if undo_write.flying:
-            return
-        undo_write.chunks, undo_write.failed = undo_write.failed, []
-        if not undo_write.chunks:
-            self._settle(undo_write)
-            return
-        self._plan(self._due, self._clock.boottime() + undo_write.pause, undo_write)
-        undo_write.pause = min(LONGEST_PAUSE, undo_write.pause * 2)
+        now = self._clock.boottime()  # The same for all, so that those which failed together go together again.
+        for undo_write, chunk in parts:
+            undo_write.flying -= 1
+            if not good:
+                undo_write.failed.append(chunk)
+            if undo_write.flying:
+                continue
+            undo_write.chunks, undo_write.failed = undo_write.failed, []
+            if not undo_write.chunks:
+                self._settle(undo_write)
+                continue
+            self._plan(self._due, now + undo_write.pause, undo_write)
+            undo_write.pause = min(LONGEST_PAUSE, undo_write.pause * 2)
 
     def _plan(self, agenda: _Agenda, moment: float, undo_write: Undo) -> None:
         heappush(agenda, (moment, next(self._numbers), undo_write))
@@ -184,7 +210,9 @@ class UndoWriter:
         del self._open[undo_write]
         self.pending -= undo_write.size
         self.confirmed += undo_write.size
-        in_time = self._clock.boottime() <= undo_write.deadline
+        now = self._clock.boottime()
+        self._note(now - undo_write.began)
+        in_time = now <= undo_write.deadline
         if undo_write.answer is not None and not in_time:
             self.unknown += undo_write.size
         undo_write.tell("none" if in_time else "unknown")
@@ -198,35 +226,55 @@ class UndoWriter:
                 self.unknown += undo_write.size
                 undo_write.tell("unknown")
         while self._due and self._due[0][0] <= now and self._flying < FLYING:
+            self._send_some(now)
+
+    def _send_some(self, now: float) -> None:
+        """Sends what is due, as many requests as may be on their way."""
+        requests: dict[tuple[Any, ...], list[_Part]] = {}
+        rows: dict[tuple[Any, ...], int] = {}
+        while self._due and self._due[0][0] <= now and self._flying + len(requests) < FLYING:
             _, _, undo_write = heappop(self._due)
-            if undo_write in self._open:
-                self._send(undo_write)
+            if undo_write not in self._open:
+                continue
+            undo_write.flying = len(undo_write.chunks)
+            for chunk in undo_write.chunks:
+                place = *chunk[:4], undo_write.consistency, undo_write.timeout
+                if rows.get(place, 0) + len(chunk.positions) > ROWS:
+                    self._send(requests.pop(place))
+                    del rows[place]
+                requests.setdefault(place, []).append((undo_write, chunk))
+                rows[place] = rows.get(place, 0) + len(chunk.positions)
+        for parts in requests.values():
+            self._send(parts)
 
-    def _send(self, undo_write: Undo) -> None:
-        undo_write.flying = len(undo_write.chunks)
-        self._flying += undo_write.flying
-        for chunk in undo_write.chunks:
-            now = self._clock.now()
-            time_bucket = (chunk.qid, chunk.partition, chunk.bucket)
-            key = message_codec.key_of(*time_bucket)
-            deletes = [message_codec.encoded_delete(key, one, undo_timestamp(now, one[0])) for one in chunk.positions]
-            done = self._taker(undo_write, chunk)
-            try:
-                request = Encoded(
-                    message_codec.DELETE[chunk.kind],
-                    message_codec.DELETED,
-                    deletes,
-                    message_codec.routing_of(*time_bucket),
-                    undo_write.consistency,
-                    timeout=TIMEOUT,
-                )
-                self._driver.send(request, done)
-            except Exception as error:
-                log.exception("An undo write could not be sent.")
-                done(None, InDoubt(f"an undo write could not be sent: {error}"))
+    def _send(self, parts: Sequence[_Part]) -> None:
+        """Sends deletes of one Cassandra partition."""
+        self._flying += 1
+        (undo_write, chunk), now = parts[0], self._clock.now()
+        time_bucket = (chunk.qid, chunk.partition, chunk.bucket)
+        key = message_codec.key_of(*time_bucket)
+        deletes = [
+            message_codec.encoded_delete(key, one, undo_timestamp(now, one[0]))
+            for _, some in parts
+            for one in some.positions
+        ]
+        done = self._taker(parts)
+        try:
+            request = Encoded(
+                message_codec.DELETE[chunk.kind],
+                message_codec.DELETED,
+                deletes,
+                message_codec.routing_of(*time_bucket),
+                undo_write.consistency,
+                timeout=undo_write.timeout,
+            )
+            self._driver.send(request, done)
+        except Exception as error:
+            log.exception("An undo write could not be sent.")
+            done(None, InDoubt(f"an undo write could not be sent: {error}"))
 
-    def _taker(self, undo_write: Undo, chunk: _Chunk) -> Callable[[Rows | None, StoreUnavailable | None], None]:
-        return lambda _, error: self._inbox.put((undo_write, chunk, error is None))
+    def _taker(self, parts: Sequence[_Part]) -> Callable[[Rows | None, StoreUnavailable | None], None]:
+        return lambda _, error: self._inbox.put((parts, error is None))
 
     def _shed(self) -> None:
         while self.pending > self._kept:

@@ -24,7 +24,7 @@ from concurrent.futures import Executor
 from functools import partial
 from queue import SimpleQueue
 
-from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable, WriteUndone
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
@@ -36,6 +36,8 @@ from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import Delayed, IdGenerator
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
+from queuey.storage.cassandra.tails import Tails
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import (
     AppendOperation,
@@ -75,6 +77,8 @@ class MessageWriter:
         bucket index: The record of buckets.
         watch: Whether the clock may be trusted.
         levels: What a queue's consistency level means.
+        timing: C.
+        tails: Told how long writes take.
         pool: Runs what has to wait.
         deadline: What has to wait is bounded by.
     """
@@ -90,6 +94,8 @@ class MessageWriter:
         bucket_index: BucketIndex,
         watch: ClockWatch,
         levels: ConsistencyLevels,
+        timing: TimingInForce,
+        tails: Tails,
         pool: Executor,
         deadline: Deadline,
     ) -> None:
@@ -101,9 +107,11 @@ class MessageWriter:
         self._bucket_index = bucket_index
         self._watch = watch
         self._levels = levels
+        self._timing = timing
+        self._tails = tails
         self._pool = pool
         self._deadline = deadline
-        self.undo_writer = UndoWriter(driver, clock)
+        self.undo_writer = UndoWriter(driver, clock, note=tails.undo.note)
         self._buffers = PartitionBuffers()
         self._lock = threading.Lock()
         self._ready: SimpleQueue[PartitionBuffer | Callable[[], None] | None] = SimpleQueue()
@@ -269,8 +277,12 @@ class MessageWriter:
         Raises:
             NotYet: It has to be read again; the ids are not used.
         """
-        if self._clock.boottime() - row.read_at > self._options.row_age:
+        # The machine may have stood still since, by what no check can show.
+        now, more = self._clock.boottime(), self._watch.hidden
+        if now - row.read_at + more > self._timing.kept.row_age or row.read_at < self._watch.wrong_until:
             raise NotYet(lambda: self._rows.young(row.queue.application, row.queue.name))
+        if not self._timing.fresh(now):
+            raise NotYet(self._watch.require)
 
     def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
         """Makes ids for parts and sends them.
@@ -290,13 +302,16 @@ class MessageWriter:
             ready = [part for part in ready if part not in late]
             runs = [run for run in runs if run.part not in late]
             self._fail(late, StoreUnavailable(GIVEN_UP))
+        level = self._levels.of(row.queue)  # After the ids were made, and it was seen that W is still what it was.
+        for part in ready:
+            part.operation.level = level
         number_positions(runs)
         in_flights = batches_of(buffer, runs, now, minted)
         bucket_widths.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
         for in_flight in in_flights:
             in_flight.depart()
         for in_flight in in_flights:
-            self._send(in_flight, ready[0].operation.level)
+            self._send(in_flight, level)
         for part in ready:
             self._count_down(part.operation, None, stored=False)
 
@@ -381,29 +396,26 @@ class MessageWriter:
 
     def _arrived(self, in_flight: InFlightBatch, level: InForce, error: StoreUnavailable | None) -> None:
         arrived = self._clock.boottime()
-        if error is not None or self._watch.confirmed(arrived):
-            self._judge(in_flight, level, error)
-        elif not self._submit(self._arrived_unsure, in_flight, level, arrived):
-            self._judge(in_flight, level, InDoubt("the store is closed"))
-
-    def _arrived_unsure(self, in_flight: InFlightBatch, level: InForce, arrived: float) -> None:
-        """Checks the clock before anything is acknowledged."""
-        error: StoreUnavailable | None = None
-        try:
-            self._watch.confirm(arrived)
-        except StoreUnavailable as refused:
-            error = InDoubt(str(refused))
-        except Exception as failed:  # noqa: BLE001 - whatever it is, the writes must come to an end
-            error = InDoubt(f"the clock could not be checked: {failed}")
-        self._judge(in_flight, level, error)
-
-    def _judge(self, in_flight: InFlightBatch, level: InForce, error: StoreUnavailable | None) -> None:
-        """Decides what a request's answer means to its operations."""
-        if error is None and self._clock.boottime() - in_flight.minted > level.deadline:
+        self._tails.write.note(arrived - in_flight.minted)
+        if error is None and arrived - in_flight.minted > level.deadline:
             self.late += 1
             error = InDoubt("Cassandra took too long; the message is taken back")
-        if error is None and not self._watch.vouches(in_flight.minted):
-            error = InDoubt("the clock was wrong when the message was written; it is taken back")
+        if error is None:
+            self._watch.confirm_soon(partial(self._confirmed, in_flight))
+        else:
+            self._judge(in_flight, error)
+
+    def _confirmed(self, in_flight: InFlightBatch, refused: StoreUnavailable | None) -> None:
+        """Takes the result of a check of the clock that began after the answer to a request had come."""
+        if refused is not None:
+            self._judge(in_flight, InDoubt(str(refused)))
+        elif not self._watch.vouches(in_flight.minted):
+            self._judge(in_flight, InDoubt("the clock was wrong when the message was written; it is taken back"))
+        else:
+            self._judge(in_flight, None)
+
+    def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
+        """Tells operations how one of their requests ended."""
         stored = error is None or error.outcome == "unknown"
         try:
             for operation in in_flight.operations:
@@ -446,33 +458,31 @@ class MessageWriter:
 
     def _undo(self, operation: AppendOperation, error: Exception) -> None:
         level = operation.level
-        deadline = operation.minted + level.delay - self._options.clock_difference
+        deadline = operation.minted + level.undone_within
 
         def settled(outcome: Outcome) -> None:
             if outcome == "none" and isinstance(error, QueueChanged):
                 self._answer(operation, None, error)
                 return
-            failed = StoreUnavailable(str(error), outcome=outcome)
+            # What was refused is overloaded, say, though other parts were written: that must not be repeated at once.
+            kind = WriteUndone if outcome == "none" and isinstance(error, InDoubt) else StoreUnavailable
+            failed = kind(str(error), outcome=outcome)
             failed.__cause__ = error
             self._answer(operation, None, failed)
 
         answer = partial(self._make_sure, operation.minted, settled)
-        self.undo_writer.undo(Undo(operation.written, level.writes, deadline, answer))
+        self.undo_writer.undo(Undo(operation.written, level, deadline, answer))
 
     def _make_sure(self, minted: float, answer: Callable[[Outcome], None], outcome: Outcome) -> None:
         """Says that a write was undone in time only when a later check of the clock shows that the time was right."""
-        ended = self._clock.boottime()
 
-        def check() -> None:
-            try:
-                in_time = self._watch.check(since=ended) and self._watch.vouches(minted)
-            except Exception:
-                log.exception("The clock could not be checked.")
-                in_time = False
-            answer("none" if in_time else "unknown")
+        def checked(error: StoreUnavailable | None) -> None:
+            answer("none" if error is None and self._watch.vouches(minted) else "unknown")
 
-        if outcome != "none" or not self._submit(check):
-            answer("unknown")
+        if outcome == "none":
+            self._watch.confirm_soon(checked)
+        else:
+            answer(outcome)
 
     def _answer(self, operation: AppendOperation, positions: list[Position] | None, error: Exception | None) -> None:
         with self._lock:

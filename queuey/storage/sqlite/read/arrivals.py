@@ -50,12 +50,14 @@ class CommittedArrivals:
         """Watches of which none needs to be asked before others write."""
         self.watches = Watches(self._look)
 
-    def watch(self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool) -> Callable[[], None]:
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool, early: bool
+    ) -> Callable[[], None]:
         """See the storage contract."""
         self._db.told = self._committed  # Until somebody waits, a commit costs nothing here.
-        delay = _delay(queue) if delayed else 0
-        start = self._db.clock() - delay - _EARLIER
-        return self.watches.add(Watch(queue, partition, wake, start, prompt=not delay))
+        delay, start = _delay(queue), self._db.clock() - _EARLIER
+        delays = {delay, 0} if early else {delay if delayed else 0}
+        return self.watches.add(*(Watch(queue, partition, wake, start - each, prompt=not each) for each in delays))
 
     def share(self, stored: Callable[[int, Collection[int]], None], wanted: Callable[[], None]) -> None:
         """See ``share_news`` of the storage contract."""

@@ -1,0 +1,171 @@
+"""Writes and changes the times that stand in a keyspace (:mod:`..timing`)."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from queuey.errors import SettingsError, StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND, now_ticks
+from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.tails import Measured
+from queuey.storage.cassandra.timing import (
+    LEASE,
+    PATIENT,
+    SOON,
+    StoredTiming,
+    Timing,
+    after,
+    between,
+    decode,
+    encode,
+    settled,
+    stated_in,
+)
+from queuey.storage.cassandra.timing_in_force import READ
+
+MIGRATION = 15
+"""The change that makes room for them."""
+AGAIN = 1.0
+"""Seconds between attempts at a change in doubt."""
+
+_WRITE = Statement("UPDATE migrations SET timing = ? WHERE singleton = 0 IF timing = ?", idempotent=False)
+_TAILS = Statement("SELECT process, seen_at, tails FROM heartbeats")
+LATELY = 120 * TICKS_PER_SECOND
+"""Ticks in which a process that lives has shown it."""
+
+Tell = Callable[[str], None]
+
+
+class Standing(NamedTuple):
+    """What stands in a keyspace, and what its processes have measured.
+
+    Attributes:
+        stored: The times.
+        measured: By process.
+        unaware: Processes that were there lately and know of no times: they are of an older version.
+        centres: Data centres with copies.
+    """
+
+    stored: StoredTiming
+    measured: Mapping[str, Measured]
+    unaware: Sequence[str]
+    centres: int
+
+
+def first(driver: Driver, options: CassandraOptions, *, is_new: bool, tell: Tell) -> Timing | None:
+    """Writes the times of a keyspace in which none stand; returns them.
+
+    Args:
+        driver: Connected to the keyspace.
+        options: With the times that the settings name.
+        is_new: No process has used it, so it needs not go by the times that processes had without it.
+        tell: Called with what was written, as a line.
+
+    Raises:
+        SettingsError: The times that the settings name do not go together.
+    """
+    [(there,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
+    if there is not None:
+        return None
+    timing = stated_in(SOON if is_new and _centres(driver) == 1 else PATIENT, options.stated)
+    if not _swap(driver, options, settled(timing, secrets.token_hex(8)), None):
+        return None
+    tell(f"times: {shown(timing)}")
+    return timing
+
+
+def standing(driver: Driver, options: CassandraOptions) -> Standing:
+    """Reads what stands in a keyspace.
+
+    Raises:
+        SettingsError: Nothing does, or a newer version has written it.
+    """
+    [(text,)] = driver.run(READ, consistency=options.catalogue_read) or [(None,)]
+    if text is None:
+        raise SettingsError("No times stand in the keyspace; run `queuey migrate`.")
+    rows = driver.run(_TAILS, consistency=options.catalogue_read)
+    measured = {process: msgspec.json.decode(tails, type=Measured) for process, _, tails in rows if tails}
+    since = now_ticks() - LATELY
+    unaware = [process for process, seen_at, tails in rows if not tails and seen_at is not None and seen_at > since]
+    return Standing(decode(text), measured, unaware, _centres(driver))
+
+
+def change(
+    driver: Driver,
+    options: CassandraOptions,
+    wanted: Timing,
+    tell: Tell,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Has all processes go by other times, in two steps; if it is stopped, the same call goes on.
+
+    Args:
+        driver: Connected to the keyspace.
+        options: How to read and write the catalogue.
+        wanted: The times.
+        tell: Called with each step, as a line.
+        wait: Waits for so many seconds.
+
+    Raises:
+        SettingsError: The times do not go together, or processes are there that would not go by them; nothing was
+            changed.
+        StoreUnavailable: Another call changes them, or Cassandra is not there. What stands there is safe.
+    """
+    there = standing(driver, options)
+    stored = there.stored
+    if there.unaware:
+        raise SettingsError(
+            f"{len(there.unaware)} processes of an older version, which would not notice, have used this keyspace in "
+            "the last two minutes. End them first, and then wait for as long."
+        )
+    if stored.settled and stored.kept == wanted:
+        tell("nothing to change")
+        return
+    wanted.check()
+    step = between(stored, wanted, secrets.token_hex(8), time.time())
+    if not _swap(driver, options, step, stored):
+        raise StoreUnavailable("another command has just changed the times of this keyspace")
+    seconds = LEASE + max(level.delay for level in step.assumed.levels.values()) + step.assumed.clock_difference + 1.0
+    tell(f"every process keeps the stricter times now; waiting {seconds:g} s until all do, and nothing older is left")
+    wait(seconds)
+    if not _swap(driver, options, after(step, wanted, secrets.token_hex(8), time.time()), step):
+        raise StoreUnavailable("another command has changed the times of this keyspace meanwhile")
+    tell(f"done: {shown(wanted)}")
+
+
+def shown(timing: Timing) -> str:
+    """Says what times are, for people."""
+    levels = [
+        f"{name}: W {level.deadline:g} s, U {level.undo:g} s, D {level.delay:g} s"
+        for name, level in timing.levels.items()
+    ]
+    return "; ".join([f"S {timing.clock_difference:g} s", f"C {timing.row_age:g} s", *levels])
+
+
+def _centres(driver: Driver) -> int:
+    """Returns how many data centres have copies."""
+    copies = driver.replication()
+    return len({host.dc for host in driver.hosts()}) if "" in copies else len(copies)
+
+
+def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
+    """Puts times in the place of others, until it is decided; returns whether they were there."""
+    text, expected = encode(new), None if old is None else encode(old)
+    until = time.monotonic() + options.catalogue_deadline
+    while True:
+        try:
+            [row] = driver.run(
+                _WRITE, (text, expected), consistency=options.catalogue_write, serial=options.catalogue_serial
+            )
+        except InDoubt:
+            if time.monotonic() > until:
+                raise
+            time.sleep(AGAIN)
+        else:
+            return bool(row[0]) or row[-1] == text

@@ -1,0 +1,170 @@
+"""Light checks of the clock: a question to two coordinators for all answers to writes that have come.
+
+While a check is on its way, further answers wait for the next one, which begins when it ends. States::
+
+    idle ──(an answer to a write)──► asking ──(all are good)──► told ──(others wait)──► asking | idle
+                                       ├──(no answer in time)──► asking another coordinator in its place
+                                       └──(one is not good, or there is no further coordinator)──► all are asked
+
+Two, because one may be on the very machine that stood still. It runs in the driver's thread and goes the short way, for
+every acknowledgement waits for one.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from queuey.errors import StoreUnavailable
+from queuey.ids import EPOCH_TICKS
+from queuey.storage.cassandra.driver import Driver, Encoded, Rows, Statement
+from queuey.storage.cassandra.ids.intervals import Interval, measured
+
+log = logging.getLogger(__name__)
+
+NOW = Statement("SELECT now() FROM system.local WHERE key = 'local'")
+"""A read of one partition: without the key it is a scan, which costs a node several times as much."""
+Told = Callable[[StoreUnavailable | None], None]
+WITNESSES = 2
+"""Coordinators that are asked at once, if as many are known."""
+
+_time_at = struct.Struct(">IHH").unpack_from
+_FIRST_VALUE = 20
+"""Where the value begins in an answer of one row of one column, without a description of it."""
+
+
+class Judge(Protocol):
+    """What is known of the clock."""
+
+    @property
+    def fastest(self) -> tuple[str, ...]:
+        """Coordinators, the one that answers fastest first."""
+
+    @property
+    def witnesses(self) -> int:
+        """How many of them must agree."""
+
+    def agrees(self, coordinator: str, answer: Interval) -> bool:
+        """Returns whether an answer shows that the clock is right."""
+
+    def slow(self, coordinator: str) -> None:
+        """Notes that one did not answer."""
+
+
+def decode(body: bytes) -> Rows:
+    """Returns the row of an answer: the coordinator's time in ticks."""
+    low, middle, high = _time_at(body, _FIRST_VALUE)
+    return [((high & 0x0FFF) << 48 | middle << 32 | low,)]
+
+
+class _Check:
+    """A check on its way."""
+
+    __slots__ = ("left", "nodes", "waiting")
+
+    def __init__(self, waiting: list[Told], judge: Judge) -> None:
+        self.waiting = waiting
+        self.nodes = iter(judge.fastest)
+        """Those that were not asked yet."""
+        self.left = max(1, judge.witnesses)
+        """Good answers that are still to come; none: it has ended."""
+
+
+class LightChecks:
+    """The checks of one store, at most one at a time.
+
+    Args:
+        driver: The way to the coordinators.
+        since_boot: Returns nanoseconds since boot.
+        judge: Says whom to ask and what the answer means.
+        patience: Returns the seconds after which another coordinator is asked.
+        ask_all: Makes sure of the clock for those whom a light check could not satisfy; tells them.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        since_boot: Callable[[], int],
+        judge: Judge,
+        patience: Callable[[], float],
+        ask_all: Callable[[list[Told]], None],
+    ) -> None:
+        self._driver = driver
+        self._since_boot = since_boot
+        self._judge = judge
+        self._patience = patience
+        self._ask_all = ask_all
+        self._lock = threading.Lock()
+        self._waiting: list[Told] = []
+        self._asking = False
+
+    def begin(self, told: Told) -> None:
+        """Has a check made that begins now or later; never blocks."""
+        with self._lock:
+            self._waiting.append(told)
+            if self._asking:
+                return
+            self._asking = True
+        self._next()
+
+    def tell(self, waiting: Iterable[Told], error: StoreUnavailable | None) -> None:
+        """Tells those who waited."""
+        for told in waiting:
+            try:
+                told(error)
+            except Exception:
+                log.exception("The result of a write could not be delivered.")
+
+    def _next(self) -> None:
+        """Begins a check for those who wait."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._asking = bool(waiting)
+        if waiting:
+            check = _Check(waiting, self._judge)
+            for _ in range(check.left):
+                self._ask(check)
+
+    def _ask(self, check: _Check) -> None:
+        """Asks the next coordinator; without one the check is not good."""
+        node = next(check.nodes, None)
+        if node is None:
+            self._end(check, good=False)
+            return
+        request = Encoded(NOW, 0, (b"",), b"", "ONE", decode, timeout=self._patience(), host=node)
+        done = partial(self._answered, check, node, self._since_boot())
+        try:
+            self._driver.send(request, done)
+        except Exception as error:
+            log.exception("The clock could not be checked.")
+            done(None, StoreUnavailable(f"the clock could not be checked: {error}"))
+
+    def _answered(self, check: _Check, node: str, sent: int, rows: Rows | None, error: StoreUnavailable | None) -> None:
+        good = False
+        try:
+            if rows is None or error is not None:
+                self._judge.slow(node)
+                self._ask(check)
+                return
+            theirs = (rows[0][0] - EPOCH_TICKS) * 100
+            good = self._judge.agrees(node, measured(sent, self._since_boot(), theirs))
+        except Exception:
+            log.exception("The clock could not be checked.")
+        self._end(check, good=good)
+
+    def _end(self, check: _Check, *, good: bool) -> None:
+        """Takes the end of one question; that of the last one, or one that is not good, is the end of the check."""
+        with self._lock:
+            ended = check.left <= 0
+            check.left = check.left - 1 if good else 0
+            if ended or check.left > 0:
+                return
+        self._next()
+        if good:
+            self.tell(check.waiting, None)
+        else:
+            self._ask_all(check.waiting)

@@ -1,0 +1,119 @@
+"""The times that a process goes by, as they stand in the keyspace (:mod:`.timing`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from queuey.errors import SettingsError, StoreUnavailable
+from queuey.storage.cassandra.driver import Driver, Request, Rows, Statement
+from queuey.storage.cassandra.timing import LEASE, StoredTiming, Timing, decode, settled
+
+if TYPE_CHECKING:
+    from queuey.storage.cassandra.ids.clock import Clock
+    from queuey.storage.cassandra.options import CassandraOptions
+
+EVERY = 1.0
+"""Seconds after which they are read again."""
+
+READ = Statement("SELECT timing FROM migrations WHERE singleton = 0 LIMIT 1")
+
+
+class TimingInForce:
+    """The times that a process goes by.
+
+    Attributes:
+        stored: What stands in the keyspace; until that is read, the times of the options.
+
+    Args:
+        options: With times, and whether those of the keyspace take their place.
+        clock: Of the lease.
+    """
+
+    def __init__(self, options: CassandraOptions, clock: Clock) -> None:
+        self.stored = settled(options.timing)
+        self._options = options
+        self._clock = clock
+        self._read_at = -math.inf
+        self._asked_at = -math.inf
+        self._problem: str | None = None
+
+    @property
+    def kept(self) -> Timing:
+        """The times that it keeps."""
+        return self.stored.kept
+
+    @property
+    def assumed(self) -> Timing:
+        """The times that it assumes of others."""
+        return self.stored.assumed
+
+    def fresh(self, at: float) -> bool:
+        """Returns whether what is known may be used at a boot time."""
+        return not self._options.follow or (self._problem is None and at - self._read_at <= LEASE)
+
+    def patience(self) -> float:
+        """Returns the seconds after which a coordinator that has not answered is given up for another one: W / 4."""
+        return min([level.deadline for level in self.kept.levels.values()]) / 4
+
+    def refusal(self) -> StoreUnavailable:
+        """Says why :meth:`fresh` is False."""
+        return StoreUnavailable(self._problem or "the times that stand in the keyspace could not be read for a while")
+
+    def renew(self, driver: Driver) -> str | None:
+        """Reads what stands there; returns why this process cannot serve, None if it can.
+
+        Raises:
+            StoreUnavailable: Cassandra did not answer.
+        """
+        if not self._options.follow:
+            return None
+        began = self._clock.boottime()
+        return self._take(driver.run(READ, consistency=self._options.catalogue_read), began)
+
+    def refresh(self, driver: Driver) -> None:
+        """Begins to read again what stands there, if that is due; never blocks."""
+        now = self._clock.boottime()
+        if not self._options.follow or now - max(self._read_at, self._asked_at) < EVERY:
+            return
+        self._asked_at = now
+
+        def done(rows: Rows | None, error: Exception | None) -> None:
+            if error is None:
+                self._take(rows or [], now)
+
+        driver.send(Request(READ, (), self._options.catalogue_read), done)
+
+    def _take(self, rows: Rows, began: float) -> str | None:
+        """Goes by what was read, unless that was read before what is known."""
+        if began < self._read_at:
+            return self._problem
+        try:
+            if not rows or rows[0][0] is None:
+                raise SettingsError("no times stand in the keyspace; run `queuey migrate`")  # noqa: TRY301 - as others
+            stored = decode(rows[0][0])
+            compare(self._options.stated, stored)
+        except SettingsError as error:
+            self._problem = str(error)
+        else:
+            if stored.change != self.stored.change:
+                self.stored = stored
+            self._problem = None
+        self._read_at = began
+        return self._problem
+
+
+def compare(stated: Mapping[str, float], stored: StoredTiming) -> None:
+    """Refuses settings that differ from what stands in the keyspace; during a change they may be of either set.
+
+    Raises:
+        SettingsError: Names the setting, both values, and what to do.
+    """
+    for name, value in stated.items():
+        there = [timing.values().get(name, value) for timing in (stored.kept, stored.assumed)]
+        if value not in there:
+            raise SettingsError(
+                f"setting {name} is {value:g}, but {there[-1]:g} stands in the keyspace, for all processes: leave the "
+                "setting out, or change what stands there by `queuey timing`"
+            )
