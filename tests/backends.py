@@ -94,9 +94,14 @@ class CassandraLocation:
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens the keyspace; a clock moved by hand is one that may differ from the nodes' as it likes."""
-        from queuey.storage.cassandra import CassandraOptions, Level, open_store  # noqa: PLC0415 - only for who uses it
+        from queuey.storage.cassandra import (  # noqa: PLC0415 - only for who uses it
+            CassandraOptions,
+            CassandraStore,
+            Level,
+            open_store,
+        )
         from queuey.storage.cassandra.options import WEAK  # noqa: PLC0415 - likewise
-        from tests.servers.keyspaces import HandClock, LastingDriver  # noqa: PLC0415 - likewise
+        from tests.servers.keyspaces import HandClock, HandedStore, LastingDriver  # noqa: PLC0415 - likewise
 
         difference = 2.0 if clock is None else ANY_DIFFERENCE
         strong = Level(None, None, delay=PATIENCE + 2 * difference, deadline=WRITING)
@@ -108,8 +113,11 @@ class CassandraLocation:
             levels={"strong": strong} | ({"weak": strong, PROMPT: strong} if clock else {"weak": WEAK, PROMPT: prompt}),
             **PATIENT,
         )
-        by_hand = None if clock is None else HandClock(clock)
-        store = open_store(self.url, options=options, clock=by_hand, driver=LastingDriver)
+        store: CassandraStore
+        if clock is None:
+            store = open_store(self.url, options=options, driver=LastingDriver)
+        else:
+            store = HandedStore(self.url, options, HandClock(clock), driver=LastingDriver)
         assert store.ready(60), store.statistics()
         return store
 

@@ -18,7 +18,9 @@ from tests.servers.plugin import unique_name
 DEFAULTS: dict[str, Any] = {
     "row_age": ROW_AGE,
     "reap_interval": None,
-    "levels": {"strong": Level(None, None, delay=PATIENCE + 1.0, deadline=PATIENCE)},
+    "clock_difference": 2.0,
+    "speculative": 0.0,
+    "levels": {"strong": Level(None, None, delay=PATIENCE + 2.0, deadline=PATIENCE)},
     **PATIENT,
 }
 

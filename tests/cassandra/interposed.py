@@ -29,7 +29,7 @@ from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import claim_logs, message_codec
 from queuey.storage.cassandra.catalogue import queue_cache, queues
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Request, Rows, Statement
-from queuey.storage.cassandra.ids import clock
+from queuey.storage.cassandra.ids import light_checks
 from queuey.storage.cassandra.read import bucket_index
 from tests.servers.keyspaces import LastingDriver
 
@@ -39,7 +39,7 @@ READS = (*message_codec.UP, *message_codec.DOWN)
 RECORDS = (bucket_index._RECORD,)
 LOOKS = (bucket_index.FIRST,)
 LOW_WATERMARKS = (bucket_index.SET_LOW_WATERMARK,)
-CLOCKS = (clock._NOW,)
+CLOCKS = (light_checks.NOW,)
 QUEUES = (queue_cache.FIND,)
 APPENDS = (claim_logs._ADVANCE, claim_logs._ADVANCE_AND_NAME)
 CHANGES = (queues._UPDATE, queues._PURGE, queues._DELETE)
@@ -226,19 +226,31 @@ class Wire:
 
     # For its drivers
 
-    def start(self, statement: Statement, done: Done, send: Callable[[Done], None]) -> None:
+    def start(self, request: Request | Encoded, done: Done, send: Callable[[Done], None]) -> None:
         """Sends a request, or does to it what a rule says."""
-        told = self._telling_time(done, self._now) if self._now is not None and statement in CLOCKS else done
+        statement = request.statement
+        if self._now is not None and statement in CLOCKS:
+            send = self._telling_time(request, send, self._now)
         rule = self._take(statement)
         if rule is None:
-            send(told)
+            send(done)
         elif rule.stumbles:
             raise RuntimeError("broken")
         else:
-            threading.Thread(target=rule.play, args=(lambda: _awaited(send), told), daemon=True).start()
+            threading.Thread(target=rule.play, args=(lambda: _awaited(send), done), daemon=True).start()
 
-    def _telling_time(self, done: Done, now: Callable[[], UUID]) -> Done:
-        return lambda rows, error: done([(now(),)] if error is None else rows, error)
+    def _telling_time(
+        self, request: Request | Encoded, send: Callable[[Done], None], now: Callable[[], UUID]
+    ) -> Callable[[Done], None]:
+        def send_telling(done: Done) -> None:
+            def told(rows: Any, error: StoreUnavailable | None) -> None:  # noqa: ANN401
+                if error is None:
+                    rows = [(now().time if isinstance(request, Encoded) else now(),)]
+                done(rows, error)
+
+            send(told)
+
+        return send_telling
 
     def _add(self, rule: Rule) -> None:
         with self._lock:
@@ -270,12 +282,12 @@ class _Interposed(LastingDriver):
         """See the driver. The store's clock says which write is too late; the driver waits as long as it takes."""
         send = super().send
         if isinstance(request, Encoded):
-            if request.decode is None:
+            if request.decode is None or request.host is not None:
                 self._wire.log.levels.setdefault(request.statement, set()).add(request.consistency)
                 request = request._replace(timeout=PATIENCE)
             else:
                 request = request._replace(decode=partial(self._weighed, request.decode))
-        self._wire.start(request.statement, done, partial(send, request))
+        self._wire.start(request, done, partial(send, request))
 
     def gather(self, some: Sequence[Request | Encoded], **options: Any) -> list[Rows]:  # noqa: ANN401
         """See the driver."""

@@ -269,7 +269,7 @@ def end_of(attempt: Attempt) -> str:
 def playing(url: str, application: str) -> Iterator[Scene]:
     """Sets a scene and takes it down again. Nodes may take as long as they like to tell their time."""
     scene, ask = Scene(url, application), ClockWatch._ask
-    with replace(ask, lambda self, _timeout: ask(self, PATIENCE)):
+    with replace(ask, lambda self, _timeout, began: ask(self, PATIENCE, began)):
         try:
             yield scene
         finally:

@@ -172,6 +172,33 @@ def test_a_tail_that_cannot_be_is_refused(connect: Connect, options: dict[str, A
     assert script.requests == []
 
 
+def test_following_early(connect: Connect) -> None:
+    """Each message is handed on once; each poll says what was given early, so that the same does not answer it."""
+
+    def marked(number: int) -> dict[str, Any]:
+        message: dict[str, Any] = page(number).json()["messages"][0]
+        return message | {"early": True}
+
+    placed: dict[str, Any] = {"cursor": f"1:{message_id(2)}", "horizon": message_id(2), "next": {"1": message_id(2)}}
+    script = Script(
+        page(messages=[marked(4), marked(6)], **placed),
+        page(messages=[*page(3, 4).json()["messages"], marked(7)], horizon=message_id(5), cursor=f"1:{message_id(5)}"),
+        page(),
+    )
+    pages = connect(script).tail_pages("q", since=message_id(1), early=True)
+    given = [[(each.body, each.early) for each in found.messages] for found in itertools.islice(pages, 3)]
+    assert given == [[("m4", True), ("m6", True)], [("m3", False), ("m7", True)], []]
+    assert [one["early"] for one in asked(script)] == ["true", f"1:{message_id(6)}", f"1:{message_id(7)}"]
+    pages.close()
+
+
+def test_following_early_from_now_on(connect: Connect) -> None:
+    """The read that finds the horizon is an ordinary one, newest first."""
+    script = Script(page(1), page(2))
+    next(connect(script).tail("q", early=True))
+    assert [one.get("early") for one in asked(script)] == [None, "true"]
+
+
 def test_several_queues_are_read_in_one_call(connect: Connect) -> None:
     """Each part of the answer is a page, or the error in its place."""
     part = page(1).json() | {"queue_name": "a"}

@@ -6,14 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from queuey import settings
 from queuey.errors import SettingsError
+from queuey.messages import Queue
 from queuey.settings import Loaded
 from queuey.storage import opening
 from queuey.storage.cassandra.admin.quorum_overlap import meeting
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "settings"
 CERTIFICATE = Path(__file__).parents[1] / "acceptance" / "tls" / "cert.pem"
@@ -74,8 +78,9 @@ def test_missing_password_is_named(installed: Path, name: str) -> None:
 def test_reads_meet_writes(installed: Path, name: str, copies: dict[str, int]) -> None:
     """With three copies in each data centre, reads meet writes as far as the sample says."""
     found = options(installed, name)
-    levels = ConsistencyLevels(found, lambda: copies)
-    strong, very_strong = (levels._decide(level) for level in ("strong", "very_strong"))
+    levels = ConsistencyLevels(found, lambda: copies, TimingInForce(found, Clock()))
+    queue = Queue(application="acme", name="orders", uid=1, qid=1)
+    strong, very_strong = (levels.of(replace(queue, consistency=level)) for level in ("strong", "very_strong"))
     assert meeting(strong.writes, strong.reads, copies) == ("everywhere" if name == ONE else "locally")
     assert meeting(very_strong.writes, very_strong.reads, copies) == "everywhere"
     assert meeting(found.catalogue_write, found.catalogue_read, copies) == "everywhere"

@@ -37,7 +37,8 @@ def store_on(cluster: CassandraCluster, url: str, span: Span, *, difference: flo
     """
     keyspaces.empty(url)
     keyspaces.close()  # nobody else is connected while nodes are killed
-    options = _options(url, span, difference, row_age)
+    keyspaces.go_by(url, span.timing(difference, row_age))
+    options = "--store", url
     nodes: dict[str, Victim | Proxy] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
     return Store(span, options, _account(url), nodes, cluster.wait_until_settled, lambda: converge(url))
 
@@ -52,8 +53,9 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
         difference: S in seconds.
         row_age: C in seconds.
     """
+    keyspaces.go_by(url, span.timing(difference, row_age))
     options = (
-        *_options(url, span, difference, row_age),
+        *("--store", url),
         # As in deploy/settings/several-data-centres.toml.
         *("--consistency-catalogue", "write=EACH_QUORUM,read=LOCAL_QUORUM"),
     )
@@ -66,14 +68,6 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
         centres.cluster.wait_until_settled,
         lambda: converge(url, CENTRES[0]),
         local,
-    )
-
-
-def _options(url: str, span: Span, difference: float, row_age: float) -> tuple[str, ...]:
-    return (
-        *("--store", url),
-        *("--consistency-strong", f"deadline={span.deadline},delay={span.delay}"),
-        *("--cassandra-clock-difference", str(difference), "--cassandra-row-age", str(row_age)),
     )
 
 

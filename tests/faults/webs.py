@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from queuey.storage.cassandra.timing import LevelTiming, Timing
 from tests.faults.wire import Account, Web
 from tests.harness.nemesis import Step, Wave, hit
 from tests.harness.plans import Plan
@@ -27,6 +28,11 @@ class Span(NamedTuple):
 
     deadline: float
     delay: float
+
+    def timing(self, difference: float, row_age: float) -> Timing:
+        """Returns the times of a keyspace with S and C in seconds; what D leaves is for undo writes."""
+        level = LevelTiming(self.deadline, max(0.0, self.delay - self.deadline - difference), self.delay)
+        return Timing(difference, row_age, {"strong": level, "very_strong": level})
 
 
 class Victim(Protocol):

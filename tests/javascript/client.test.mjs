@@ -89,6 +89,26 @@ test("streams what comes, of one queue and of several", async () => {
   assert.deepEqual([await single, (await both).sort()], [["before", "a"], ["a", "b"]]);
 });
 
+test("early messages come at once, marked, and each once", async () => {
+  const queue = await fresh({ read_delay: 1 });
+  const found = [];
+  const began = Date.now();
+  const reading = (async () => {
+    for await (const message of queuey.stream(queue, { early: true })) {
+      found.push([message.body, message.early ?? false]);
+      if (message.body === "last") break;
+    }
+  })();
+  await queuey.send(queue, "a");
+  await queuey.send(queue, "b");
+  const page = await queuey.read(queue, { early: true, wait: 5 });
+  assert.equal(page.messages[0].early, true);
+  await sleep(2500 - (Date.now() - began));
+  await queuey.send(queue, "last");
+  await reading;
+  assert.deepEqual(found, [["a", true], ["b", true], ["last", true]]);
+});
+
 test("a stream goes on after it has broken off, with nothing left out and nothing twice", async () => {
   const queue = await fresh();
   let opened = 0;

@@ -9,11 +9,14 @@ from dataclasses import replace
 from cassandra.cluster import Cluster, Session
 from cassandra.query import PreparedStatement
 
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
+from queuey.storage.cassandra.timing import Timing
 from tests.servers.plugin import Cassandra, unique_name
 
 
@@ -33,6 +36,12 @@ class HandClock(Clock):
     def both(self) -> tuple[int, float]:
         """The time by hand, and the real seconds since boot."""
         return self._hand(), self.boottime()
+
+
+class HandedStore(CassandraStore):
+    """The store by a clock that is moved by hand: it may differ from the nodes' as it likes, but not from others."""
+
+    clock_difference = 1.0
 
 
 class LastingDriver(Driver):
@@ -96,6 +105,16 @@ def empty(url: str) -> None:
         driver.run(statement, values, serial="SERIAL")
     for application, shard in driver.run(Statement("SELECT DISTINCT application, shard FROM queue_index")):
         driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
+
+
+def go_by(url: str, timing: Timing) -> None:
+    """Has what stands in a keyspace be these times, at once: nobody may use it meanwhile."""
+    driver = Driver(parse_url(url), OPTIONS)
+    try:
+        assert driver.ready(60), driver.problem()
+        stored_timing.change(driver, OPTIONS, timing, lambda _: None, wait=lambda _: None)
+    finally:
+        driver.close()
 
 
 def close() -> None:

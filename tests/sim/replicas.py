@@ -268,6 +268,7 @@ class ModelStore:
     # Covers
 
     ids_follow_clocks = True
+    clock_difference = 1.0
 
     def write_covers(self, queue: Queue, partition: int, covers: Iterable[tuple[bytes, int]]) -> None:
         """See the contract."""
@@ -293,7 +294,7 @@ class ModelStore:
     exact_horizon = False
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
         """Tells of nothing: whoever waits looks by himself."""
         return lambda: None

@@ -117,7 +117,7 @@ def test_histories_are_what_they_should_be() -> None:
     assert [Storm(seed).run() for seed in range(6)] == histories[:6]
 
 
-class NoMargin(ClaimTiming, frozen=True):
+class NoMargin(ClaimTiming):
     """Claims are over when their writer's clock says so, by everybody's clock."""
 
     def expired(self, now: int) -> int:
@@ -125,7 +125,7 @@ class NoMargin(ClaimTiming, frozen=True):
         return now
 
 
-class NoDeadline(ClaimTiming, frozen=True):
+class NoDeadline(ClaimTiming):
     """Whoever has claimed something is told of it, however late."""
 
     def answer_within(self, ttl: float) -> float:

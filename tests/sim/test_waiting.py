@@ -32,7 +32,7 @@ class Telling(ModelStore):
     reads: int
 
     def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True, early: bool = False
     ) -> Callable[[], None]:
         """See the contract."""
         self.wakes.append(wake)

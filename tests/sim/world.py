@@ -315,6 +315,8 @@ def begin(core: Core, call: Coroutine[Any, Any, Any], done: Done = lambda _value
     assert isinstance(core, SimulatedCore)
 
     def ended(task: asyncio.Task[Any]) -> None:
+        if task.cancelled():  # Before it had begun.
+            return
         if (error := task.exception()) is not None:
             done(None, cast("Exception", error))
         else:

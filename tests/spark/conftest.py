@@ -36,16 +36,20 @@ CONF = INTERPRETED | {
 the demo and the programs of the pages do so."""
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Has Java compile quickly instead of well, which for so short a life takes about half the processor time."""
-DELAYS = {
-    "cassandra_clock_difference": "0.6",
-    "cassandra_row_age": "0.1",
-    "consistency.weak": "delay=0.8",
-    "consistency.strong": "delay=1.9,deadline=1.2",
-    "consistency.very_strong": "write=QUORUM,delay=3.7",
-}
-"""Settings of Cassandra with which a test does not wait for long until messages can be read.
+DELAYS = {"consistency.weak": "delay=0.8", "consistency.very_strong": "write=QUORUM"}
+"""Settings of Cassandra with which a test does not wait for long until messages can be read."""
 
-The clocks may differ by so much because a busy machine answers late, and a late answer says little of a clock."""
+
+def have_short_delays(url: str) -> None:
+    """Has a keyspace go by times with which a test does not wait for long until messages can be read.
+
+    The clocks may differ by so much because a busy machine answers late, and a late answer says little of a clock.
+    """
+    from queuey.storage.cassandra.timing import LevelTiming, Timing  # noqa: PLC0415 - only who uses it
+    from tests.servers import keyspaces  # noqa: PLC0415 - likewise
+
+    levels = {"strong": LevelTiming(1.2, 0.1, 1.9), "very_strong": LevelTiming(3.0, 0.1, 3.7)}
+    keyspaces.go_by(url, Timing(0.6, 0.1, levels))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -126,6 +130,7 @@ def clustered(contract_keyspace: str) -> Iterator[Kept]:
     from tests.spark.kept import opened  # noqa: PLC0415 - likewise
 
     keyspaces.empty(contract_keyspace)
+    have_short_delays(contract_keyspace)
     options = {"store": contract_keyspace, **DELAYS}
     with contextlib.closing(opened(options)) as store:
         store.create_application(APP)

@@ -13,7 +13,7 @@ import pytest
 from queuey.messages import Message
 from queuey.spark import java
 from tests.spark.clusters import Run, environment, run_program, standalone
-from tests.spark.conftest import DELAYS, INTERPRETED, QUICK
+from tests.spark.conftest import DELAYS, INTERPRETED, QUICK, have_short_delays
 from tests.spark.kept import Kept
 from tests.spark.program import MISTAKES
 
@@ -63,6 +63,7 @@ def done(
 
     directory = tmp_path_factory.mktemp("cluster")
     keyspaces.empty(contract_keyspace)
+    have_short_delays(contract_keyspace)
     options = {"store": contract_keyspace, **DELAYS}
     store = opened(options)
     try:

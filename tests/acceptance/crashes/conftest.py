@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 
 from queuey.client import RetryPolicy
 from queuey.storage import Store, cassandra, sqlite
+from queuey.storage.cassandra.timing import SOON, changed
 from queuey.web.credentials.application_keys import digest_of
 from tests.servers import keyspaces
 from tests.servers.served import Served
@@ -27,21 +28,24 @@ Start = Callable[[int], Served]
 
 
 @pytest.fixture(params=["sqlite", pytest.param("cassandra", marks=pytest.mark.slow)])
-def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """Starts a service on a port; all share a store."""
     options: list[str] = []
     store: Store
     if request.param == "cassandra":
         url = request.getfixturevalue("contract_keyspace")
         keyspaces.empty(url)
-        options = ["--store", url, "--consistency-strong", f"deadline={W},delay={W + 1.5}"]
+        keyspaces.go_by(url, changed(SOON, list(SOON.levels), {"deadline": float(W)}))
+        options = ["--store", url]
         store = cassandra.open_store(url)
     else:
         store = sqlite.open_store(tmp_path / "data")
     store.create_application(APP)
     store.add_key(APP, digest_of(KEY))
     store.close()
-    return lambda port: Served(tmp_path, options, port=port)
+    yield lambda port: Served(tmp_path, options, port=port)
+    if options:
+        keyspaces.go_by(options[-1], SOON)
 
 
 def kill_often(

@@ -60,7 +60,11 @@ def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> 
     assert cql_files.split(script.stdout) == [line for one in cql_files.known() for line in one.statements]
     made = run("--store", target.url, "--replication", "1", directory=tmp_path)
     assert made.returncode == 0, made.stderr
-    assert [line.partition(":")[0] for line in made.stderr.splitlines()] == [f"keyspace {target.keyspace}", *names]
+    assert [line.partition(":")[0] for line in made.stderr.splitlines()] == [
+        f"keyspace {target.keyspace}",
+        *names,
+        "times",
+    ]
     assert made.stdout.startswith(f"Keyspace {target.keyspace} is up to date")
     again = run("--store", target.url, "--json", directory=tmp_path)
     assert json.loads(again.stdout) == planned | {"replication": None, "migrations": [], "dry_run": False}

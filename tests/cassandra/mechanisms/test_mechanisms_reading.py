@@ -12,6 +12,7 @@ from queuey import ids
 from queuey.errors import QueueChanged
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Page, Queue, Slice
+from queuey.service import Range, Reading, ranges
 from queuey.storage.cassandra import CassandraStore, bucketing, message_codec, messages
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
@@ -35,6 +36,8 @@ from tests.cassandra.scene import (
     message,
     played_without,
 )
+from tests.contract.read.test_early import read as read_early
+from tests.contract.read.test_streams import service_of
 from tests.replacing import replace, replace_in
 
 LONG = 5 * 86_400
@@ -219,6 +222,29 @@ def overtaken_by_the_low_watermark(scene: Scene) -> list[str]:
     return shown(other, queue, position)
 
 
+def early_above_a_late_write(scene: Scene) -> list[str]:
+    """A message is given early while one below it is on its way, which is acknowledged afterwards."""
+    slow, quick, reading_ = scene.start(), scene.start(), scene.start()
+    queue = scene.queue(slow)
+    assert quick.store.queue(queue.application, queue.name) == queue
+    gate = slow.wire.hold(INSERTS)
+    late = slow.post(queue)
+    gate.reached()
+    scene.world.advance(0.5)
+    attempt = quick.post(queue)
+    [above] = attempt.result(PATIENCE)
+    scene.world.advance(0.01)
+    reader = Reader(reading_, queue)
+    found = read_early(service_of(reading_.store), queue)
+    assert [one.position for one in found.early] == [above]
+    reader.cursor = found.next[1] or ids.LAST
+    gate.open()
+    assert end_of(late) == "acknowledged"
+    scene.world.advance(D + S)
+    reader.go_on()
+    return reader.missed([late, attempt])
+
+
 def horizon_afterwards(removed: ExitStack) -> None:
     """Reports the horizon of when a read has ended."""
     read = CassandraStore.read
@@ -259,6 +285,7 @@ def rows_for_ever(removed: ExitStack) -> None:
         return row or self.read(queue.application, queue.name)
 
     removed.enter_context(replace(QueueCache.current, current))
+    removed.enter_context(replace(QueueCache.forget_all, lambda self: None))
 
 
 def looks_for_ever(removed: ExitStack) -> None:
@@ -300,7 +327,19 @@ def given_among_minted(removed: ExitStack) -> None:
     removed.enter_context(replace(messages._bucket_to_put, time_bucket))
 
 
+def cursor_behind_early_ones(removed: ExitStack) -> None:
+    """Has readers go on behind what they were given early."""
+    add = ranges.add_early
+
+    def moving(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading) -> None:
+        add(wanted, asked, pages, found)
+        found.next.update({one.partition: ids.following(one.position) for one in found.early})
+
+    removed.enter_context(replace_in(ranges, add, moving))
+
+
 READING = (
+    Mechanism("cursor at the horizon", early_above_a_late_write, cursor_behind_early_ones),
     Mechanism("horizon before the read", slow_read, horizon_afterwards),
     Mechanism("bound inside the query", newest_first, bounded_afterwards),
     Mechanism("age of rows (purge)", purged_meanwhile, rows_for_ever),

@@ -294,7 +294,7 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
 def test_a_read_concludes_nothing_where_another_data_centre_writes(scene: Scene) -> None:
     """An empty read raises the low watermark, until a process learns of a data centre whose writes it may not see."""
     copies, process = {"east": 1}, scene.start()
-    process.store._levels = ConsistencyLevels(process.store._options, lambda: {**copies})
+    process.store._levels = ConsistencyLevels(process.store._options, lambda: {**copies}, process.store._timing)
     queue, found = scene.queue(process), []
     for _ in range(2):
         scene.world.advance(10 * D)

@@ -230,7 +230,8 @@ SECONDS = st.floats(0, 100)
 @given(SECONDS, SECONDS, SECONDS, SECONDS.filter(bool), SECONDS.filter(bool))
 def test_the_window(level_delay: float, deadline: float, delay: float, difference: float, age: float) -> None:
     """A load that begins in time has W to end in time, and no look that a reader may use is older than its record."""
-    level = InForce("QUORUM", "QUORUM", level_delay, deadline, safe=True)
+    within = max(0.0, level_delay - difference)
+    level = InForce("QUORUM", "QUORUM", level_delay, deadline, within, safe=True)
     begin, end = window(0, level, delay, difference=difference, age=age)
     assert begin <= end - round(deadline * SECOND) + 1
     shorter = min(level_delay, delay)

@@ -250,6 +250,7 @@ def test_refusing_does_not_block(scene: Scene) -> None:
     gate.open()
     process.machine.fall_behind(-10 * S)
     process.store._watch.check()
+    scene.world.advance(0.001)
     assert end_of(process.post(queue)) == "acknowledged"
 
 

@@ -9,15 +9,27 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuey.client import ApiError, InvalidAnswer, InvalidArgument, NotAuthenticated, QueueNotFound, RetryPolicy
+from queuey.client import (
+    ApiError,
+    InvalidAnswer,
+    InvalidArgument,
+    Message,
+    NotAuthenticated,
+    QueueNotFound,
+    RetryPolicy,
+)
+from queuey.client.calls import read_calls
+from queuey.client.calls.read_calls import GivenEarly
 from tests.client.conftest import Connect
 from tests.client.scripted import Script, busy, message_id, refused
+from tests.replacing import replace_in
 
 
-def event(number: int, queue: str = "q") -> bytes:
+def event(number: int, queue: str = "q", *, place: str | None = None, **more: object) -> bytes:
     """A message of a stream."""
     fields = {"message_id": message_id(number), "timestamp": f"{number}.0000000", "partition": 1, "body": f"m{number}"}
-    return f"id: c{number}\ndata: {json.dumps({**fields, 'queue_name': queue})}\n\n".encode()
+    data = json.dumps({**fields, "queue_name": queue, **more})
+    return f"id: {place or f'c{number}'}\ndata: {data}\n\n".encode()
 
 
 def told(kind: str, **fields: object) -> bytes:
@@ -111,3 +123,40 @@ def test_on_the_real_service(queuey: Any, queue: str) -> None:  # noqa: ANN401 -
     assert last.message.id == found[2].message.id
     with pytest.raises(QueueNotFound):
         next(queuey.stream([queue, "none"]))
+
+
+def test_early_messages_come_once(connect: Connect) -> None:
+    """Neither in their place nor when a stream begins anew do they come a second time; each is marked as it came."""
+    before = message_id(1)
+    script = Script(
+        stream(event(5, place=before, early=True), event(7, place=before, early=True)),
+        stream(event(5, place=before, early=True), event(4, place=message_id(5)), event(5, place=message_id(6))),
+        stream(event(5, "r", place=message_id(6)), event(9, place=message_id(8), early=True)),
+    )
+    given = list(itertools.islice(connect(script).stream("q", early=True), 5))
+    assert [(each.queue, each.message.body, each.message.early) for each in given] == [
+        ("q", "m5", True),
+        ("q", "m7", True),
+        ("q", "m4", False),
+        ("r", "m5", False),
+        ("q", "m9", True),
+    ]
+    assert [request.headers.get("last-event-id") for request in script.requests] == [None, before, message_id(6)]
+    assert json.loads(script.requests[0].content)["early"] is True
+
+
+def test_what_is_remembered_of_early_messages_is_bounded() -> None:
+    """What has come in its place, what the cursor has passed, and the oldest of very many are forgotten."""
+    given = GivenEarly()
+
+    def is_new(number: int, *, early: bool = True) -> bool:
+        return given.is_new("q", Message(message_id(number), "1.0", 1, "x", early=early))
+
+    with replace_in(read_calls, read_calls.MOST_EARLY, 3):
+        assert all(is_new(number) for number in (1, 2, 3, 4))
+        assert (is_new(1), is_new(4), len(given._given)) == (True, False, 3)
+    assert not is_new(3, early=False)
+    assert is_new(3, early=False)
+    assert given.marks() == f"1:{message_id(4)}"
+    given.pass_over(message_id(5))
+    assert (len(given._given), given.marks()) == (0, True)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from queuey import ids
 from queuey.ids import FIRST, Position
 from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service, Waiter
+from queuey.service.reading import Reader
 from queuey.service.streams import MOST_MARKS, Cursor, Event, Found, Stream
 from queuey.storage import Store
 from tests.backends import Backend
@@ -39,10 +42,12 @@ class Reading:
         cursor: As it was given.
     """
 
+    early = False
+
     def __init__(self, service: Service, queues: Sequence[Queue], limit: int, cursor: str = "") -> None:
         self.service = service
         only = queues[0].name if len(queues) == 1 else None
-        self.stream = Stream(service.reader, Cursor.parse(cursor, only), limit, None, only)
+        self.stream = Stream(service.reader, Cursor.parse(cursor, only), limit, None, only, early=self.early)
         for queue in queues:
             self.stream.admit(service.enter(queue, lambda _: None, self.in_thread))
         self.waiter = Waiting(service.reader.watchers)
@@ -123,6 +128,24 @@ def fill_and_read(store: Store, rng: random.Random, *, small: bool) -> None:
         mine = [at for *place, at in places if tuple(place) == (name, partition)]
         assert mine == sorted(mine)
     assert max(len(event.cursor.split(",")) for event in given) <= 1 + MOST_MARKS
+
+
+@pytest.mark.parametrize("difference", [0.25, 30.0])
+def test_new_queues_are_read_from_what_no_clock_is_behind(difference: float) -> None:
+    """Who makes a queue after a look, and stores in it, may have a clock that is behind by as much as is allowed.
+
+    It is the clock of ids that counts: the machine's own may be off.
+    """
+    wrong = 3 * ids.TICKS_PER_SECOND
+    reader = SimpleNamespace(streams=set(), clock_difference=difference, now=lambda: ids.now_ticks() - wrong)
+    stream = Stream(cast("Reader", reader), Cursor(), 1, None, None)
+    stream.is_of_all = True
+    behind = reader.now() - round(difference * ids.TICKS_PER_SECOND)
+    stream.look()
+    assert stream.looked is not None
+    assert behind - 2 * ids.TICKS_PER_SECOND < stream.looked[0] < behind
+    assert not stream.may_look
+    assert Cursor.parse("now", None, reader.now).base[0] < ids.now_ticks() - wrong // 2
 
 
 def test_only_what_was_woken_is_read(store: Store) -> None:

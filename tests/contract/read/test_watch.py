@@ -23,9 +23,9 @@ LONG = 60.0
 class Watcher:
     """Is told of news in some partitions of a queue."""
 
-    def __init__(self, store: Store, queue: Queue, *partitions: int, delayed: bool = True) -> None:
+    def __init__(self, store: Store, queue: Queue, *partitions: int, **how: bool) -> None:
         self.told = threading.Event()
-        self._stops = [store.watch(queue, number, self.told.set, delayed=delayed) for number in partitions or (1,)]
+        self._stops = [store.watch(queue, number, self.told.set, **how) for number in partitions or (1,)]
 
     def waits(self, until: Callable[[], bool]) -> bool:
         """Waits, looking whenever it is told, until something is so; returns whether it came to be so."""

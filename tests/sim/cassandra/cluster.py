@@ -23,18 +23,18 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.driver import Done, Driver, Encoded, Host, InDoubt, Request, Rows
 from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.ids.light_checks import NOW
 from queuey.storage.cassandra.options import DataCentreTarget
 from queuey.storage.deadlines import Deadline
 from tests.sim.cassandra import cql
 from tests.sim.cassandra.cql import Change, Partition, Place
+from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.cassandra.threads import SimpleQueue, SimulatedThread, pause
 from tests.sim.world import Process, World
 
-OPTIONS = CassandraOptions(heartbeat=0.5, reap_interval=None)
 NODES = 3
 NEEDED = {"ONE": 1, "LOCAL_ONE": 1, "TWO": 2, "QUORUM": 2, "LOCAL_QUORUM": 2, "EACH_QUORUM": 2, "THREE": 3, "ALL": 3}
 SERIAL = {"SERIAL", "LOCAL_SERIAL"}
-NOW = "SELECT now() FROM system.local"
 
 
 @dataclass
@@ -74,12 +74,15 @@ class Cluster:
     Args:
         world: Their time.
         weather: What goes wrong; may be changed at any time.
+        pace: Of the stores.
     """
 
-    def __init__(self, world: World, weather: Weather) -> None:
+    def __init__(self, world: World, weather: Weather, pace: Pace = PATIENT) -> None:
         self.world = world
         self.weather = weather
-        self.nodes = [Node(number, world.rng.uniform(-0.05, 0.05)) for number in range(1, NODES + 1)]
+        self.pace = pace
+        wrong = 0.05 * pace.clocks
+        self.nodes = [Node(number, world.rng.uniform(-wrong, wrong)) for number in range(1, NODES + 1)]
         self.committed: defaultdict[Place, Partition] = defaultdict(Partition)
         """What conditional writes have made of partitions."""
         self.sent = 0
@@ -101,13 +104,14 @@ class Cluster:
     def ask(self, request: Request | Encoded, end: Callable[[Rows | None, StoreUnavailable | None], None]) -> None:
         """Takes a request; calls back when its answer leaves the cluster, or never."""
         self.sent += 1
-        calls = _calls(request)
         reads = request.statement.reads
-        if isinstance(request, Request) and request.host is not None:
+        if request.host is not None:
             [node] = [node for node in self.nodes if node.address == request.host]
-            if node in self.up() and request.statement.cql == NOW:
-                end([(_uuid(self.world.now + node.offset),)], None)
+            if node in self.up() and request.statement == NOW:
+                now = _uuid(self.world.now + node.offset)
+                end([(now.time if isinstance(request, Encoded) else now,)], None)
             return
+        calls = _calls(request)
         needed = 2 if request.consistency in SERIAL else NEEDED[request.consistency]
         if len(self.up()) < needed:
             end(None, StoreUnavailable("too few nodes are up"))
@@ -173,10 +177,10 @@ class Cluster:
             if not left[0]:
                 end()
 
-        rng, weather, now = self.world.rng, self.weather, self.world.now
+        rng, weather, now, scale = self.world.rng, self.weather, self.world.now, self.pace.scale
         far = rng.random() < weather.late
         for node in self.nodes:
-            seconds = self.world.some(rng.choice((weather.slow, 3.0, 9.0)) if far else weather.slow)
+            seconds = self.world.some(rng.choice((weather.slow, 3.0 * scale, 9.0 * scale)) if far else weather.slow)
             # What a node misses it is given when it is back.
             self.world.at(max(seconds, node.away_until - now), partial(take, node))
 
@@ -196,7 +200,7 @@ class Cluster:
             lying = partial(self._apply, place, calls, needed, lambda _rows: None)
             self._lying[place].append(lying)
             if rng.random() < 0.7:
-                self.world.at(self.world.some(1.0), partial(self._wake, place, lying))
+                self.world.at(self.world.some(self.pace.scale), partial(self._wake, place, lying))
             return
         self._apply(place, calls, needed, end)
 
@@ -248,10 +252,15 @@ class Machine:
 
     Args:
         process: What runs on it.
+        pace: Of its store.
+        node: Of Cassandra, which runs there, too: its clock stands still as well, and it answers before others.
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, pace: Pace = PATIENT, node: Node | None = None) -> None:
         self._process = process
+        self.node = node
+        self._node_apart = 0.0 if node is None else node.offset
+        self._pace = pace
         self._apart = process.offset
         self._behind = 0.0
         """Seconds for which it has stood still."""
@@ -269,13 +278,17 @@ class Machine:
         """Stops, and is right again some time after that, as by NTP."""
         world = self._process.world
         self._behind += seconds
+        if self.node is not None:
+            self.node.offset -= seconds
         self._still_until = max(self._still_until, world.now) + seconds
         self._process.pause(self._still_until - world.now)
-        world.at(self._still_until - world.now + world.some(3.0), self.set_clock)
+        world.at(self._still_until - world.now + world.some(3.0 * self._pace.scale), self.set_clock)
 
     def set_clock(self, wrong: float = 0.0) -> None:
         """Sets the wall clock right, or by so many seconds wrong."""
         self._process.offset = self._apart + self._behind + wrong
+        if self.node is not None:
+            self.node.offset = self._node_apart + wrong
 
 
 class SimulatedDriver(Driver):
@@ -284,14 +297,20 @@ class SimulatedDriver(Driver):
     Args:
         cluster: Where to.
         process: Whose driver this is.
+        machine: Where that is.
         deadline: That of its calls.
         timeout: Seconds that a request has unless it says otherwise.
     """
 
-    def __init__(self, cluster: Cluster, process: Process, deadline: Deadline, timeout: float) -> None:
+    def __init__(
+        self, cluster: Cluster, process: Process, machine: Machine, deadline: Deadline, timeout: float
+    ) -> None:
         self._cluster_of_world = cluster
         self._process = process
         self._life = process.life
+        self._near = None if machine.node is None else machine.node.address
+        self._opened = process.world.now + 0.3 * cluster.pace.scale
+        """Until then only the node near by can be asked by name, if there is one."""
         self._deadline = deadline
         self._timeout = timeout
         self._ended = False
@@ -320,7 +339,7 @@ class SimulatedDriver(Driver):
         cluster, world, process = self._cluster_of_world, self._process.world, self._process
         weather = cluster.weather
         if weather.stalls and isinstance(getcurrent(), SimulatedThread) and world.rng.random() < weather.stalls:
-            pause(world.rng.choice((0.2, 2.0, 5.5)))
+            pause(world.rng.choice((0.2, 2.0, 5.5)) * cluster.pace.scale)
         told: list[bool] = []
 
         def tell(rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -330,9 +349,13 @@ class SimulatedDriver(Driver):
 
         def end(rows: Rows | None, error: StoreUnavailable | None) -> None:
             if world.rng.random() >= weather.lost:
-                process.soon(world.some(weather.slow), partial(tell, rows, error), self._life)
+                process.soon(way * world.some(weather.slow), partial(tell, rows, error), self._life)
 
-        world.at(world.some(weather.slow), partial(cluster.ask, request, end))
+        way = 0.1 if request.host is not None and request.host == self._near else 1.0
+        if request.host is not None and way == 1.0 and self._near is not None and world.now < self._opened:
+            tell(None, StoreUnavailable("not connected"))
+            return
+        world.at(way * world.some(weather.slow), partial(cluster.ask, request, end))
         late = StoreUnavailable("no answer in time") if reads else InDoubt("no answer in time")
         process.soon(timeout, partial(tell, None, late), self._life)
 
@@ -369,10 +392,12 @@ def open_store(
     def driver(
         _target: DataCentreTarget, options: CassandraOptions, *, verify: object, deadline: Deadline
     ) -> SimulatedDriver:
-        return SimulatedDriver(cluster, process, deadline, options.timeout)
+        return SimulatedDriver(cluster, process, machine, deadline, options.timeout)
 
     Process.present = process
-    store = kind("cassandra://127.0.0.1/queuey", OPTIONS, Clock(machine.boottime, machine.wall), driver=driver)
+    store = kind(
+        "cassandra://127.0.0.1/queuey", cluster.pace.options(), Clock(machine.boottime, machine.wall), driver=driver
+    )
     # Nobody watches here, so what would be recorded for watchers only costs time.
     store._arrivals.appended = lambda *_: None  # type: ignore[method-assign]
     store._arrivals.rewritten = lambda *_: None  # type: ignore[method-assign]

@@ -67,8 +67,10 @@ def _tables() -> dict[str, Table]:
             found[name] = Table(
                 name, columns, _names(partition), _names(clustering), _descending(text, name), frozenset(static)
             )
-        for name, column, kind in re.findall(r"ALTER TABLE (\w+) ADD IF NOT EXISTS (\w+) (\w+)", text):
-            found[name] = found[name]._replace(types={**found[name].types, column: kind})
+        added = re.findall(r"ALTER TABLE (\w+) ADD IF NOT EXISTS (\w+) (\w+)( static)?", text)
+        for name, column, kind, is_static in added:
+            types, known = {**found[name].types, column: kind}, found[name].static
+            found[name] = found[name]._replace(types=types, static=known | {column} if is_static else known)
     return found
 
 

@@ -16,7 +16,8 @@ from queuey import ids
 from queuey.errors import KeyInUse, NameChanged, QueueyError, StoreBusy, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Location, NewMessage, Page, PostKey, Queue, QueueSpec, Slice
-from tests.sim.cassandra.cluster import Cluster, Machine, Weather, open_store
+from tests.sim.cassandra.cluster import Cluster, Machine, Node, Weather, open_store
+from tests.sim.cassandra.pace import PATIENT, Pace
 from tests.sim.cassandra.threads import Event, SimulatedThread, pause
 from tests.sim.world import Process, World
 
@@ -26,21 +27,26 @@ PARTITIONS = 2
 START = 3.0
 """Seconds of calm in which the queue is made."""
 STORM = 12.0
-"""Seconds."""
-CALM = 25.0
-"""Seconds after which everything has come to its end."""
+"""Seconds, at the patient pace."""
 APART = 0.2
-"""Seconds that a clock is ahead or behind at most while all is well: a wall clock beyond 0.3 is not taken over."""
+"""Part of S that a clock is ahead or behind at most while all is well: a wall clock beyond 0.3 is not taken over."""
 TTLS = (3600, 3600, 3600, 40_000, 900_000)
 """Seconds: of the queue's own class of lifetimes, and of longer ones."""
 
 
 class Site:
-    """A web process with its store; after a crash it starts anew."""
+    """A web process with its store; after a crash it starts anew.
 
-    def __init__(self, world: World, cluster: Cluster) -> None:
-        self.process = Process(world, world.rng.uniform(-APART, APART))
-        self.machine = Machine(self.process)
+    Args:
+        world: Its time.
+        cluster: Where messages are.
+        node: Of the cluster, which is on the same machine.
+    """
+
+    def __init__(self, world: World, cluster: Cluster, node: Node | None = None) -> None:
+        apart = APART * cluster.pace.clocks
+        self.process = Process(world, world.rng.uniform(-apart, apart))
+        self.machine = Machine(self.process, cluster.pace, node)
         self._cluster = cluster
         self.store = open_store(cluster, self.process, self.machine)
 
@@ -81,10 +87,12 @@ class Reader:
     Args:
         site: Where it reads.
         partition: Which.
+        scale: How long anything takes.
     """
 
-    def __init__(self, site: Site, queue: Queue, partition: int) -> None:
+    def __init__(self, site: Site, queue: Queue, partition: int, scale: float = 1.0) -> None:
         self._site = site
+        self.every, self.busy = 0.5 * scale, STORM * scale
         self._queue = queue
         self.partition = partition
         self.cursor: Position = ids.FIRST
@@ -94,9 +102,9 @@ class Reader:
     def read_on(self) -> None:
         """Reads for as long as its process lives."""
         world = self._site.process.world
-        rng, calm = world.rng, world.now + STORM
+        rng, calm = world.rng, world.now + self.busy
         while True:
-            pause(world.some(0.5 if world.now < calm else 2.0))
+            pause(world.some(self.every if world.now < calm else 2.0))
             try:
                 while self.take(
                     page_of(self._site, self._queue, Slice(self.partition, self.cursor, limit=rng.choice((1, 3, 100))))
@@ -135,21 +143,35 @@ def page_of(site: Site, queue: Queue, part: Slice) -> Page:
 
 
 class MessageStorm:
-    """One history."""
+    """One history.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: Of all chance.
+        pace: Of the stores, and of all that happens.
+
+    Attributes:
+        seconds: That the storm lasts; 0: as the pace says.
+        shared: How many nodes are on the machines of sites.
+    """
+
+    seconds = 0.0
+    shared = 0
+
+    def __init__(self, seed: int, pace: Pace = PATIENT) -> None:
         self.world = World(seed)
+        self.pace = pace
         rng = self.world.rng
         random.seed(seed)  # The store draws its pauses from there.
         self.weather = Weather(
-            slow=rng.choice((0.001, 0.01, 0.1)),
+            slow=rng.choice((0.001, 0.01, 0.1)) * pace.scale,
             lost=rng.choice((0.0, 0.02, 0.1)),
             stuck=rng.choice((0.0, 0.1, 0.3)),
             late=rng.choice((0.0, 0.1, 0.3)),
             stalls=rng.choice((0.0, 0.0, 0.05)),
         )
-        self.cluster = Cluster(self.world, Weather())
-        self.sites = [Site(self.world, self.cluster) for _ in range(rng.randint(1, 3))]
+        self.cluster = Cluster(self.world, Weather(), pace)
+        self._shared = iter(self.cluster.nodes[: self.shared])
+        self.sites = [self._new_site() for _ in range(rng.randint(1, 3))]
         self.posts: list[Post] = []
         self.namings: list[Naming] = []
         self.readers: list[Reader] = []
@@ -158,28 +180,33 @@ class MessageStorm:
 
     def run(self) -> list[str]:
         """Lets it happen; returns what is wrong."""
-        world, rng = self.world, self.world.rng
+        world, rng, storm = self.world, self.world.rng, self.seconds or STORM * self.pace.scale
         self.sites[0].begin(self._create)
         world.run(world.now + START)
         self.cluster.weather = self.weather
         for site in self.sites:
             self._read(site)
-        begin = {self._post: rng.randint(4, 20), self._post_under_key: rng.randint(0, 6), self._name: rng.randint(0, 6)}
-        begin |= {self._crash: rng.choice((0, 1, 2)), self._trouble: rng.choice((0, 2, 5))}
-        for work, times in begin.items():
+        for work, times in self._planned().items():
             for _ in range(times):
-                world.at(rng.random() * STORM, work)
-        world.run(world.now + STORM)
+                world.at(rng.random() * storm, work)
+        world.run(world.now + storm)
         self.cluster.weather = Weather()
         for site in self.sites:
             site.machine.set_clock()
-        world.run(world.now + CALM)
-        for site in self.sites[:1]:
-            self.last = [Reader(site, self.queue, number + 1) for number in range(PARTITIONS)]
-            site.begin(self._read_all)
+        world.run(world.now + self.pace.calm)
+        self.sites[0].begin(self._read_all)
         world.run(world.now + START)
         world.end()
         return list(self._violations())
+
+    def _planned(self) -> dict[Callable[[], None], int]:
+        """Returns what happens, and how often."""
+        rng = self.world.rng
+        begin = {self._post: rng.randint(4, 20), self._post_under_key: rng.randint(0, 6), self._name: rng.randint(0, 6)}
+        return begin | {self._crash: rng.choice((0, 1, 2)), self._trouble: rng.choice((0, 2, 5))}
+
+    def _new_site(self) -> Site:
+        return Site(self.world, self.cluster, next(self._shared, None))
 
     def _create(self) -> None:
         store = self.sites[0].store
@@ -191,13 +218,17 @@ class MessageStorm:
 
     def _read(self, site: Site) -> None:
         for partition in range(1, PARTITIONS + 1):
-            reader = Reader(site, self.queue, partition)
+            reader = Reader(site, self.queue, partition, self.pace.scale)
             self.readers.append(reader)
             site.begin(reader.read_on)
 
     def _read_all(self) -> None:
         """Shows the name whatever was left half done, then reads everything."""
         self.sites[0].store.find_named(self.queue, "name")
+        self._read_to_the_end()
+
+    def _read_to_the_end(self) -> None:
+        self.last = [Reader(self.sites[0], self.queue, number + 1) for number in range(PARTITIONS)]
         for reader in self.last:
             while reader.take(page_of(self.sites[0], self.queue, Slice(reader.partition, reader.cursor))):
                 pass
@@ -211,23 +242,22 @@ class MessageStorm:
         self._read(site)
 
     def _trouble(self) -> None:
-        rng, site = self.world.rng, self._site()
+        rng, site, scale = self.world.rng, self._site(), self.pace.scale
         kind = rng.choice(("pause", "still", "clock", "node", "node"))
-        seconds = rng.choice((0.5, 2.0, 4.0, 7.0))
+        seconds = rng.choice((0.5, 2.0, 4.0, 7.0)) * scale
         if kind == "pause":
             site.process.pause(seconds)
         elif kind == "still":
-            # Longer than D - S would be the gap that docs/architecture-cassandra.md names.
-            site.machine.stand_still(min(seconds, 3.0))
+            site.machine.stand_still(seconds)
         elif kind == "clock":
-            site.machine.set_clock(rng.choice((-6.0, -0.5, -0.15, 0.15, 0.5, 6.0)))
+            site.machine.set_clock(rng.choice((-6.0, -0.5, -0.15, 0.15, 0.5, 6.0)) * self.pace.clocks)
         else:
             rng.choice(self.cluster.nodes).away_until = self.world.now + seconds
 
     def _items(self, count: int, text: str = "") -> list[NewMessage]:
         rng = self.world.rng
         partition = rng.randint(1, PARTITIONS)
-        ttl, delay = rng.choice(TTLS), rng.choice((0.0, 0.0, 0.0, 0.5, 4.0))
+        ttl, delay = rng.choice(TTLS), rng.choice((0.0, 0.0, 0.0, 0.5, 4.0)) * self.pace.scale
         return [
             NewMessage(
                 f"{text}{next(self._numbers)}", rng.choice((partition, rng.randint(1, PARTITIONS))), ttl, None, delay
@@ -260,7 +290,7 @@ class MessageStorm:
                 try:
                     result = site.store.append_once(self.queue, items, PostKey(key, b"", 3600))
                 except KeyInUse:
-                    pause(1.0)
+                    pause(self.pace.scale)
                     continue
                 post.locations = result.locations
                 post.outcome = "acknowledged"

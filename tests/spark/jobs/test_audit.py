@@ -131,6 +131,14 @@ def test_whatever_is_wrong_is_found(spark: SparkSession, embedded: Kept, told: T
     assert allowed.total.copies == 0
 
 
+def test_late_is_what_readers_may_have_passed(spark: SparkSession, embedded: Kept, told: Told) -> None:
+    """An answer counts as late when the queue's reads may have come by, unless the caller says another time."""
+    delayed = embedded.queue(read_delay=60)
+    told.of("orders", *posted(embedded, delayed, "a"), delay=30.0)
+    told.of("orders", *posted(embedded, delayed, "b"), delay=90.0)
+    assert [audited(spark, embedded, told, late=late).total.late for late in (None, 20.0)] == [1, 2]
+
+
 def body(content: bytes) -> dict[str, object]:
     """The fields of a receipt that are of the body."""
     return {"sha256": sha256(content).hexdigest()[:32], "size": len(content), "at": 1.0}
@@ -230,7 +238,7 @@ def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
         "queue string, partition int, id string, hash binary, size long, at double, ttl long, put boolean, "
         "unknown boolean",
     )
-    about = spark.createDataFrame([("q", 60.0, 1 << 59)], receipt_join.ABOUT)
+    about = spark.createDataFrame([("q", 60.0, 1 << 59, 5.0)], receipt_join.ABOUT)
     rows = receipt_join.matched(
         receipt_join.promised(lines, about), receipt_join.present(stored, kept), [], now=9.0, late=60.0, margin=0.0
     ).collect()

@@ -20,7 +20,7 @@ from queuey.spark.sink import write_reports
 from tests.backends import APP
 from tests.servers import keyspaces
 from tests.spark import clusters
-from tests.spark.conftest import DELAYS, INTERPRETED
+from tests.spark.conftest import DELAYS, INTERPRETED, have_short_delays
 from tests.spark.kept import Kept, opened
 
 pytestmark = pytest.mark.slow
@@ -110,6 +110,7 @@ def cluster(contract_keyspace: str, home: Path, tmp_path_factory: pytest.TempPat
     """A master and two workers that have only a Python of their own, and a Cassandra store."""
     directory = tmp_path_factory.mktemp("cluster")
     keyspaces.empty(contract_keyspace)
+    have_short_delays(contract_keyspace)
     options = {"store": contract_keyspace, **DELAYS}
     secret = f"hunter-{uuid.uuid4().hex}"
     (directory / "password").write_text(secret)

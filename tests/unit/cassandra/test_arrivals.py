@@ -16,6 +16,7 @@ from queuey.messages import NewMessage, Page, Queue, Slice
 from queuey.storage.cassandra.driver import Driver, Request, Rows
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.read.arrivals import (
+    EARLY,
     FEW,
     FIRST,
     MOST,
@@ -25,9 +26,9 @@ from queuey.storage.cassandra.read.arrivals import (
     PolledArrivals,
     next_to_look_for,
 )
-from queuey.storage.cassandra.read.recent_writes import GONE, KEPT, MOST_KEYS, MOST_ROWS, RecentWrites
+from queuey.storage.cassandra.read.recent_writes import GONE, KEPT, LATEST, MOST_KEYS, MOST_ROWS, RecentWrites
 from queuey.storage.deadlines import Deadline
-from queuey.storage.watching import Watch
+from queuey.storage.watching import EVERY, Watch
 
 DELAY = 0.3
 
@@ -119,18 +120,31 @@ class Process:
         self.arrivals.watches.close()  # No thread of its own.
         self.watches: Sequence[Watch] = ()
         self.woken: list[int] = []
+        self.stops: list[Callable[[], None]] = []
 
-    def watch(self, count: int) -> None:
+    def watch(self, count: int, *, early: bool = False) -> None:
         """Watches a partition of each of so many queues."""
         for number in range(1, count + 1):
             woken = lambda number=number: self.woken.append(number)  # noqa: E731
-            self.arrivals.watch(queue(number), 1, woken, delayed=True)
+            self.stops.append(self.arrivals.watch(queue(number), 1, woken, delayed=True, early=early))
         self.watches = self.arrivals.watches.all()
         self.woken.clear()
 
     def look(self) -> None:
         """Makes one turn."""
         self.arrivals._look(self.watches)
+
+    def glance(self) -> float:
+        """Makes a glance between two turns."""
+        return self.arrivals._glance()
+
+    def spend(self, machine: Machine, seconds: float) -> None:
+        """Lets time pass as the thread of the watches does."""
+        for _ in range(round(seconds / EVERY)):
+            self.look()
+            until = machine.seconds + EVERY
+            while machine.seconds < until - 1e-9:
+                machine.seconds += min(until - machine.seconds, self.glance())
 
     def write(self, number: int, **how: float) -> None:
         """Stores a message in a queue."""
@@ -325,6 +339,114 @@ def test_cost_of_watching(reader: Process, table: Table, machine: Machine) -> No
     assert len(reader.store.polled) == 500 // SELDOM * SOME
     assert set(reader.store.polled) == set(range(1, 1001))
     assert (table.asked + 3 * len(reader.store.polled)) / 100.0 <= 45  # A poll is three queries at most.
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_cost_of_watching_early(table: Table, machine: Machine, count: int) -> None:
+    """Those who read early have the record read often, however many they are; as less is polled, it costs as before."""
+    process = Process(table, machine, "reader")
+    process.watch(count, early=True)
+    process.spend(machine, 4)
+    table.asked = 0
+    process.store.polled.clear()
+    process.spend(machine, 20)
+    assert table.asked / 20 <= 2 / EARLY + 3  # A minute ends, and there are two beside each other for a while.
+    assert len(process.store.polled) / 20 <= SOME / 2
+    assert (table.asked + 3 * len(process.store.polled)) / 20 <= 47  # Without: 45.
+    for stop in process.stops:
+        stop()
+    process.watch(1000)
+    process.spend(machine, 4)
+    table.asked = 0
+    process.spend(machine, 20)
+    assert table.asked / 20 <= 2 * 2.5 + 1
+
+
+def test_glances_cost_nothing_without_early_readers(reader: Process, table: Table) -> None:
+    """A process that only watches, and stores nothing, is not disturbed between two turns."""
+    table.asked = 0
+    assert reader.glance() > EVERY
+    assert (table.asked, table.rows) == (0, [])
+
+
+def test_early_news_of_others(table: Table, machine: Machine, writer: Process) -> None:
+    """What another process stores wakes early readers at the first glance after its own, and again in its place."""
+    reader = Process(table, machine, "reader")
+    reader.watch(1, early=True)
+    reader.spend(machine, 1)
+    reader.woken.clear()
+    writer.write(1)
+    writer.glance()
+    machine.seconds += EARLY
+    reader.glance()
+    assert reader.woken == [1]
+    reader.spend(machine, DELAY + 0.5)
+    # Once for each of the two watches, which is one wake of the requests that share them.
+    assert len(reader.woken) == 3
+
+
+def test_by_a_clock_that_is_ahead(table: Table, machine: Machine) -> None:
+    """Where another clock is ahead, early readers are woken once more when their own has come as far."""
+    ahead = Machine()
+    ahead.seconds += 0.2
+    writer, reader = Process(table, ahead, "writer"), Process(table, machine, "reader")
+    reader.watch(1, early=True)
+    reader.spend(machine, 1)
+    reader.woken.clear()
+    ahead.seconds += 1
+    writer.write(1)
+    writer.glance()
+    machine.seconds += EARLY - 1e-3
+    ahead.seconds = machine.seconds + 0.2
+    reader.glance()
+    machine.seconds += 1e-3
+    reader.glance()
+    first = len(reader.woken)
+    machine.seconds += 0.21
+    reader.glance()
+    assert (first, len(reader.woken) > first) == (1, True)
+
+
+def test_rows_of_a_busy_process(writer: Process, table: Table, machine: Machine) -> None:
+    """The first message is recorded at once, others within 50 ms; twenty rows a second are all, and one ends them."""
+    writer.write(7)
+    writer.glance()
+    assert len(table.rows) == 1
+    for _ in range(1000):
+        machine.seconds += 0.001
+        writer.write(7)
+        writer.glance()
+    assert 20 <= len(table.rows) <= 21
+    assert all(row[4] for row in table.rows)
+    for _ in range(4):
+        machine.seconds += EVERY
+        writer.look()
+        writer.glance()
+    assert len(table.rows) <= 23
+    assert [bool(row[4]) for row in table.rows[-2:]] == [True, False]
+
+
+def test_a_slow_process_adds_no_more_rows(writer: Process, table: Table, machine: Machine) -> None:
+    """Messages a third of a second apart have a row each, and one that ends them."""
+    for _ in range(30):
+        writer.write(7)
+        writer.spend(machine, 0.4)
+    assert len(table.rows) <= 2 * 30
+
+
+def test_late_rows_while_somebody_reads_early(table: Table, machine: Machine, writer: Process) -> None:
+    """What the frequent readings do not see, because it comes late, is found by the others; nothing wakes twice."""
+    reader = Process(table, machine, "reader")
+    reader.watch(1, early=True)
+    reader.spend(machine, 1)
+    writer.write(1)
+    writer.glance()
+    late = table.rows.pop()
+    reader.spend(machine, LATEST + 0.4)
+    reader.woken.clear()
+    table.rows.append(late)
+    reader.spend(machine, 2)
+    assert len(reader.woken) == 1 + 2
 
 
 def test_few_need_no_record(table: Table, machine: Machine) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import pytest
@@ -14,7 +14,9 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Queue
 from queuey.storage.cassandra.admin.quorum_overlap import meeting
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, concludes
+from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 
 ONE_CENTRE = {"a": 3}
 TWO_CENTRES = {"a": 3, "b": 3}
@@ -22,7 +24,15 @@ TWO_CENTRES = {"a": 3, "b": 3}
 
 def levels_on(copies: Mapping[str, int], **options: object) -> ConsistencyLevels:
     """The levels in force where a keyspace has these copies."""
-    return ConsistencyLevels(CassandraOptions(**options), lambda: copies)  # type: ignore[arg-type]
+    return levels_by(lambda: copies, CassandraOptions(**options))  # type: ignore[arg-type]
+
+
+def levels_by(
+    replication: Callable[[], Mapping[str, int]], options: CassandraOptions | None = None
+) -> ConsistencyLevels:
+    """The levels of a deployment, by what is known of its copies."""
+    chosen = options or CassandraOptions()
+    return ConsistencyLevels(chosen, replication, TimingInForce(chosen, Clock()))
 
 
 def queue_with(consistency: str, read_delay: float | None = None) -> Queue:
@@ -52,7 +62,7 @@ def test_a_deployment_decides_what_a_level_means() -> None:
     own = Level("ALL", "ONE", delay=7.0, deadline=2.0)
     levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"strong": own}))
     found = levels.of(queue_with("strong"))
-    assert found == ("ALL", "ONE", 7.0, 2.0, True)
+    assert found == ("ALL", "ONE", 7.0, 2.0, 6.75, True)
 
 
 def test_what_is_not_known_yet_is_asked_again() -> None:
@@ -64,7 +74,7 @@ def test_what_is_not_known_yet_is_asked_again() -> None:
             raise StoreUnavailable("not reached yet")
         return known[0]
 
-    levels = ConsistencyLevels(CassandraOptions(), replication)
+    levels = levels_by(replication)
     assert levels.of(queue_with("strong")).writes == "QUORUM"
     known.append(TWO_CENTRES)
     assert levels.of(queue_with("strong")).writes == "LOCAL_QUORUM"
@@ -73,7 +83,7 @@ def test_what_is_not_known_yet_is_asked_again() -> None:
 def test_a_queue_may_have_a_delay_of_its_own() -> None:
     """The queue's read delay counts, also if it is 0; without one the level's does."""
     levels = levels_on(ONE_CENTRE)
-    assert levels.delay(queue_with("strong")) == 5.0
+    assert levels.delay(queue_with("strong")) == 1.0
     assert levels.delay(queue_with("weak")) == 1.0
     assert levels.delay(queue_with("strong", 0.0)) == 0.0
     assert levels.delay(queue_with("strong", 60.0)) == 60.0
@@ -83,9 +93,9 @@ def test_a_queue_may_have_a_delay_of_its_own() -> None:
     ("consistency", "read_delay", "copies", "safe", "says"),
     [
         ("strong", None, ONE_CENTRE, True, "written at QUORUM"),
-        ("strong", 5.0, ONE_CENTRE, True, "5 s behind"),
+        ("strong", 1.0, ONE_CENTRE, True, "1 s behind"),
         ("strong", 60.0, ONE_CENTRE, True, "60 s behind"),
-        ("strong", 4.9, ONE_CENTRE, False, "4.9 s is shorter"),
+        ("strong", 0.9, ONE_CENTRE, False, "0.9 s is shorter"),
         ("strong", None, TWO_CENTRES, True, "within its data centre"),
         ("very_strong", None, TWO_CENTRES, True, "written at EACH_QUORUM, read at LOCAL_QUORUM"),
         ("weak", None, ONE_CENTRE, False, "one node can lose"),
@@ -129,7 +139,7 @@ def test_nothing_is_concluded_where_another_centre_may_have_more(
     """With LOCAL_QUORUM in several data centres emptiness proves nothing; with one it does, below the horizon."""
     levels, queue, now = levels_on(copies), queue_with(consistency), 10**17
     assert levels.concludes(queue) == may
-    assert levels.empty_below(queue, now) == ((now - 5 * TICKS_PER_SECOND, LOW_MIN) if may else None)
+    assert levels.empty_below(queue, now) == ((now - TICKS_PER_SECOND, LOW_MIN) if may else None)
 
 
 def test_levels_that_meet_in_all_centres_let_conclude() -> None:
@@ -143,7 +153,7 @@ def test_levels_that_meet_in_all_centres_let_conclude() -> None:
 def test_the_horizon_of_the_level_counts_not_that_of_the_queue() -> None:
     """A queue's own, shorter read delay lets readers see more, but writes take as long as before."""
     assert levels_on(ONE_CENTRE).empty_below(queue_with("strong", 0.0), 10**17) == (
-        10**17 - 5 * TICKS_PER_SECOND,
+        10**17 - TICKS_PER_SECOND,
         LOW_MIN,
     )
 
@@ -166,7 +176,7 @@ def test_whoever_concludes_has_met_every_write(reads: str, writes: list[str | No
 def test_a_data_centre_that_is_added_ends_all_conclusions() -> None:
     """The copies are those of now: what was concluded with one data centre is not with two, and again with one."""
     copies = [ONE_CENTRE]
-    levels, queue = ConsistencyLevels(CassandraOptions(), lambda: copies[-1]), queue_with("strong")
+    levels, queue = levels_by(lambda: copies[-1]), queue_with("strong")
     assert levels.empty_below(queue, 10**17) is not None
     copies.append(TWO_CENTRES)
     assert levels.of(queue).reads == "QUORUM"
@@ -181,7 +191,7 @@ def test_nothing_is_concluded_while_the_copies_are_not_known() -> None:
     def replication() -> Mapping[str, int]:
         raise StoreUnavailable("not reached yet")
 
-    assert not ConsistencyLevels(CassandraOptions(), replication).concludes(queue_with("strong"))
+    assert not levels_by(replication).concludes(queue_with("strong"))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +247,7 @@ def test_claims_before_the_data_centres_are_known() -> None:
         raise StoreUnavailable("not connected")
 
     with pytest.raises(StoreUnavailable):
-        ConsistencyLevels(CassandraOptions(), unknown).claims_refusal(queue_with("strong"))
+        levels_by(unknown).claims_refusal(queue_with("strong"))
 
 
 @pytest.mark.parametrize(

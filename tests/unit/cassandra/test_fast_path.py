@@ -18,6 +18,8 @@ from cassandra.query import BatchStatement, BatchType
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import UNSET, Done, Rows, fast_path
 from queuey.storage.cassandra.driver.fast_path import FastPath
+from tests.contract.samples import eventually
+from tests.replacing import replace_in
 
 PATIENCE = 0.05
 
@@ -28,6 +30,7 @@ class Node:
     is_shutdown = gone = False
 
     def __init__(self) -> None:
+        self.host = self
         self._requests: dict[int, Any] = {}
         self._sent = threading.Semaphore(0)
 
@@ -93,7 +96,7 @@ class Asked:
         self.path.send(
             fast_path.BATCH,
             b"",
-            b"key",
+            self.path.nodes_with(b"key"),
             None,
             timeout=timeout,
             decode=lambda _body: [],
@@ -154,6 +157,22 @@ def test_what_would_compete_with_itself_is_not_sent_to_a_second_node(asking: Cal
     for node in (first, second, first):  # The later one has gone on from the other node to the first.
         assert node.was_sent()
     assert (first.waiting, second.waiting) == (2, 1)
+
+
+def test_what_is_slow_everywhere_does_not_become_more(asking: Callable[..., Asked]) -> None:
+    """Of requests to nodes that do answer others few are sent a second time; a silent node is not spared."""
+    with replace_in(fast_path, fast_path.MOST_SPARE, 2.0):
+        asked = asking(patience=PATIENCE)
+    first, second = asked.nodes
+    for _ in range(12):
+        asked.send(idempotent=True)
+    for node in asked.nodes:
+        node.answer(SimpleNamespace(parsed_rows=[]))
+    threading.Event().wait(10 * PATIENCE)
+    assert 2 <= first.waiting + second.waiting - 10 <= 4
+    asked.send(idempotent=True)
+    before = second.waiting
+    assert eventually(lambda: second.waiting > before)
 
 
 BUSY, BROKEN = OverloadedErrorMessage(0x1001, "", None), ConnectionException("")

@@ -49,7 +49,7 @@ def test_fields_of_a_table_come_from_the_nearest_place_that_names_them(tmp_path:
     )
     environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_CONSISTENCY_STRONG": " read = TWO, delay=9"}
     loaded = settings.load({"consistency.strong": "delay=10"}, environ)
-    assert loaded.settings.consistency_strong == Consistency(write="ALL", read="TWO", delay=10.0, deadline=3.0)
+    assert loaded.settings.consistency_strong == Consistency(write="ALL", read="TWO", delay=10.0)
     assert loaded.sources["consistency.strong"].split(", ") == [
         str(file),
         "QUEUEY_CONSISTENCY_STRONG",

@@ -15,7 +15,7 @@ from queuey.errors import SettingsError, StoreUnavailable
 from queuey.extras import install_command
 from queuey.settings.definitions import ReadLevel, WriteLevel
 from queuey.storage import opening
-from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
+from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions
 from tests.servers.served import environment
 
 CASSANDRA = {"QUEUEY_STORE": "cassandra://h1,h2:9043/Space"}
@@ -26,7 +26,7 @@ def test_defaults_are_those_of_the_store() -> None:
     """A store opened by settings that choose nothing is the one that its own options describe."""
     loaded = settings.load({}, CASSANDRA)
     opening.check(loaded)
-    assert opening.cassandra_options(loaded.settings) == CassandraOptions()
+    assert opening.cassandra_options(loaded.settings) == CassandraOptions(follow=True)
     assert opening.cassandra_target(loaded.settings).url == "cassandra://h1,h2:9043/space"
 
 
@@ -51,16 +51,32 @@ def test_every_choice_reaches_the_store() -> None:
     chosen = opening.cassandra_options(settings.load({}, environ).settings, jobs=False, environ={"PW": "secret"})
     assert (chosen.user, chosen.password, chosen.tls_ca) == ("me", "secret", TLS / "cert.pem")
     assert (chosen.tls_hostname, chosen.local_dc, chosen.timeout, chosen.speculative) == (False, "berlin", 2, 0)
-    assert (chosen.clock_difference, chosen.row_age, chosen.deadline, chosen.default_ttl) == (0.5, 0.1, 9, 60)
+    assert (chosen.deadline, chosen.default_ttl) == (9, 60)
+    assert chosen.stated == {
+        "cassandra_clock_difference": 0.5,
+        "cassandra_row_age": 0.1,
+        "consistency.strong.delay": 8.0,
+        "consistency.strong.deadline": 7.0,
+    }
     assert chosen.longest_body == 1000
-    assert chosen.levels["strong"] == Level("ALL", "ONE", delay=8, deadline=7)
+    strong = chosen.levels["strong"]
+    assert (strong.write, strong.read) == ("ALL", "ONE")
     assert (chosen.catalogue_serial, chosen.reap_interval) == ("LOCAL_SERIAL", None)
     assert "secret" not in repr(chosen)
 
 
 def test_every_option_of_a_deployment_is_a_setting() -> None:
     """An option of the store is a setting, or known to be none."""
-    internal = {"most_pending", "cached_queues", "catalogue_deadline", "heartbeat", "reap_interval", "reap_after"}
+    internal = {
+        "follow",
+        "stated",
+        "most_pending",
+        "cached_queues",
+        "catalogue_deadline",
+        "heartbeat",
+        "reap_interval",
+        "reap_after",
+    }
     elsewhere = {"levels", "deadline", "default_ttl", "longest_body"}
     elsewhere |= {"catalogue_write", "catalogue_read", "catalogue_serial"}
     known = {line.name for line in settings.table()}
@@ -80,8 +96,6 @@ def test_consistency_levels_are_those_of_the_store() -> None:
         ({"QUEUEY_STORE": "cassandra://host"}, ["keyspace", "QUEUEY_STORE"]),
         ({"QUEUEY_STORE": "cassandra://h:1,i:2/k"}, ["ports"]),
         (CASSANDRA | {"QUEUEY_MAX_BODY": "8000000"}, ["max_body", "4194304", "QUEUEY_MAX_BODY"]),
-        (CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "delay=3"}, ["strong", "read delay", "QUEUEY_CONSISTENCY_STRONG"]),
-        (CASSANDRA | {"QUEUEY_CASSANDRA_ROW_AGE": "4.5"}, ["4.5", "QUEUEY_CASSANDRA_ROW_AGE"]),
         (CASSANDRA | {"QUEUEY_CASSANDRA_TLS_CERT": "c.pem"}, ["certificate and its key"]),
         (CASSANDRA | {"QUEUEY_CASSANDRA_TLS_CA": "/nowhere.pem"}, ["TLS files", "No such file"]),
         (

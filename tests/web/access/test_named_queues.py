@@ -206,6 +206,7 @@ NO_QUEUES = {
         "consistency",
         "content_type",
         "delay",
+        "early",
         "encoding",
         "error",
         "factor",

@@ -123,7 +123,7 @@ def test_the_weakest_node_says_what_an_acknowledgement_means(modes: list[str], l
     [
         ({"n1": 0.01, "n2": -0.02, "n3": 0.0}, "ok"),
         ({"n1": 0.35, "n2": 0.35, "n3": 0.35}, "warn"),
-        ({"n1": -0.5, "n2": -0.5, "n3": -0.5}, "fail"),
+        ({"n1": -0.51, "n2": -0.51, "n3": -0.51}, "fail"),
         ({"n1": 0.0, "n2": 0.0, "n3": 5.0}, "warn"),
     ],
 )

@@ -118,7 +118,7 @@ def test_delayed_messages_are_above_what_was_read() -> None:
 def test_stamps_ascend(steps: list[tuple[float, float]]) -> None:
     """Of two writes by id of one process the later has the higher timestamp, whatever ids they are for."""
     machine = Machine()
-    stamps = Stamps(machine.clock, 1.0)
+    stamps = Stamps(machine.clock, lambda: 1.0)
     last = 0
     for seconds, away in steps:
         machine.advance(seconds)
@@ -137,7 +137,7 @@ def test_a_delete_takes_effect_on_what_any_process_minted(
     generator = IdGenerator(writer.clock)
     after = None if pushed is None else (writer.clock.now() + round(pushed * SECOND), 0)
     ticks = generator.generate(count + 1, after) + count
-    assert Stamps(deleter.clock, difference).above(ticks) >= stamp_of(ticks)
+    assert Stamps(deleter.clock, lambda: difference).above(ticks) >= stamp_of(ticks)
 
 
 @given(st.floats(0.01, 10), st.floats(-1, 1), st.floats(1, 100))
@@ -147,13 +147,13 @@ def test_a_delete_takes_effect_on_what_any_process_delayed(difference: float, ap
     deleter.advance(apart * difference)
     now = writer.clock.now()
     due, _ = Delayed(now, 0).generate(difference + delay)
-    assert Stamps(deleter.clock, difference).above(due) > stamp_of(now)
+    assert Stamps(deleter.clock, lambda: difference).above(due) > stamp_of(now)
 
 
 def test_nobody_stamps_writes_far_ahead() -> None:
     """A write at an id of the far future is stamped near the clock, so that later writes there take effect."""
     machine = Machine()
-    stamps = Stamps(machine.clock, 1.0)
+    stamps = Stamps(machine.clock, lambda: 1.0)
     assert stamps.above(ids.TICKS_MAX) <= stamp_of(machine.clock.now() + 3 * SECOND)
 
 

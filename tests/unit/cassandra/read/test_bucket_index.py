@@ -17,6 +17,7 @@ from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.bucketing import CLASSES, HOME_WIDTH, PUT, Bucket
 from queuey.storage.cassandra.driver import Encoded, Request
 from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.options import CassandraOptions, Level
 from queuey.storage.cassandra.read import bucket_index
 from queuey.storage.cassandra.read.bucket_index import (
     FIRST_LOOK,
@@ -26,6 +27,7 @@ from queuey.storage.cassandra.read.bucket_index import (
     REFRESH_PUT,
     BucketIndex,
 )
+from queuey.storage.cassandra.timing_in_force import TimingInForce
 from tests import strategies
 from tests.cassandra.scripted import AnsweringDriver
 
@@ -33,6 +35,7 @@ START = ids.seconds_to_ticks(1_750_000_000)
 END = ids.TICKS_MAX + 1
 QID, PART = 7, 1
 AGE = 3600.0
+TIMING = TimingInForce(CassandraOptions(row_age=AGE, levels={"strong": Level(None, None, delay=2 * AGE)}), Clock())
 """Seconds for which a look may be used."""
 
 
@@ -55,7 +58,7 @@ class Record(AnsweringDriver):
         self.asked: list[int] = []
         self.seconds = 1000.0
         clock = Clock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 1_750_000_000_000_000_000)
-        self.bucket_index = BucketIndex(self, clock, 1000, age=AGE)
+        self.bucket_index = BucketIndex(self, clock, 1000, TIMING)
 
     def answer(self, request: Request) -> list[Any]:
         """Takes records and low watermarks, and answers looks."""
@@ -367,7 +370,7 @@ def test_readers_at_the_tail_of_a_hot_partition_share_a_look(descending: bool) -
 def test_memory_is_bounded() -> None:
     """No more partitions are remembered than was said."""
     record = Record()
-    small = BucketIndex(record, Clock(), 3, age=AGE)
+    small = BucketIndex(record, Clock(), 3, TIMING)
     record.answer = lambda request: []  # type: ignore[method-assign]
     for part in range(10):
         small.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
@@ -393,7 +396,7 @@ def test_a_look_weighs_as_much_as_its_places() -> None:
     record = Record()
     rows = [(None, *row) for row in in_order((3, row_of(3, n).start, 1) for n in range(FIRST_LOOK - 1))]
     record.answer = lambda request: rows  # type: ignore[method-assign]
-    small = BucketIndex(record, Clock(), 4, age=AGE)
+    small = BucketIndex(record, Clock(), 4, TIMING)
     for part in range(4):
         small.lookup([(QID, part, 0)], consistency="QUORUM", low_watermarks=True)
     assert len(small._known) == 1

@@ -8,50 +8,31 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import Outcome
+from queuey.errors import Outcome, StoreUnavailable
 from queuey.storage.cassandra.write.writer import MessageWriter
 
-NOW, MINTED = 7.0, 5.0
-
-
-class Pool:
-    """Does at once what it is given, unless it is closed."""
-
-    def __init__(self, *, closed: bool) -> None:
-        self._closed = closed
-
-    def submit(self, work: Callable[..., object], *arguments: object) -> None:
-        """See ``Executor``."""
-        if self._closed:
-            raise RuntimeError
-        work(*arguments)
+MINTED = 5.0
 
 
 @pytest.mark.parametrize(
-    ("undone", "sound", "wrong_until", "closed", "said"),
+    ("undone", "sound", "wrong_until", "said"),
     [
-        ("none", True, 0.0, False, "none"),
-        ("none", False, 0.0, False, "unknown"),
-        ("none", True, 6.0, False, "unknown"),
-        ("none", True, 0.0, True, "unknown"),
-        ("unknown", True, 0.0, False, "unknown"),
+        ("none", True, 0.0, "none"),
+        ("none", False, 0.0, "unknown"),
+        ("none", True, 6.0, "unknown"),
+        ("unknown", True, 0.0, "unknown"),
     ],
 )
-def test_outcomes(undone: Outcome, sound: bool, wrong_until: float, closed: bool, said: Outcome) -> None:  # noqa: FBT001
+def test_outcomes(undone: Outcome, sound: bool, wrong_until: float, said: Outcome) -> None:  # noqa: FBT001
     """A machine that stood still measured a time that was too short; the check must begin after the undo write."""
-    asked: list[float] = []
-
-    def check(*, since: float) -> bool:
-        asked.append(since)
-        return sound
+    asked: list[Callable[[StoreUnavailable | None], None]] = []
 
     writer: Any = MessageWriter.__new__(MessageWriter)
-    writer._clock = SimpleNamespace(boottime=lambda: NOW)
-    writer._watch = SimpleNamespace(check=check, vouches=lambda minted: minted > wrong_until)
-    writer._pool = Pool(closed=closed)
-    writer._deadline = SimpleNamespace(run=lambda work: work())
+    writer._watch = SimpleNamespace(confirm_soon=asked.append, vouches=lambda minted: minted > wrong_until)
     answers: list[Outcome] = []
     writer._make_sure(MINTED, answers.append, undone)
+    assert bool(asked) == (undone == "none")
+    for told in asked:
+        assert answers == []
+        told(None if sound else StoreUnavailable("the clock is off"))
     assert answers == [said]
-    assert asked in ([NOW], [])
-    assert bool(asked) == (undone == "none" and not closed)

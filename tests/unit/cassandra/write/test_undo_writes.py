@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from queuey.errors import Outcome, StoreUnavailable
+from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.write.undo_writes import FLYING, Undo, UndoWriter
@@ -17,6 +18,7 @@ from tests.contract.samples import eventually
 
 Done = Callable[[None, StoreUnavailable | None], None]
 PATIENCE = 30.0
+LEVEL = InForce("QUORUM", "QUORUM", delay=5.0, deadline=3.0, undone_within=4.0, safe=True)
 
 
 class Deletes:
@@ -27,11 +29,17 @@ class Deletes:
         self.levels: list[str] = []
         self.failing = False
         self.broken = False
+        self.free = threading.Event()
+        """Unset: what is given to it waits."""
+        self.free.set()
+        self.rows: list[int] = []
         self._some = threading.Condition()
 
     def send(self, request: Encoded, done: Done) -> None:
         """Takes one."""
+        self.free.wait(PATIENCE)
         with self._some:
+            self.rows.append(len(request.rows))
             self.levels.append(request.consistency)
             self.begun.append(done)
             self._some.notify_all()
@@ -80,10 +88,17 @@ def undo_writer(deletes: Deletes) -> Iterator[UndoWriter]:
     found.close(0.0)
 
 
-def undo(undo_writer: UndoWriter, answer: Callable[[Outcome], None], seconds: float, *, number: int = 0) -> None:
+def undo(
+    undo_writer: UndoWriter,
+    answer: Callable[[Outcome], None],
+    seconds: float,
+    *,
+    number: int = 0,
+    partition: int = 1,
+) -> None:
     """Has a message undone within so many seconds."""
     deadline = Clock().boottime() + seconds
-    undo_writer.undo(Undo([Written(0, 1, 1, 8, 1000 + number, 5, 1)], "QUORUM", deadline, answer))
+    undo_writer.undo(Undo([Written(0, 1, partition, 8, 1000 + number, 5, 1)], LEVEL, deadline, answer))
 
 
 def test_confirmed(deletes: Deletes, undo_writer: UndoWriter) -> None:
@@ -112,7 +127,7 @@ def test_confirmed_too_late(deletes: Deletes) -> None:
     boot = [1000.0]
     undo_writer = UndoWriter(cast("Driver", deletes), Clock(boottime=lambda: round(boot[0] * 1e9), wall=lambda: 0))
     answers = Answers(1)
-    undo_writer.undo(Undo([Written(0, 1, 1, 8, 1000, 5, 1)], "QUORUM", boot[0] + 10.0, answers))
+    undo_writer.undo(Undo([Written(0, 1, 1, 8, 1000, 5, 1)], LEVEL, boot[0] + 10.0, answers))
     deletes.wait_for(1)
     boot[0] += 10.5  # Its thread has not noticed: it looks again when it is told something.
     deletes.begun[0](None, None)
@@ -123,7 +138,14 @@ def test_confirmed_too_late(deletes: Deletes) -> None:
 
 def test_sent_at_the_level_of_the_write(deletes: Deletes, undo_writer: UndoWriter) -> None:
     """Every attempt goes to as many copies as the write did."""
-    undo_writer.undo(Undo([Written(0, 1, 1, 8, 1000, 5, 1)], "EACH_QUORUM", Clock().boottime() + 600.0, Answers(1)))
+    undo_writer.undo(
+        Undo(
+            [Written(0, 1, 1, 8, 1000, 5, 1)],
+            LEVEL._replace(writes="EACH_QUORUM"),
+            Clock().boottime() + 600.0,
+            Answers(1),
+        )
+    )
     deletes.wait_for(1)
     deletes.begun[0](None, InDoubt("no answer"))
     deletes.wait_for(2)
@@ -143,13 +165,33 @@ def test_some_at_a_time(deletes: Deletes, undo_writer: UndoWriter) -> None:
     """Only so many deletes are on their way at a time; the next goes when one has ended."""
     answers = Answers(1)
     for number in range(FLYING + 10):
-        undo(undo_writer, answers, 600.0, number=number)
+        undo(undo_writer, answers, 600.0, number=number, partition=number)
     assert eventually(lambda: undo_writer.pending == FLYING + 10)  # All are taken on, not those alone that are sent.
-    assert len(deletes.begun) == FLYING
+    assert eventually(lambda: len(deletes.begun) == FLYING)
     deletes.begun[0](None, None)
     answers.wait()
     deletes.wait_for(FLYING + 1)
     assert len(deletes.begun) == FLYING + 1
+
+
+def test_together(deletes: Deletes, undo_writer: UndoWriter) -> None:
+    """What fails at once in one Cassandra partition costs one request for each hundred ids, and is told one by one."""
+    answers = Answers(251)
+    deletes.free.clear()
+    for number in range(251):
+        undo(undo_writer, answers, 600.0, number=number)
+    deletes.free.set()
+    deletes.wait_for(3)
+    assert eventually(lambda: sum(deletes.rows) == 251)
+    assert len(deletes.rows) <= 4
+    sent = len(deletes.rows)
+    for number in range(1, sent):
+        deletes.begun[number](None, None)
+    deletes.begun[0](None, InDoubt("no answer"))
+    assert eventually(lambda: len(deletes.begun) > sent)
+    deletes.begun[-1](None, None)
+    assert answers.wait() == ["none"] * 251
+    assert (undo_writer.confirmed, undo_writer.pending) == (251, 0)
 
 
 def test_broken_driver(deletes: Deletes, undo_writer: UndoWriter) -> None:

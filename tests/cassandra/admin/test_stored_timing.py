@@ -1,0 +1,206 @@
+"""The times that stand in a keyspace: who writes them, how they are changed while processes run, and who is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from queuey import ids
+from queuey.errors import SettingsError, StoreUnavailable
+from queuey.messages import NewMessage, QueueSpec, Slice
+from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
+from queuey.storage.cassandra.admin import doctor, stored_timing
+from queuey.storage.cassandra.admin.migrations import migrate
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.ids.clock import REFUSE
+from queuey.storage.cassandra.options import parse_url
+from queuey.storage.cassandra.timing import LEASE, PATIENT, SOON, Timing
+from tests.contract.samples import eventually
+from tests.servers import keyspaces
+from tests.servers.plugin import Cassandra
+from tests.servers.served import environment
+
+OPTIONS = replace(keyspaces.OPTIONS, follow=True, reap_interval=None)
+
+
+@pytest.fixture
+def url(cassandra: Cassandra) -> str:
+    """A keyspace of its own."""
+    return keyspaces.make(cassandra)
+
+
+@pytest.fixture
+def driver(url: str) -> Iterator[Driver]:
+    """A way to it."""
+    with closing(Driver(parse_url(url), OPTIONS)) as found:
+        assert found.ready(60)
+        yield found
+
+
+def opened(url: str, options: CassandraOptions = OPTIONS) -> CassandraStore:
+    """A store that goes by what stands there."""
+    store = open_store(url, options=options)
+    assert store.ready(60), store.statistics()
+    return store
+
+
+def run_queuey(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    command = [sys.executable, "-m", "queuey", *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=110, check=False)
+
+
+def silent(_line: str) -> None:
+    """Takes a line."""
+
+
+def test_a_new_keyspace_is_soon_and_an_old_one_is_as_it_was(driver: Driver, url: str) -> None:
+    """Processes of the version before, which know no times there, go by those that they had."""
+    assert stored_timing.standing(driver, OPTIONS).stored.kept == SOON
+    erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
+    stated = {"consistency.strong.deadline": 2.0, "consistency.strong.delay": 6.0}
+    for named, expected in (({}, PATIENT.levels["strong"].delay), (stated, 6.0)):
+        assert driver.run(erase, serial="SERIAL")[0][0]
+        report = migrate(parse_url(url), replace(OPTIONS, stated=named))
+        assert report.timing is not None
+        assert report.timing.levels["strong"].delay == expected
+        assert stored_timing.standing(driver, OPTIONS).stored.assumed == report.timing
+    assert migrate(parse_url(url), OPTIONS).timing is None
+    [clocks] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "clocks"]
+    assert f"allowed are {REFUSE * PATIENT.clock_difference:g} s" in clocks.text
+
+
+def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> None:
+    """It says what to do, and is served as soon as that was done."""
+    erase = Statement("UPDATE migrations SET timing = null WHERE singleton = 0 IF timing != null", idempotent=False)
+    assert driver.run(erase, serial="SERIAL")[0][0]
+    with closing(open_store(url, options=OPTIONS)) as store:
+        with pytest.raises(StoreUnavailable, match="queuey migrate"):
+            store.ping()
+        migrate(parse_url(url), OPTIONS)
+        assert eventually(lambda: store.ready(1.0))
+        store.ping()
+
+
+def test_settings_that_differ_are_refused(url: str) -> None:
+    """A process that expects other times serves nothing, and its health and doctor say why."""
+    options = replace(OPTIONS, stated={"consistency.strong.delay": 5.0})
+    with closing(open_store(url, options=options)) as store, pytest.raises(StoreUnavailable, match="stands in the"):
+        store.ping()
+    [finding] = [one for one in doctor.examine(parse_url(url), options) if one.check == "timing"]
+    assert (finding.state, "consistency.strong.delay" in finding.text) == ("fail", True)
+
+
+@pytest.mark.parametrize(("before", "wanted"), [(PATIENT, SOON), (SOON, PATIENT)], ids=["lower", "raise"])
+def test_a_change_under_running_processes(driver: Driver, url: str, before: Timing, wanted: Timing) -> None:
+    """Between the steps each keeps the lower times and assumes the higher ones; then all go by the new ones."""
+    keyspaces.go_by(url, before)
+    with closing(opened(url)) as store:
+        store.create_application("acme")
+        queue, _ = store.create_queue("acme", "orders", QueueSpec())
+        waits: list[float] = []
+
+        def between(seconds: float) -> None:
+            waits.append(seconds)
+            assert eventually(lambda: store._timing.kept != store._timing.assumed)
+            level = store._levels.of(queue)
+            assert (level.deadline, level.delay) == (0.4, 5.0)
+            assert level.undone_within == 0.75
+            assert (store._timing.kept.clock_difference, store.clock_difference) == (0.25, 1.0)
+            [position] = store.append(queue, [NewMessage("x", 1, 3600)])
+            assert position
+            [page] = store.read(queue, [Slice(1)])
+            assert page.messages == []
+
+        stored_timing.change(driver, OPTIONS, wanted, silent, between)
+        assert waits == [LEASE + 5.0 + 1.0 + 1.0]
+        assert eventually(lambda: store._timing.kept == store._timing.assumed == wanted)
+        assert store.read_delay(queue) == wanted.levels["strong"].delay
+
+
+def test_a_change_that_stopped_is_gone_on_with(driver: Driver, url: str) -> None:
+    """What stands there after the first step is safe; the same command, or another one, goes on from there."""
+    keyspaces.go_by(url, PATIENT)
+
+    def killed(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stored_timing.change(driver, OPTIONS, SOON, silent, killed)
+    stored = stored_timing.standing(driver, OPTIONS).stored
+    assert (stored.kept, stored.assumed) == (SOON, PATIENT)
+    [finding] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "timing"]
+    assert finding.state == "warn"
+    stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
+    assert stored_timing.standing(driver, OPTIONS).stored.assumed == PATIENT
+
+
+def test_two_changes_at_once(driver: Driver, url: str) -> None:
+    """The first of them finds out that another has come in between, and leaves what that has written."""
+
+    def other(_seconds: float) -> None:
+        stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
+
+    with pytest.raises(StoreUnavailable, match="another command"):
+        stored_timing.change(driver, OPTIONS, replaced(SOON, 0.1), silent, other)
+    assert stored_timing.standing(driver, OPTIONS).stored.kept == PATIENT
+    with pytest.raises(SettingsError, match="shorter"):
+        stored_timing.change(driver, OPTIONS, replaced(SOON, 0.5), silent, other)
+
+
+def replaced(timing: Timing, difference: float) -> Timing:
+    """Times with another S."""
+    return Timing(difference, timing.row_age, timing.levels)
+
+
+def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
+    """A process tells how long its writes took; doctor says what delay they would allow."""
+    with closing(opened(url)) as store:
+        store.create_application("acme")
+        queue, _ = store.create_queue("acme", "orders", QueueSpec())
+        for _ in range(20):
+            store.append(queue, [NewMessage("x", 1, 3600)])
+        store._tails._told_at = 0.0
+        assert eventually(lambda: bool(stored_timing.standing(driver, OPTIONS).measured))
+    [measured] = stored_timing.standing(driver, OPTIONS).measured.values()
+    assert measured.write.count > 0
+    assert 0 < measured.write.p99 <= measured.write.p999 <= measured.write.longest
+    [finding] = [one for one in doctor.examine(parse_url(url), OPTIONS) if one.check == "timing"]
+    assert "D could be" in finding.text
+
+
+def test_processes_of_an_older_version_hold_a_change_up(driver: Driver, url: str) -> None:
+    """They would not notice it. Whoever looks after the store, as doctor does, is none of them."""
+    with closing(opened(url)) as store:
+        store.ping()
+    stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
+    old = Statement("INSERT INTO heartbeats (process, seen_at) VALUES (?, ?)")
+    driver.run(old, ("old", ids.now_ticks() - stored_timing.LATELY - ids.TICKS_PER_SECOND))
+    stored_timing.change(driver, OPTIONS, SOON, silent, lambda _: None)
+    driver.run(old, ("old", ids.now_ticks()))
+    with pytest.raises(SettingsError, match="older version"):
+        stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
+
+
+def test_the_command(url: str) -> None:
+    """It shows what stands there, refuses what does not go together, and says when there is nothing to do."""
+    shown = run_queuey("timing", "--store", url)
+    assert (shown.returncode, "D 1 s" in shown.stdout) == (0, True), shown.stderr
+    refused = run_queuey("timing", "--store", url, "--delay", "0.5")
+    assert (refused.returncode, "shorter" in refused.stderr) == (2, True)
+    too_long = run_queuey("timing", "--store", url, "--row-age", "0.8")
+    assert (too_long.returncode, "0.8" in too_long.stderr) == (2, True)
+    same = run_queuey("timing", "--store", url, "--soon", "--json")
+    assert json.loads(same.stdout)["settled"] is True
+    assert "nothing to change" in same.stderr
+
+
+def test_the_command_needs_cassandra() -> None:
+    """A SQLite store has no such times."""
+    assert run_queuey("timing").returncode == 2

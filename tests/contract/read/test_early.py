@@ -1,0 +1,228 @@
+"""Early reads and streams: what lies above the horizon as well, marked, with the cursor at the horizon."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from queuey.ids import FIRST, LOW_MIN, Position
+from queuey.messages import Message, Queue, Slice, bytes_of
+from queuey.service import Range, Reading, Service
+from queuey.service.ranges import mark_of
+from queuey.service.streams import MOST_EARLY, Cursor, Event
+from queuey.storage import Store
+from tests.backends import Backend
+from tests.contract.read import test_streams
+from tests.contract.read.test_streams import place_of, service_of
+from tests.contract.read.test_watch import Watcher
+from tests.contract.samples import eventually, make_queue, new, say
+
+BEHIND = 3600.0
+"""Seconds of a read delay that no test waits for."""
+
+
+class Early(test_streams.Reading):
+    """Somebody who reads a stream early."""
+
+    early = True
+
+
+def read(service: Service, queue: Queue, **how: Any) -> Reading:  # noqa: ANN401 - fields of a range
+    """Reads a range early."""
+    access = service.enter(queue, lambda _: None, lambda work: work())
+    return service.reader.read(access, Range(early=True, **how))
+
+
+def bodies(messages: Any) -> list[str]:  # noqa: ANN401 - messages or events
+    """The bodies of messages."""
+    return [str(getattr(each, "message", each).body) for each in messages]
+
+
+@pytest.fixture
+def stream_of(store: Store) -> Iterator[Callable[..., Early]]:
+    """Begins streams."""
+    begun: list[Early] = []
+
+    def begin(*queues: Queue, limit: int = 100, cursor: str = "", page_bytes: int = 1 << 20) -> Early:
+        begun.append(Early(service_of(store, page_bytes), queues, limit, cursor))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.close()
+
+
+def test_the_part_above_the_horizon(store: Store) -> None:
+    """A delayed page ends at the horizon, and an early slice gives what lies above it, but nothing that is not due."""
+    queue = make_queue(store, read_delay=BEHIND)
+    say(store, queue, "a", "b")
+    store.append(queue, [new("not due", delay=60.0)])
+    [page] = store.read(queue, [Slice(1)])
+    assert (page.messages, page.next) == ([], (page.horizon, LOW_MIN))
+    [early] = store.read(queue, [Slice(1, (page.horizon, LOW_MIN), delayed=False, early=True)])
+    assert bodies(early.messages) == ["a", "b"]
+
+
+def test_a_read(store: Store) -> None:
+    """Early messages stand beside the others; the cursor stays at the horizon, however often is read from it."""
+    service, queue = service_of(store), make_queue(store, read_delay=BEHIND)
+    say(store, queue, "a", "b")
+    reading = read(service, queue)
+    assert (reading.messages, bodies(reading.early), reading.more) == ([], ["a", "b"], False)
+    assert reading.next == {1: (reading.horizon, LOW_MIN)}
+    assert reading.early[0].position >= (reading.horizon, LOW_MIN)
+    again = read(service, queue, since={1: mark_of(reading.next[1] or FIRST)})
+    assert bodies(again.early) == ["a", "b"]
+
+
+def test_without_a_read_delay_nothing_is_early(store: Store) -> None:
+    """Where reads show all that is stored, an early read is an ordinary one."""
+    service, queue = service_of(store), make_queue(store)
+    say(store, queue, "a")
+    reading: list[Reading] = []
+
+    def shown() -> bool:
+        reading[:] = [read(service, queue)]
+        assert reading[0].early == ()
+        return bodies(reading[0].messages) == ["a"]
+
+    assert eventually(shown)
+
+
+def test_above_what_was_given(store: Store) -> None:
+    """A reader that names what it was given early gets what lies above that, partition by partition."""
+    service, queue = service_of(store), make_queue(store, partitions=2, read_delay=BEHIND)
+    [first] = say(store, queue, "a1")
+    say(store, queue, "a2", partition=2)
+    say(store, queue, "b1")
+    reading = read(service, queue, partitions=None, early_after={1: mark_of(first)})
+    assert bodies(reading.early) == ["a2", "b1"]
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_limits(store: Store, merge: bool) -> None:  # noqa: FBT001 - a parameter
+    """Both parts together have no more messages, and no more bytes, than a page may have."""
+    queue = make_queue(store, partitions=3, read_delay=BEHIND)
+    for partition in (1, 2, 3):
+        say(store, queue, *["x" * 100] * 4, partition=partition)
+    reading = read(service_of(store), queue, partitions=None, limit=2, merge=merge)
+    assert len(reading.early) == (2 if merge else 6)
+    assert reading.early_more
+    assert [each.position for each in reading.early] == sorted(each.position for each in reading.early)
+    small = read(service_of(store, 1500), queue, partitions=None, merge=merge)
+    assert small.early
+    assert bytes_of(small.early) < 1500
+    assert small.early_more
+
+
+def test_an_early_stream(store: Store, stream_of: Callable[..., Early]) -> None:
+    """It gives a message once early, without moving its cursor, and nothing again until it comes in its place."""
+    queue = make_queue(store, read_delay=BEHIND)
+    stream = stream_of(queue)
+    assert stream.read() == []
+    say(store, queue, "a")
+    [event] = stream.read()
+    assert (event.early, bodies([event])) == (True, ["a"])
+    assert event.cursor == stream.stream.text
+    assert Cursor.parse(event.cursor, queue.name).base < event.message.position
+    assert stream.read() == []
+    say(store, queue, "b")
+    assert bodies(stream.read()) == ["b"]
+    # Whoever comes again with its cursor is given them again.
+    assert bodies(stream_of(queue, cursor=stream.stream.text).read()) == ["a", "b"]
+
+
+def test_more_than_a_page(store: Store, stream_of: Callable[..., Early]) -> None:
+    """What does not fit into a page comes with the next one, which need not be waited for."""
+    queues = [make_queue(store, partitions=2, read_delay=BEHIND) for _ in range(2)]
+    stored = [
+        (queue.name, partition, position)
+        for queue in queues
+        for partition in (1, 2)
+        for position in say(store, queue, *"abcde", partition=partition)
+    ]
+    stream = stream_of(*queues, limit=2)
+    given = stream.read()
+    assert len(given) == 8
+    while stream.stream.more:
+        given += stream.read()
+    assert sorted(map(place_of, given)) == sorted(stored)
+
+
+def test_what_a_stream_keeps_is_bounded(store: Store, stream_of: Callable[..., Early]) -> None:
+    """It knows of some partitions up to where it gave early messages; those of others come in their place only."""
+    queue = make_queue(store, partitions=200, read_delay=BEHIND)
+    other = make_queue(store, partitions=200, read_delay=BEHIND)
+    stream = stream_of(queue, other)
+    given: list[Event] = []
+    for each in (queue, other):
+        store.append(each, [new(partition=number) for number in range(1, 201)])
+        given += stream.read()
+        while stream.stream.more:
+            given += stream.read()
+    assert len({place_of(event) for event in given}) == len(given)
+    assert len(stream.stream._given_early.marks) <= MOST_EARLY
+    assert stream.read() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_once_early_and_once_in_its_place(
+    store: Store, backend: Backend, stream_of: Callable[..., Early], seed: int
+) -> None:
+    """While queues fill up: the events that are not early are all messages in their order, the others some of them."""
+    rng = random.Random(seed)
+    delay = 0.2
+    queues = [make_queue(store, partitions=rng.choice([1, 3]), read_delay=delay) for _ in range(rng.choice([1, 3]))]
+    stream = stream_of(*queues, limit=rng.choice([2, 100]), page_bytes=rng.choice([600, 1 << 20]))
+    stored: list[tuple[str, int, Position]] = []
+    given: list[Event] = []
+    for _ in range(10 if backend.name == "cassandra" else 30):
+        queue = rng.choice(queues)
+        items = [new("x" * rng.randrange(200), partition=rng.randint(1, queue.partitions)) for _ in range(3)]
+        positions = store.append(queue, items)
+        stored += [(queue.name, item.partition, at) for item, at in zip(items, positions, strict=True)]
+        stream.waiter.wake(queue.qid)
+        given += stream.read(short=rng.random() < 0.8)
+
+    def all_came() -> bool:
+        stream.waiter.wake(None)
+        given.extend(stream.read())
+        return sum(not event.early for event in given) == len(stored)
+
+    assert eventually(all_came)
+    early = [place_of(event) for event in given if event.early]
+    assert early
+    assert len(set(early)) == len(early)
+    assert set(early) <= set(stored)
+    in_place = [place_of(event) for event in given if not event.early]
+    assert sorted(in_place) == sorted(stored)
+    for name, number in {place[:2] for place in in_place}:
+        mine = [at for *place, at in in_place if tuple(place) == (name, number)]
+        assert mine == sorted(mine)
+
+
+@pytest.mark.parametrize("whose", ["same store", "other store"])
+def test_told_twice(store: Store, other: Store, whose: str) -> None:
+    """Whoever reads early is told when a message is stored, and again when the read delay is over."""
+    writer = store if whose == "same store" else other
+    queue = make_queue(store, read_delay=1.0)
+    watcher = Watcher(store, queue, early=True)
+    say(writer, queue, "x")
+    found: list[Message] = []
+
+    def early() -> bool:
+        [page] = store.read(queue, [Slice(1, delayed=False, early=True)])
+        return bool(page.messages)
+
+    def in_its_place() -> bool:
+        [page] = store.read(queue, [Slice(1)])
+        found[:] = page.messages
+        return bool(found)
+
+    assert watcher.waits(early)
+    assert watcher.waits(in_its_place)
+    assert bodies(found) == ["x"]
+    watcher.stop()

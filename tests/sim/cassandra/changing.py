@@ -1,0 +1,171 @@
+"""A storm in which the times that stand in the keyspace are changed, while processes post, read, freeze and crash.
+
+The command that changes them may stop with the process in which it runs; another one goes on. Some processes get no
+answer when they read the times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+
+from queuey.errors import QueueyError, StoreUnavailable
+from queuey.messages import Queue
+from queuey.storage.cassandra import CassandraOptions, timing, timing_in_force
+from queuey.storage.cassandra.admin import stored_timing
+from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.timing import PATIENT, StoredTiming, Timing, encode, settled
+from tests.replacing import replace, replace_in
+from tests.sim.cassandra import cql
+from tests.sim.cassandra.pace import SOON, Pace
+from tests.sim.cassandra.posts import PostSite, PostStorm
+from tests.sim.cassandra.threads import pause
+from tests.sim.world import Process
+
+LEASE, EVERY = 3.0, 0.5
+"""Shorter here, so that a history is shorter."""
+SECONDS = 24.0
+
+
+@dataclasses.dataclass(frozen=True)
+class FollowingPace(Pace):
+    """What happens is scaled to the lower times; the store goes by those in the keyspace."""
+
+    def options(self) -> CassandraOptions:
+        """See the base class."""
+        return dataclasses.replace(super().options(), follow=True)
+
+
+FOLLOWING = FollowingPace(SOON.timing, heartbeat=0.25, calm=SOON.calm)
+
+
+@contextmanager
+def short_lease() -> Iterator[None]:
+    """Has all of this go faster, and by simulated time."""
+    with ExitStack() as replaced:
+        for module in (timing_in_force, stored_timing):
+            replaced.enter_context(replace_in(module, timing.LEASE, LEASE))
+        replaced.enter_context(replace_in(timing_in_force, timing_in_force.EVERY, EVERY))
+        simulated = SimpleNamespace(sleep=pause, monotonic=_now, time=_now)
+        replaced.enter_context(replace_in(stored_timing, time, simulated))
+        replaced.enter_context(replace(stored_timing.standing, standing))
+        yield
+
+
+def standing(driver: Driver, options: CassandraOptions) -> stored_timing.Standing:
+    """Reads the times alone: the simulated cluster has no scans of tables."""
+    [(text,)] = driver.run(timing_in_force.READ, consistency=options.catalogue_read)
+    return stored_timing.Standing(timing.decode(text), {}, [], 1)
+
+
+def _now() -> float:
+    assert Process.present is not None
+    return Process.present.world.now
+
+
+class FollowingSite(PostSite):
+    """A web process whose answers about the times may be lost for a while."""
+
+    deaf_until = 0.0
+
+    def _start(self) -> None:
+        super()._start()
+        known = self.store._timing
+        refresh, renew = known.refresh, known.renew
+
+        def refresh_or_not(driver: Driver) -> None:
+            if self.process.world.now >= self.deaf_until:
+                refresh(driver)
+
+        def renew_or_not(driver: Driver) -> str | None:
+            if self.process.world.now < self.deaf_until:
+                raise StoreUnavailable("no answer about the times")
+            return renew(driver)
+
+        known.refresh, known.renew = refresh_or_not, renew_or_not  # type: ignore[method-assign]
+
+
+class ChangingStorm(PostStorm):
+    """One history."""
+
+    sites: list[FollowingSite]  # type: ignore[assignment]
+    before, wanted = PATIENT, SOON.timing
+    seconds = SECONDS
+
+    def __init__(self, seed: int) -> None:
+        self._begun = False
+        self.changes = 0
+        super().__init__(seed, FOLLOWING)
+
+    def _new_site(self) -> PostSite:
+        if not self._begun:
+            self._begun = True
+            self._insert(settled(self.before, "first"))
+        return FollowingSite(self.world, self.cluster, generous=self._generous)
+
+    def _insert(self, stored: StoredTiming) -> None:
+        """Has times stand in the keyspace from the beginning."""
+        for place, change in cql.command(stored_timing._WRITE.cql).changes((encode(stored), None), 1, self.world.now):
+            self.cluster.committed[place].absorb(change)
+            for node in self.cluster.nodes:
+                node.data[place].absorb(change)
+
+    def _planned(self) -> dict[Callable[[], None], int]:
+        rng = self.world.rng
+        planned = {work: 2 * times for work, times in super()._planned().items()}
+        self.world.at(rng.random() * 4.0, self._change_times)
+        if rng.random() < 0.6:
+            self.world.at(rng.random() * 4.0, self._deafen)
+        return planned | {self._long_trouble: rng.choice((0, 2, 4))}
+
+    def _read_partition(self, site: PostSite, partition: int, queue: Queue) -> None:  # type: ignore[override]
+        super()._read_partition(site, partition, queue)
+        self.readers[-1].busy, self.readers[-1].every = self.seconds, 0.25
+
+    # What happens
+
+    def _long_trouble(self) -> None:
+        """Processes stand still for as long as the higher times allow for."""
+        rng, site = self.world.rng, self._site()
+        seconds = rng.choice((0.5, 2.0, 4.0, 7.0))
+        if rng.random() < 0.7:
+            site.process.pause(seconds)
+        else:
+            rng.choice(self.cluster.nodes).away_until = self.world.now + seconds
+
+    def _deafen(self) -> None:
+        site = self._site()
+        assert isinstance(site, FollowingSite)
+        site.deaf_until = self.world.now + self.world.rng.choice((2.0, 20.0))
+
+    def _change_times(self) -> None:
+        """Runs the command on the machine of some process; again after a while if it was stopped."""
+        site = self._site()
+        assert isinstance(site, PostSite)
+
+        def work() -> None:
+            while True:
+                try:
+                    change_times(site, self.wanted)
+                except QueueyError:
+                    pause(0.5)
+                    continue
+                self.changes += 1
+                return
+
+        site.begin(work)
+        if self.world.rng.random() < 0.5:
+            self.world.at(6.0, self._change_times)
+
+
+def change_times(site: PostSite, wanted: Timing) -> None:
+    """Runs the command that changes the times."""
+    stored_timing.change(site.store._driver, site.store._options, wanted, lambda _line: None, between)
+
+
+def between(seconds: float) -> None:
+    """Waits between the steps."""
+    pause(seconds)

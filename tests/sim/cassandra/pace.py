@@ -1,0 +1,45 @@
+"""The times that a simulated store goes by, to which everything that happens to it is scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from queuey.storage.cassandra import CassandraOptions, timing
+from queuey.storage.cassandra.options import with_timing
+from queuey.storage.cassandra.timing import Timing
+
+
+@dataclass(frozen=True)
+class Pace:
+    """W, U, S, D and C, and what goes with them.
+
+    Attributes:
+        timing: These times.
+        heartbeat: Seconds between checks of a clock.
+        calm: Seconds after which everything has come to its end.
+    """
+
+    timing: Timing
+    heartbeat: float
+    calm: float
+
+    @property
+    def scale(self) -> float:
+        """How long anything takes, beside :data:`PATIENT`."""
+        return self.timing.levels["strong"].delay / timing.PATIENT.levels["strong"].delay
+
+    @property
+    def clocks(self) -> float:
+        """How far clocks are wrong, beside :data:`PATIENT`."""
+        return self.timing.clock_difference / timing.PATIENT.clock_difference
+
+    def options(self) -> CassandraOptions:
+        """Returns those of a store."""
+        options = CassandraOptions(heartbeat=self.heartbeat, timeout=4.0 * self.scale, reap_interval=None)
+        return with_timing(options, self.timing)
+
+
+PATIENT = Pace(timing.PATIENT, heartbeat=0.5, calm=25.0)
+"""For several data centres."""
+SOON = Pace(timing.SOON, heartbeat=0.25, calm=16.0)
+"""For one."""

@@ -1,0 +1,350 @@
+"""A storm over the use case of posts, which repeats what was undone: on the Cassandra store, on a simulated cluster.
+
+Clients post single messages and batches over all partitions, with keys, delays and ``X-After``, and some leave before
+they are answered. Meanwhile the queue is changed and purged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from queuey.errors import KeyInUse, QueueChanged, QueueyError, StoreBusy, StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import PostResult, Queue, QueueSpec, Slice
+from queuey.metrics import Metrics
+from queuey.service import Draft, Limits, QueueAccess
+from queuey.service.core import GivenUp
+from queuey.service.messages import MessageUseCases, RepeatBudget
+from tests.sim.cassandra.claims import ThreadedCore
+from tests.sim.cassandra.cluster import Cluster
+from tests.sim.cassandra.messages import (
+    APPLICATION,
+    PARTITIONS,
+    QUEUE,
+    TTLS,
+    MessageStorm,
+    Outcome,
+    Post,
+    Reader,
+    Site,
+    page_of,
+)
+from tests.sim.cassandra.pace import SOON, Pace
+from tests.sim.cassandra.threads import pause
+from tests.sim.world import World, begin
+
+
+class Generous(RepeatBudget):
+    """Lets everything be repeated."""
+
+    def take(self, now: float) -> bool:
+        """See the base class."""
+        self.repeated += 1
+        return True
+
+
+class PostSite(Site):
+    """A web process with its use cases.
+
+    Args:
+        generous: It may repeat as much as it likes.
+    """
+
+    def __init__(self, world: World, cluster: Cluster, *, generous: bool) -> None:
+        super().__init__(world, cluster)
+        self._generous = generous
+        self.repeated = 0
+        self._start()
+
+    def _start(self) -> None:
+        self.core = ThreadedCore(self.process, 0.001)
+        self.use_cases = MessageUseCases(self.store, Limits(), Metrics(), self.core)
+        if self._generous:
+            self.use_cases._budget = Generous()
+
+    def crash(self) -> None:
+        """See the base class."""
+        self.repeated += self.use_cases._budget.repeated
+        super().crash()
+        self._start()
+
+    async def post(self, sent: Sent, drafts: list[Draft]) -> PostResult:
+        """Posts as a request does."""
+
+        async def post(queue: Queue) -> PostResult:
+            sent.qid = queue.qid
+            return await self.use_cases.post(queue, drafts, after=sent.after, key=sent.key or None)
+
+        try:
+            found = await self.core.in_thread(lambda: self.store.queue(APPLICATION, QUEUE))
+            access = QueueAccess(self.store, found, lambda _queue: None, self.core.in_thread)
+            return await access.apply(post)
+        except asyncio.CancelledError:
+            raise GivenUp("unknown") from None
+
+
+@dataclass
+class Sent(Post):
+    """A post of a client.
+
+    Attributes:
+        qid: Of the queue's row that it was stored by.
+        partitions: Where its messages go.
+        delayed: One of them is.
+        site, life: Where it was made.
+    """
+
+    qid: int = 0
+    after: Position | None = None
+    partitions: list[int] = field(default_factory=list)
+    delayed: bool = False
+    site: PostSite | None = None
+    life: int = 0
+
+
+@dataclass
+class Purge:
+    """A purge that was answered."""
+
+    qid: int
+    ended: float
+
+
+class PostReader(Reader):
+    """A reader that finds out when the queue has changed, and begins anew when it was purged."""
+
+    def __init__(self, site: Site, queue: Queue, partition: int, scale: float, purged: Callable[[Queue], None]) -> None:
+        super().__init__(site, queue, partition, scale)
+        self.qid = queue.qid
+        self._purged = purged
+
+    def read_on(self) -> None:
+        """See the base class."""
+        while True:
+            try:
+                super().read_on()
+            except QueueChanged:
+                pause(0.01)
+                try:
+                    queue = self._site.store.queue(APPLICATION, QUEUE, fresh=True)
+                except StoreUnavailable:
+                    continue
+                if queue.qid != self.qid:
+                    self._purged(queue)
+                    return
+                self._queue = queue
+
+
+class PostStorm(MessageStorm):
+    """One history."""
+
+    sites: list[PostSite]  # type: ignore[assignment]
+    posts: list[Sent]  # type: ignore[assignment]
+    readers: list[PostReader]  # type: ignore[assignment]
+    last: list[PostReader]  # type: ignore[assignment]
+
+    def __init__(self, seed: int, pace: Pace = SOON) -> None:
+        self._generous = seed % 4 > 0
+        super().__init__(seed, pace)
+        rng = self.world.rng
+        self.weather.lost, self.weather.late = rng.choice((0.0, 0.05, 0.15)), rng.choice((0.0, 0.2, 0.4))
+        self.weather.stalls = rng.choice((0.0, 0.05))
+        self.purges: list[Purge] = []
+
+    @property
+    def repeated(self) -> int:
+        """How many posts were repeated."""
+        return sum(site.repeated + site.use_cases._budget.repeated for site in self.sites)
+
+    def _new_site(self) -> PostSite:
+        return PostSite(self.world, self.cluster, generous=self._generous)
+
+    def _planned(self) -> dict[Callable[[], None], int]:
+        rng = self.world.rng
+        return {
+            self._post: rng.randint(6, 24),
+            self._post_under_key: rng.choice((0, 4, 10)),
+            self._crash: rng.choice((0, 0, 1, 2)),
+            self._trouble: rng.choice((1, 3, 5)),
+            self._update: rng.choice((0, 0, 1, 3)),
+            self._purge: rng.choice((0, 0, 0, 1)),
+        }
+
+    # What happens
+
+    def _read(self, site: Site, queue: Queue | None = None) -> None:
+        for partition in range(1, PARTITIONS + 1):
+            self._read_partition(site, partition, queue or self.queue)
+
+    def _read_partition(self, site: Site, partition: int, queue: Queue) -> None:
+        again = partial(self._read_partition, site, partition)
+        reader = PostReader(site, queue, partition, self.pace.scale, again)
+        self.readers.append(reader)
+        site.begin(reader.read_on)
+
+    def _read_to_the_end(self) -> None:
+        site = self.sites[0]
+        self.queue = site.store.queue(APPLICATION, QUEUE, fresh=True)
+        self.last = [PostReader(site, self.queue, number + 1, 1.0, lambda _queue: None) for number in range(PARTITIONS)]
+        for reader in self.last:
+            while reader.take(page_of(site, self.queue, Slice(reader.partition, reader.cursor))):
+                pass
+        self._read_at = self.world.now
+
+    def _read_all(self) -> None:
+        self._read_to_the_end()
+
+    def _post(self, after: Position | None = None) -> None:
+        rng = self.world.rng
+        delayed, ttl = rng.random() < 0.15, rng.choice(TTLS)
+        drafts = [
+            Draft(
+                str(next(self._numbers)),
+                partition=rng.randint(1, PARTITIONS),
+                ttl=ttl if rng.random() < 0.8 else rng.choice(TTLS),
+                delay=rng.choice((0.5, 4.0)) * self.pace.scale if delayed else 0.0,
+            )
+            for _ in range(rng.choice((1, 1, 2, 5)))
+        ]
+        self._send(drafts, after=after)
+
+    def _post_under_key(self) -> None:
+        key = self.world.rng.choice("ab")
+        bodies = [f"key {key}"] if key == "a" else ["key b1", "key b2"]
+        self._send([Draft(body, partition=number + 1, ttl=3600) for number, body in enumerate(bodies)], key=key)
+
+    def _send(self, drafts: list[Draft], key: str = "", after: Position | None = None) -> None:
+        site = self._site()
+        assert isinstance(site, PostSite)
+        sent = Sent([str(draft.body) for draft in drafts], self.world.now, key, after=after)
+        sent.partitions, sent.delayed = [draft.partition or 0 for draft in drafts], any(one.delay for one in drafts)
+        sent.site, sent.life = site, site.process.life
+        self.posts.append(sent)
+
+        def done(result: PostResult | None, error: Exception | None) -> None:
+            if result is None:
+                sent.outcome = outcome_of(error)
+                return
+            sent.outcome, sent.locations = "acknowledged", result.locations
+            if not key and self.world.rng.random() < 0.2:
+                self.world.at(0.0, partial(self._post, max(position for _, position in result.locations)))
+
+        give_up = begin(site.core, site.post(sent, drafts), done)
+        if self.world.rng.random() < 0.1:
+            site.process.soon(self.world.some(0.3 * self.pace.scale), give_up)
+
+    def _update(self) -> None:
+        """Changes the queue's row."""
+        ttl = self.world.rng.choice((3600, 7200))
+        self._change(lambda site, queue: site.store.update_queue(queue, QueueSpec(ttl=ttl)))
+
+    def _purge(self) -> None:
+        def purge(site: PostSite, queue: Queue) -> None:
+            site.store.purge_queue(queue)
+            self.purges.append(Purge(queue.qid, self.world.now))
+
+        self._change(purge)
+
+    def _change(self, change: Callable[[PostSite, Queue], object]) -> None:
+        site = self._site()
+        assert isinstance(site, PostSite)
+
+        def work() -> None:
+            try:
+                found = site.store.queue(APPLICATION, QUEUE)
+                QueueAccess(site.store, found, lambda _queue: None).use(lambda queue: change(site, queue))
+            except QueueyError:
+                pass
+
+        site.begin(work)
+
+    # What must hold
+
+    def _violations(self) -> Iterator[str]:
+        if not hasattr(self, "_read_at"):
+            yield "end: nothing could be read when all was calm"
+            return
+        for reader in [*self.readers, *self.last]:
+            yield from reader.wrong
+        for post in self.posts:
+            if not post.key:
+                yield from self._of_sent(post)
+        for key in "ab":
+            yield from self._of_key_in_queue([post for post in self.posts if post.key == key])
+        if pending := sum(site.store._writer.pending for site in self.sites):
+            yield f"end: {pending} messages still wait"
+
+    def _of_sent(self, post: Sent) -> Iterator[str]:
+        bodies = {*post.bodies}
+        shown = {
+            (reader.qid, reader.partition, position)
+            for reader in [*self.readers, *self.last]
+            for position, body in reader.shown.items()
+            if body in bodies
+        }
+        there = Counter(body for reader in self.last for body in reader.shown.values() if body in bodies)
+        if post.outcome == "none" and shown:
+            yield f"none: {post} was shown at {shown}"
+        elif post.outcome == "acknowledged":
+            told = {(post.qid, *location) for location in post.locations}
+            if shown - told:
+                yield f"attempt: {post} was shown at {shown - told} as well"
+            yield from self._of_acknowledged(post, there)
+        elif 0 < len(there) < len(bodies) and post.site is not None and post.site.process.life == post.life:
+            yield f"whole: of {post} only {there} is there"
+
+    def _of_acknowledged(self, post: Sent, there: Counter[str]) -> Iterator[str]:
+        if [partition for partition, _ in post.locations] != post.partitions:
+            yield f"once: {post} lies elsewhere"
+        for partition, position in post.locations:
+            yield from (
+                f"G1: {post} was passed by a reader at {reader.cursor} without being shown"
+                for reader in [*self.readers, *self.last]
+                if (reader.qid, reader.partition) == (post.qid, partition)
+                and position < reader.cursor
+                and position not in reader.shown
+            )
+        if post.qid == self.queue.qid and there != Counter(post.bodies):
+            yield f"lost: of {post} there is {there} in the end"
+        if any(purge.qid == post.qid and purge.ended < post.began for purge in self.purges):
+            yield f"purged: {post} went to a queue that was purged before"
+        if not post.delayed:
+            if post.after is not None and min(position for _, position in post.locations) <= post.after:
+                yield f"after: {post} is not above {post.after}"
+            for partition in {*post.partitions}:
+                own = [position for one, position in post.locations if one == partition]
+                if own != sorted(own):
+                    yield f"order: {post} is not in its order"
+
+    def _of_key_in_queue(self, posts: list[Sent]) -> Iterator[str]:
+        """Posts under one key: the messages are there once, at the places that all were told."""
+        if not posts:
+            return
+        there = {
+            body: [
+                (reader.partition, position)
+                for reader in self.last
+                for position, found in reader.shown.items()
+                if found == body
+            ]
+            for body in posts[0].bodies
+        }
+        told = {tuple(post.locations) for post in posts if (post.outcome, post.qid) == ("acknowledged", self.queue.qid)}
+        if any(len(places) > 1 for places in there.values()):
+            yield f"key: {there} are there"
+        elif len(told) > 1 or (told and [*told.pop()] != [place for places in there.values() for place in places]):
+            yield f"key: {posts} were answered, and {there} are there"
+
+
+def outcome_of(error: Exception | None) -> Outcome:
+    """Returns what a client knows after an error."""
+    if isinstance(error, KeyInUse | StoreBusy):
+        return "none"
+    if isinstance(error, StoreUnavailable):
+        return error.outcome
+    assert isinstance(error, QueueyError), error
+    return "none"

@@ -1,0 +1,134 @@
+"""The times of a keyspace are changed while processes use it, in many histories; and each step of that is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra import timing
+from queuey.storage.cassandra.admin import stored_timing
+from queuey.storage.cassandra.timing import Timing, settled
+from queuey.storage.cassandra.timing_in_force import TimingInForce
+from tests.replacing import replace, replace_in
+from tests.sim.cassandra import changing
+from tests.sim.cassandra.changing import ChangingStorm, short_lease
+from tests.sim.cassandra.posts import PostSite
+from tests.sim.cassandra.threads import simulated_threads
+
+HISTORIES = 10
+"""Of `make test`, of each kind."""
+MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000")) // 4
+"""Of the slow tests, of each kind; they are longer than others."""
+FIRST = int(os.environ.get("SIM_SEED", "0"))
+"""The first seed of the slow tests."""
+ENOUGH = 200
+"""Histories in which a mechanism that is missing must have been missed."""
+
+
+class RaisingStorm(ChangingStorm):
+    """The times become longer."""
+
+    before, wanted = timing.SOON, timing.PATIENT
+
+
+class DeafStorm(ChangingStorm):
+    """One process gets no answer about the times, while writes are often late."""
+
+    def _planned(self) -> dict[Callable[[], None], int]:
+        super()._planned()
+        self.weather.late, self.weather.lost, self.weather.stalls = 0.6, 0.0, 0.1
+        self.sites[0].deaf_until = self.world.now + self.seconds
+        for _ in range(150):
+            self.world.at(self.seconds * self.world.rng.random(), self._post)
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    with simulated_threads(), short_lease():
+        yield
+
+
+def violations(
+    seeds: Sequence[int], breaking: tuple[str, ...] = ("",), storm: Callable[[int], ChangingStorm] = ChangingStorm
+) -> list[str]:
+    """Runs histories until a promise is broken, of those that are named; says which, with the seed."""
+    for seed in seeds:
+        found = [text for text in storm(seed).run() if text.startswith(breaking)]
+        if found:
+            return [f"seed {seed}: {text}" for text in found]
+    return []
+
+
+def test_lower() -> None:
+    """Everything holds while W, U, S, D and C become shorter."""
+    assert violations(range(HISTORIES)) == []
+
+
+def test_deaf() -> None:
+    """Everything holds if one of the processes never learns of the change: it stops."""
+    assert violations(range(HISTORIES // 2), storm=DeafStorm) == []
+
+
+def test_raise() -> None:
+    """Everything holds while they become longer."""
+    assert violations(range(HISTORIES // 2), storm=RaisingStorm) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(24 * 3600)
+def test_many_histories() -> None:
+    """The same in many."""
+    assert violations(range(FIRST, FIRST + MANY)) == []
+    assert violations(range(FIRST, FIRST + MANY), storm=RaisingStorm) == []
+
+
+def test_histories_are_what_they_should_be() -> None:
+    """The change comes to its end, and all processes go by the new times, whatever was in the way."""
+    storms = [ChangingStorm(seed) for seed in range(4)]
+    assert [one.run() for one in storms] == [[]] * len(storms)
+    assert sum(one.changes for one in storms) > 0
+    for one in storms:
+        if one.changes:
+            assert all(site.store._timing.kept == site.store._timing.assumed == one.wanted for site in one.sites)
+
+
+def at_once(site: PostSite, wanted: Timing) -> None:
+    """Changes the times in one step."""
+    driver, options = site.store._driver, site.store._options
+    stored = stored_timing.standing(driver, options).stored
+    if not stored_timing._swap(driver, options, settled(wanted, "at once"), stored):
+        raise StoreUnavailable("another command was faster")
+
+
+def without_a_wait(_seconds: float) -> None:
+    """Goes on with the second step at once."""
+
+
+@contextmanager
+def without_a_lease() -> Iterator[None]:
+    """Has processes go by what they read long ago."""
+    with replace(TimingInForce.fresh, lambda _self, _at: True):
+        yield
+
+
+Storm = Callable[[int], ChangingStorm]
+MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Storm, int]] = {
+    "two steps": (partial(replace_in, changing, changing.change_times, at_once), ChangingStorm, 10),
+    "the wait between them": (partial(replace_in, changing, changing.between, without_a_wait), ChangingStorm, 9),
+    "the lease": (without_a_lease, DeafStorm, 7),
+}
+"""What takes a mechanism out, the kind of the histories, and the one to begin with."""
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_each_mechanism_is_needed(name: str) -> None:
+    """Without any one of them some history breaks a promise that it is for."""
+    instead, storm, first = MUTATIONS[name]
+    with instead():
+        assert violations([*range(first, ENOUGH), *range(first)], ("G1", "none", "attempt"), storm)

@@ -1,0 +1,151 @@
+"""What is known of the difference of two clocks stays true, and a jump beyond what is known shows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.storage.cassandra.ids.intervals import DRIFT, RESOLUTION, Interval, measured, median_of
+
+MILLISECOND = 1_000_000
+SECOND = 1000 * MILLISECOND
+
+
+class Exchange(NamedTuple):
+    """A question to a coordinator and its answer.
+
+    Attributes:
+        pause: Nanoseconds before it.
+        there, back: How long each way takes.
+        drift: How the difference of the clocks moves meanwhile: nanoseconds in DRIFT.
+        early: How much less the coordinator tells than it is: it counts milliseconds.
+    """
+
+    pause: int
+    there: int
+    back: int
+    drift: float
+    early: int
+
+
+EXCHANGES = st.builds(
+    Exchange,
+    st.integers(0, 20 * SECOND),
+    st.integers(0, SECOND),
+    st.integers(0, SECOND),
+    st.floats(-1, 1),
+    st.integers(0, RESOLUTION),
+)
+
+
+class Clocks:
+    """Our time since boot, and a coordinator's clock.
+
+    Args:
+        difference: How much ours is ahead.
+    """
+
+    def __init__(self, difference: int) -> None:
+        self.now = 1000 * SECOND
+        self.difference = difference
+
+    def advance(self, duration: int, drift: float) -> None:
+        """Lets time pass."""
+        self.now += duration
+        self.difference += int(duration * drift / DRIFT)
+
+    def ask(self, exchange: Exchange) -> Interval:
+        """Asks for the coordinator's time."""
+        self.advance(exchange.pause, exchange.drift)
+        sent = self.now
+        self.advance(exchange.there, exchange.drift)
+        theirs = self.now - self.difference - exchange.early
+        self.advance(exchange.back, exchange.drift)
+        return measured(sent, self.now, theirs)
+
+    def holds(self, known: Interval) -> bool:
+        """Returns whether the true difference is inside."""
+        low, high, _ = known.at_time(self.now)
+        return low <= self.difference <= high
+
+
+@given(st.integers(-SECOND, SECOND), EXCHANGES, st.lists(EXCHANGES, max_size=20))
+def test_the_truth_stays_inside(difference: int, first: Exchange, exchanges: list[Exchange]) -> None:
+    """While no clock jumps and drift is within its bound, all answers meet, and their intersection holds."""
+    clocks = Clocks(difference)
+    known = clocks.ask(first)
+    assert clocks.holds(known)
+    for exchange in exchanges:
+        answer = clocks.ask(exchange)
+        assert known.meets(answer)
+        assert answer.meets(known)
+        known = known.and_also(answer)
+        assert clocks.holds(known)
+        assert known.error <= answer.at_time(known.at).error
+
+
+@given(
+    st.integers(-SECOND, SECOND),
+    st.lists(EXCHANGES, min_size=1, max_size=10),
+    EXCHANGES,
+    st.sampled_from([-1, 1]),
+    st.integers(1, SECOND),
+)
+def test_a_jump_beyond_the_errors_shows(
+    difference: int, exchanges: list[Exchange], last: Exchange, sign: int, more: int
+) -> None:
+    """A jump that is larger than both intervals together misses what was known, in either direction."""
+    clocks = Clocks(difference)
+    known = clocks.ask(exchanges[0])
+    for exchange in exchanges[1:]:
+        known = known.and_also(clocks.ask(exchange))
+    drift = -(-(last.pause + last.there + last.back) // DRIFT) + 2
+    answer_width = 2 * RESOLUTION + last.there + last.back
+    clocks.difference += sign * (known.high - known.low + answer_width + 2 * drift + more)
+    assert not known.meets(clocks.ask(last))
+
+
+@given(
+    st.integers(-SECOND, SECOND),
+    st.lists(EXCHANGES, min_size=1, max_size=10),
+    EXCHANGES,
+    st.integers(-SECOND, SECOND),
+)
+def test_a_jump_that_does_not_show_is_no_larger_than_said(
+    difference: int, exchanges: list[Exchange], last: Exchange, jump: int
+) -> None:
+    """If an answer meets what was known although a clock jumped, the truth is off it by no more than ``beyond``."""
+    clocks = Clocks(difference)
+    known = clocks.ask(exchanges[0])
+    for exchange in exchanges[1:]:
+        known = known.and_also(clocks.ask(exchange))
+    clocks.difference += jump
+    answer = clocks.ask(last)
+    if known.meets(answer):
+        low, high, _ = known.and_also(answer).at_time(clocks.now)
+        hidden = answer.beyond(known)
+        assert low - hidden <= clocks.difference <= high + hidden
+
+
+@given(st.lists(st.tuples(st.integers(-SECOND, SECOND), EXCHANGES), min_size=1, max_size=7))
+def test_the_median_is_inside(several: list[tuple[int, Exchange]]) -> None:
+    """The medians of the lows and of the highs hold the difference to the middle clock, of an even number to both."""
+    nodes = [Clocks(difference) for difference, _ in several]
+    now = max(exchange.pause + exchange.there + exchange.back for _, exchange in several) + 1000 * SECOND
+    known = [node.ask(exchange) for node, (_, exchange) in zip(nodes, several, strict=True)]
+    for node in nodes:
+        node.advance(now - node.now, 0.0)
+    low, high, _ = median_of(known, now)
+    differences = sorted(node.difference for node in nodes)
+    assert low <= differences[(len(nodes) - 1) // 2]
+    assert differences[len(nodes) // 2] <= high
+
+
+def test_of_an_even_number_those_that_are_further_apart_count() -> None:
+    """The mean of two clocks that are off by as much in both directions is no clock to go by."""
+    known = [Interval(-9, -7, 0), Interval(5, 6, 0)]
+    assert median_of(known, 0) == Interval(-9, 6, 0)
+    assert median_of([*known, Interval(0, 1, 0)], 0) == Interval(0, 1, 0)
+    assert median_of([*known, Interval(0, 1, 0), Interval(2, 3, 0)], 0) == Interval(0, 3, 0)

@@ -1,0 +1,44 @@
+"""What a process measures of its writes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.tails import SHORTEST, SPAN, STEP, Counted, Tail
+
+
+class Machine:
+    """Its time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.clock = Clock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 10**18)
+
+
+@given(st.lists(st.floats(0.0, 50.0), min_size=1, max_size=300))
+def test_quantiles_are_right_but_for_their_class(times: list[float]) -> None:
+    """A quantile is never below the true one, and at most a tenth above."""
+    counted = Counted(Machine().clock)
+    for one in times:
+        counted.note(one)
+    tail, ordered = counted.tail(), sorted(times)
+    assert (tail.count, tail.longest) == (len(times), ordered[-1])
+    for part, found in ((0.99, tail.p99), (0.999, tail.p999)):
+        true = ordered[-(-len(times) * round(part * 1000) // 1000) - 1]
+        assert true - 1e-9 <= found <= max(true, SHORTEST) * STEP + 1e-9
+
+
+def test_what_is_old_is_forgotten() -> None:
+    """What was measured counts for one span and the next one."""
+    machine = Machine()
+    counted = Counted(machine.clock)
+    counted.note(3.0)
+    machine.seconds += SPAN + 1
+    counted.note(0.01)
+    assert (counted.tail().count, counted.tail().longest) == (2, 3.0)
+    machine.seconds += SPAN + 1
+    assert counted.tail() == Tail(1, 0.01, 0.01, 0.01)
+    machine.seconds += 2 * SPAN + 1
+    assert counted.tail() == Tail()

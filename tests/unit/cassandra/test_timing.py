@@ -1,0 +1,245 @@
+"""W, U, S, D and C: what goes together, what a change goes through, and what a process goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.errors import SettingsError, StoreUnavailable
+from queuey.storage.cassandra.driver import Driver, Request
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.options import CassandraOptions, with_timing
+from queuey.storage.cassandra.timing import (
+    LEASE,
+    LONGEST_CLAIM,
+    PATIENT,
+    SOON,
+    LevelTiming,
+    StoredTiming,
+    Timing,
+    after,
+    between,
+    changed,
+    decode,
+    encode,
+    settled,
+    stated_in,
+)
+from queuey.storage.cassandra.timing_in_force import EVERY, TimingInForce
+
+Done = Callable[[list[Any] | None, StoreUnavailable | None], None]
+
+seconds = st.floats(0.001, 60.0)
+
+
+@st.composite
+def timings(draw: st.DrawFn) -> Timing:
+    """Times that go together."""
+    difference = draw(seconds)
+    levels = {}
+    for name in ("strong", "very_strong"):
+        deadline, undo = draw(seconds), draw(st.floats(0.0, 60.0))
+        levels[name] = LevelTiming(deadline, undo, deadline + undo + difference + draw(st.floats(0.0, 10.0)))
+    longest = min(level.delay for level in levels.values()) - difference
+    return Timing(difference, longest * draw(st.floats(0.01, 1.0)), levels).check()
+
+
+@given(old=timings(), new=timings())
+def test_each_step_of_a_change_keeps_both_sets(old: Timing, new: Timing) -> None:
+    """Who keeps the lower values keeps the old and the new promises, and who assumes the higher ones relies on less."""
+    step = between(settled(old), new, "x", 0.0)
+    kept, assumed = step.kept, step.assumed
+    for name, level in kept.levels.items():
+        for promised in (old, new):
+            assert level.deadline <= promised.levels[name].deadline
+            assert level.delay <= promised.levels[name].delay <= assumed.levels[name].delay
+            assert kept.clock_difference <= promised.clock_difference <= assumed.clock_difference
+            assert kept.row_age <= promised.row_age <= assumed.row_age
+            # What counts as undone in time is so for readers of either.
+            assert step.unseen[name] <= promised.levels[name].delay - promised.clock_difference + 1e-9
+            assert step.unseen[name] >= level.deadline + level.undo - 1e-9
+        # Readers of either set, and of both, wait for writers of either.
+        assert assumed.levels[name].delay >= level.deadline + level.undo + kept.clock_difference - 1e-9
+
+
+def test_claims_outlive_a_change() -> None:
+    """Their ends were chosen by clocks that differed by more, so they are over for others as late as before."""
+    step = between(settled(PATIENT), SOON, "x", 1000.0)
+    ended = after(step, SOON, "y", 1020.0)
+    assert (step.claim_margin(1000.0), ended.claim_margin(1020.0 + LONGEST_CLAIM - 1)) == (1.0, 1.0)
+    assert ended.claim_margin(1020.0 + LONGEST_CLAIM) == 0.25
+    again = after(between(ended, SOON, "z", 2000.0), SOON, "z", 2020.0)
+    assert again.claim_margin(2020.0 + LONGEST_CLAIM - 1) == 1.0
+    raised = after(between(settled(SOON), PATIENT, "x", 1000.0), PATIENT, "y", 1020.0)
+    assert raised.claim_margin(1020.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (Timing(0.25, 0.75, {"strong": LevelTiming(0.4, 0.35, 0.9)}), ["strong", "0.9", "0.4", "0.35", "0.25"]),
+        (Timing(0.25, 0.8, {"strong": LevelTiming(0.4, 0.35, 1.0)}), ["strong", "0.8", "0.75"]),
+    ],
+)
+def test_what_does_not_go_together(wrong: Timing, words: list[str]) -> None:
+    """It is refused with all the values that it is about."""
+    with pytest.raises(SettingsError) as caught:
+        wrong.check()
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_the_least_delay_follows() -> None:
+    """W, U and S decide the rest; what is named is taken as it is."""
+    both = ["strong", "very_strong"]
+    assert changed(PATIENT, both, {"deadline": 0.4, "undo": 0.35, "clock_difference": 0.25}) == SOON
+    assert changed(SOON, both, {"deadline": 3.0, "undo": 1.0, "clock_difference": 1.0}) == PATIENT
+    one = changed(SOON, ["very_strong"], {"deadline": 2.0, "delay": 4.0})
+    assert (one.levels["strong"], one.levels["very_strong"]) == (SOON.levels["strong"], LevelTiming(2.0, 0.35, 4.0))
+    assert changed(SOON, both, {"row_age": 0.3}) == msgspec.structs.replace(SOON, row_age=0.3)
+    for wrong in ({"deadline": 0.0}, {"undo": -1.0}, {"clock_difference": 0.0}, {"delay": 0.5}, {"row_age": 0.8}):
+        with pytest.raises(SettingsError):
+            changed(SOON, both, wrong)
+
+
+def test_what_settings_named_before_is_taken_over() -> None:
+    """A keyspace whose processes had times in their settings gets those; what D leaves is for undo writes."""
+    stated = {"consistency.very_strong.deadline": 5.0, "consistency.very_strong.delay": 8.0}
+    found = stated_in(PATIENT, stated)
+    assert found.levels == {"strong": PATIENT.levels["strong"], "very_strong": LevelTiming(5.0, 2.0, 8.0)}
+    assert stated_in(SOON, {}) == SOON
+    assert stated_in(SOON, {"cassandra_row_age": 0.1}).row_age == 0.1
+    assert stated_in(SOON, {"cassandra_clock_difference": 0.5}).row_age == 0.5
+    with pytest.raises(SettingsError, match="shorter"):
+        stated_in(PATIENT, {"consistency.strong.delay": 3.0})
+
+
+@given(kept=timings(), assumed=timings())
+def test_what_stands_there_is_read_as_it_was_written(kept: Timing, assumed: Timing) -> None:
+    """A change compares the text that it has read."""
+    stored = StoredTiming("x", kept, assumed, kept.unseen(), 1.0, 5.0)
+    assert decode(encode(stored)) == stored
+    assert encode(decode(encode(stored))) == encode(stored)
+
+
+def test_another_format_is_refused() -> None:
+    """What a newer version wrote, or nobody, is not guessed at."""
+    with pytest.raises(SettingsError, match="newer"):
+        decode(encode(msgspec.structs.replace(settled(SOON), format=2)))
+    with pytest.raises(SettingsError, match="cannot be read"):
+        decode("{}")
+
+
+class Keyspace:
+    """A driver that answers with what stands in a keyspace, at once or when it is told to."""
+
+    def __init__(self, *standing: StoredTiming | None) -> None:
+        self.standing = list(standing)
+        self.waiting: list[Done] = []
+        self.away = False
+
+    def driver(self) -> Driver:
+        """Itself."""
+        return cast("Driver", self)
+
+    def run(self, *_: object, **__: object) -> list[Any]:
+        """Answers at once."""
+        if self.away:
+            raise StoreUnavailable("away")
+        stored = self.standing[0]
+        return [(None if stored is None else encode(stored),)]
+
+    def send(self, request: Request, done: Done) -> None:
+        """Answers when it is told to."""
+        self.waiting.append(done)
+
+    def answer(self, number: int = 0) -> None:
+        """Answers a request by what stands there now."""
+        done = self.waiting.pop(number)
+        if self.away:
+            done(None, StoreUnavailable("away"))
+        else:
+            done(self.run(), None)
+
+
+class Machine:
+    """Its time is moved by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.clock = Clock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 10**18)
+
+
+def following(machine: Machine, **stated: float) -> TimingInForce:
+    """The times of a process that goes by what stands in the keyspace."""
+    return TimingInForce(CassandraOptions(follow=True, stated=stated), machine.clock)
+
+
+def test_nothing_is_served_before_it_was_read_or_long_after() -> None:
+    """What was read counts for as long as the lease, from the moment when its read began."""
+    machine, keyspace = Machine(), Keyspace(settled(PATIENT, "a"))
+    timing = following(machine)
+    assert not timing.fresh(machine.seconds)
+    assert timing.renew(keyspace.driver()) is None
+    assert (timing.kept, timing.assumed) == (PATIENT, PATIENT)
+    assert timing.fresh(machine.seconds + LEASE)
+    assert not timing.fresh(machine.seconds + LEASE + 0.001)
+    assert "could not be read" in str(timing.refusal())
+
+
+def test_it_is_read_again_without_waiting() -> None:
+    """A request is sent each second; its answer counts from when it was sent; one that comes late changes nothing."""
+    machine, keyspace = Machine(), Keyspace(settled(PATIENT, "a"))
+    timing = following(machine)
+    timing.renew(keyspace.driver())
+    timing.refresh(keyspace.driver())
+    assert keyspace.waiting == []
+    for _ in range(2):
+        machine.seconds += EVERY
+        timing.refresh(keyspace.driver())
+    assert len(keyspace.waiting) == 2
+    keyspace.standing[0] = between(settled(PATIENT), SOON, "b", 0.0)
+    keyspace.answer(1)
+    assert (timing.kept, timing.assumed) == (SOON, PATIENT)
+    keyspace.standing[0] = settled(PATIENT, "a")
+    keyspace.answer()
+    assert timing.kept == SOON
+    assert timing.fresh(machine.seconds + LEASE)
+    keyspace.away = True
+    machine.seconds += EVERY
+    timing.refresh(keyspace.driver())
+    keyspace.answer()
+    assert not timing.fresh(machine.seconds + LEASE)
+
+
+def test_settings_that_differ_are_refused_by_name() -> None:
+    """The setting, its value, what stands there and the command are named; either set counts during a change."""
+    machine, keyspace = Machine(), Keyspace(settled(SOON, "a"))
+    timing = following(machine, **{"consistency.strong.delay": 5.0})
+    problem = timing.renew(keyspace.driver())
+    assert problem is not None
+    assert [word for word in ("consistency.strong.delay", "5", "1", "queuey timing") if word not in problem] == []
+    assert not timing.fresh(machine.seconds)
+    assert str(timing.refusal()) == problem
+    machine.seconds += EVERY
+    keyspace.standing[0] = between(settled(PATIENT), SOON, "b", 0.0)
+    assert timing.renew(keyspace.driver()) is None
+    assert timing.fresh(machine.seconds)
+    keyspace.standing[0] = None
+    machine.seconds += EVERY
+    assert "queuey migrate" in str(timing.renew(keyspace.driver()))
+
+
+def test_options_without_a_keyspace() -> None:
+    """A store that is opened by its own options goes by them for ever, and asks for nothing."""
+    machine, keyspace = Machine(), Keyspace(None)
+    timing = TimingInForce(with_timing(CassandraOptions(), PATIENT), machine.clock)
+    assert timing.kept == msgspec.structs.replace(PATIENT)
+    assert timing.renew(keyspace.driver()) is None
+    timing.refresh(keyspace.driver())
+    assert keyspace.waiting == []
+    assert timing.fresh(machine.seconds + 1e9)

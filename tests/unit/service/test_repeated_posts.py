@@ -1,0 +1,272 @@
+"""Posts that the store has undone: which are repeated, how often, and what the caller gets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import msgspec
+import pytest
+
+from queuey import ids
+from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed, StoreUnavailable, WriteUndone
+from queuey.messages import NewMessage, PostKey, PostResult, Queue
+from queuey.metrics import Metrics
+from queuey.service import Draft, Limits
+from queuey.service.core import Core, Done, GivenUp
+from queuey.service.messages import MessageUseCases, Placed, RepeatBudget
+from queuey.storage import Store
+from tests.replacing import replace
+
+QUEUE = Queue(application="acme", name="orders", uid=1, qid=1, partitions=4, ttl=60)
+T = TypeVar("T")
+WITHIN = 0.75
+Post = tuple[list[NewMessage], PostKey | None, ids.Position | None]
+
+
+class FakeCore(Core):
+    """A core whose time is moved by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+
+    def boottime(self) -> float:
+        """See the base class."""
+        return self.now
+
+
+class ScriptedStore:
+    """Ends each post as a script says, and with success after its end.
+
+    Args:
+        core: Its clock, which each failure moves.
+        script: Errors; None: the post is never answered.
+    """
+
+    ids_follow_clocks = False
+    claim_time = staticmethod(ids.now_ticks)
+
+    def __init__(self, core: FakeCore, *script: Exception | None) -> None:
+        self.posts: list[Post] = []
+        self.took = WITHIN
+        self.given_up: Outcome = "unknown"
+        self.begun = asyncio.Event()
+        self._core = core
+        self._script = list(script)
+
+    def write_within(self, queue: Queue) -> float:
+        """See the contract."""
+        return WITHIN
+
+    def begin_append(
+        self, queue: Queue, items: Sequence[NewMessage], done: Done, *, after: ids.Position | None = None
+    ) -> Callable[[], Outcome]:
+        """See the contract."""
+        return self._begin(items, None, after, lambda: done(self._ids(items), None), done)
+
+    def begin_append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, done: Done, *, after: ids.Position | None = None
+    ) -> Callable[[], Outcome]:
+        """See the contract."""
+        places = [(item.partition, position) for item, position in zip(items, self._ids(items), strict=True)]
+        return self._begin(items, key, after, lambda: done(PostResult(places, replayed=False), None), done)
+
+    def _ids(self, items: Sequence[NewMessage]) -> list[ids.Position]:
+        return [(len(self.posts), number) for number, _ in enumerate(items)]
+
+    def _begin(
+        self,
+        items: Sequence[NewMessage],
+        key: PostKey | None,
+        after: ids.Position | None,
+        succeed: Callable[[], None],
+        done: Done,
+    ) -> Callable[[], Outcome]:
+        self.posts.append((list(items), key, after))
+        if not self._script:
+            succeed()
+        elif (error := self._script.pop(0)) is not None:
+            self._core.now += self.took
+            done(None, error)
+        else:
+            self.begun.set()
+        return lambda: self.given_up
+
+
+def undone() -> WriteUndone:
+    """The error of messages that were undone."""
+    return WriteUndone("Cassandra took too long; the message is taken back")
+
+
+class Posting:
+    """The use cases on a scripted store."""
+
+    def __init__(self, *script: Exception | None, deadline: float = 15.0) -> None:
+        self.core = FakeCore()
+        self.store = ScriptedStore(self.core, *script)
+        self.use_cases = MessageUseCases(cast("Store", self.store), Limits(deadline=deadline), Metrics(), self.core)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a call to its end."""
+        return self.core.run(work)
+
+    def post(
+        self, *drafts: Draft, queue: Queue = QUEUE, after: ids.Position | None = None, key: str | None = None
+    ) -> PostResult:
+        """Posts."""
+        return self.run(self.use_cases.post(queue, drafts or (Draft("x"),), after=after, key=key))
+
+    @property
+    def repeated(self) -> float:
+        """How many posts were repeated."""
+        return self.use_cases.statistics()["posts_repeated_total"]
+
+
+def test_repeated_once() -> None:
+    """A post that was undone is stored anew, and its caller gets the ids of the second attempt."""
+    posting = Posting(undone())
+    result = posting.post(Draft("a", partition=1), Draft("b", partition=2), after=(7, 0))
+    assert [position for _, position in result.locations] == [(2, 0), (2, 1)]
+    first, second = posting.store.posts
+    assert first == second
+    assert second[2] == (7, 0)
+    assert posting.repeated == 1
+    assert posting.use_cases._metrics.total()[1] == 2
+
+
+def test_under_its_key() -> None:
+    """A post under a key is repeated under that key."""
+    posting = Posting(undone())
+    result = posting.post(Draft("a"), Draft("b"), key="mine")
+    first, second = posting.store.posts
+    assert first[1] is not None
+    assert first[1] == second[1]
+    assert not result.replayed
+    assert len(result.locations) == 2
+
+
+def test_second_failure() -> None:
+    """If the second attempt fails its error is told, whatever it is."""
+    for error in (undone(), StoreUnavailable("?", outcome="unknown"), QueueChanged("orders"), StoreClosed("closed")):
+        posting = Posting(undone(), error)
+        with pytest.raises(type(error)) as caught:
+            posting.post()
+        assert caught.value is error
+        assert len(posting.store.posts) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnavailable("in doubt", outcome="unknown"),
+        StoreUnavailable("too many messages wait"),
+        StoreClosed("closed"),
+        QueueChanged("orders"),
+        InvalidRequest({"after": "too far ahead"}),
+        GivenUp("none"),
+    ],
+    ids=lambda error: f"{type(error).__name__}-{getattr(error, 'outcome', '')}",
+)
+def test_other_failures(error: Exception) -> None:
+    """What is in doubt, was refused, or was given up is not repeated."""
+    posting = Posting(error)
+    with pytest.raises(type(error)):
+        posting.post()
+    assert (len(posting.store.posts), posting.repeated) == (1, 0)
+
+
+def test_delayed() -> None:
+    """A batch with a delayed message is not repeated: its undo has a timestamp of the future."""
+    posting = Posting(undone())
+    with pytest.raises(WriteUndone):
+        posting.post(Draft("a"), Draft("b", delay=0.5))
+    assert (len(posting.store.posts), posting.repeated) == (1, 0)
+
+
+@pytest.mark.parametrize("left", [WITHIN, WITHIN - 0.001])
+def test_within_the_time_of_a_request(left: float) -> None:
+    """A post is repeated only if a second attempt, with its undo, can end in the time that a request has."""
+    posting = Posting(undone(), deadline=15.0)
+    posting.store.took = 15.0 - left
+    if left >= WITHIN:
+        posting.post()
+    else:
+        with pytest.raises(WriteUndone):
+            posting.post()
+    assert len(posting.store.posts) == (2 if left >= WITHIN else 1)
+
+
+@pytest.mark.parametrize("first", [(), (undone(),)], ids=["at first", "repeated"])
+def test_given_up(first: tuple[WriteUndone, ...]) -> None:
+    """A caller that has gone is the end, in the first attempt as in the second."""
+    posting = Posting(*first, None)
+    posting.store.given_up = "none"
+
+    async def leave() -> None:
+        task = asyncio.ensure_future(posting.use_cases.post(QUEUE, [Draft("x")]))
+        await posting.store.begun.wait()
+        task.cancel()
+        await task
+
+    with pytest.raises(GivenUp) as caught:
+        posting.run(leave())
+    assert caught.value.outcome == "none"
+    assert len(posting.store.posts) == len(first) + 1
+
+
+def test_ordered_queues_wait_for_the_second_attempt() -> None:
+    """In an ordered queue the post returns when all clocks are past the ids that its messages have."""
+    posting = Posting(undone())
+    settled: list[Placed] = []
+
+    async def settle(_self: MessageUseCases, _queue: Queue, placed: Iterable[Placed]) -> None:
+        settled.extend(placed)
+
+    with replace(MessageUseCases.settle_order, settle):
+        result = posting.post(Draft("a", key="k"), queue=msgspec.structs.replace(QUEUE, kind="ordered"))
+    assert settled == [(0.0, result.locations[0])]
+    assert result.locations[0][1] == (2, 0)
+
+
+def test_order_is_settled_by_the_clock_of_ids() -> None:
+    """It waits until the clock of ids is past, wherever the machine's stands."""
+    now = ids.now_ticks() + 100 * ids.TICKS_PER_SECOND
+    store = SimpleNamespace(ids_follow_clocks=True, clock_difference=0.05, claim_time=lambda: now)
+    core = FakeCore()
+    use_cases = MessageUseCases(cast("Store", store), Limits(), Metrics(), core)
+    ordered = msgspec.structs.replace(QUEUE, kind="ordered")
+    began = time.monotonic()
+    asyncio.run(use_cases.settle_order(ordered, [(0.0, (1, (now, 0)))]))
+    assert 0.05 <= time.monotonic() - began < 10
+
+
+def test_without_budget() -> None:
+    """A second post of the same second that is undone is told so, as posts were before any was repeated."""
+    posting = Posting(undone(), undone(), undone(), undone())
+    posting.store.took = 0.4
+    for tried, repeats in ((2, 1), (3, 1)):
+        with pytest.raises(WriteUndone):
+            posting.post()
+        assert (len(posting.store.posts), posting.repeated) == (tried, repeats)
+    posting.core.now += 1.0
+    posting.post()
+    assert posting.repeated == 2
+
+
+def test_budget() -> None:
+    """One repeat in a second, or as many as a tenth of the posts of that second; what is older counts for nothing."""
+    budget = RepeatBudget()
+    assert [budget.take(10.0) for _ in range(3)] == [True, False, False]
+    assert not budget.take(10.999)
+    assert budget.take(11.0)
+    for number in range(100):
+        budget.note_post(11.5 + number / 1000)
+    assert sum(budget.take(11.6) for _ in range(20)) == 9
+    assert sum(budget.take(12.1) for _ in range(20)) == 1
+    assert budget.repeated == 12
+    budget.note_post(20.0)
+    assert (len(budget._posts), sum(budget.take(20.0) for _ in range(20))) == (1, 1)

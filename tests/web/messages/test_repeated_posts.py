@@ -1,0 +1,152 @@
+"""Posts whose first attempt the store has undone: clients of every API are answered as if it had not been made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import queuey
+from queuey.errors import WriteUndone
+from queuey.service import messages
+from queuey.settings import EmodbFacade, Facades, MqFacade
+from queuey.storage import Store
+from queuey.web import make_app
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller
+from tests.web.sqs.signing import DEPLOYMENT, Sqs, new_key
+
+APPENDS = (Store.begin_append, Store.begin_append_once)
+
+
+@pytest.fixture
+def undoing(store: Store, between: InterposedStore) -> Callable[[int], list[str]]:
+    """Has so many posts be undone; returns the names of all calls that posts make from then on."""
+    calls: list[str] = []
+
+    def undo(times: int) -> list[str]:
+        def begin(method: Callable[..., Any], *args: Any, **how: Any) -> Any:  # noqa: ANN401 - those of the method
+            calls.append(method.__name__)
+            if len(calls) > times:
+                return getattr(store, method.__name__)(*args, **how)
+            done = args[2] if method is Store.begin_append else args[3]
+            done(None, WriteUndone("Cassandra took too long; the message is taken back"))
+            return lambda: "none"
+
+        for each in APPENDS:
+            between.instead(each, lambda *args, method=each, **how: begin(method, *args, **how))
+        return calls
+
+    return undo
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Idempotency-Key": "k"}, {"X-After": "%"}], ids=["plain", "under a key", "after another"]
+)
+def test_one_message(owner: Caller, undoing: Callable[[int], list[str]], headers: dict[str, str]) -> None:
+    """The answer is 201 with the place of the one message that is there."""
+    owner.create("q", partitions=3)
+    before = owner.post("q", "before")
+    calls = undoing(1)
+    reply = owner("POST", "q", "x", headers={name: text.replace("%", before["key"]) for name, text in headers.items()})
+    assert (reply.status, len(calls)) == (201, 2)
+    [stored] = reply.messages
+    assert stored["key"] > before["key"]
+    assert sorted(owner.get("q", partitions="*").bodies) == ["before", "x"]
+    [shown] = owner.get(f"q/{stored['partition']}:{stored['key']}").messages
+    assert shown["body"] == "x"
+
+
+def test_batch(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
+    """A batch is repeated whole, in its order."""
+    owner.create("q", partitions=2)
+    undoing(1)
+    reply = owner.batch("q", *({"body": str(number), "partition": number % 2 + 1} for number in range(10)))
+    assert reply.status == 201
+    assert owner.get("q", partitions="1").bodies == ["0", "2", "4", "6", "8"]
+    assert owner.get("q", partitions="2").bodies == ["1", "3", "5", "7", "9"]
+
+
+def test_ordered_queue(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
+    """Messages of a key that are posted one after another stay in that order."""
+    owner.create("q", kind="ordered")
+    owner.post("q", "a", X_Message_Key="k")
+    undoing(1)
+    owner.post("q", "b", X_Message_Key="k")
+    owner.post("q", "c", X_Message_Key="k")
+    assert owner.get("q").bodies == ["a", "b", "c"]
+
+
+def test_both_fail(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
+    """After two attempts the answer is what it was after one: 503, nothing stored, and when to try again."""
+    owner.create("q")
+    calls = undoing(9)
+    reply = owner("POST", "q", "x")
+    assert (reply.status, reply.json["outcome"], reply.headers["Retry-After"]) == (503, "none", "1")
+    assert list(reply.errors) == ["StoreUnavailable"]
+    assert len(calls) == 2
+    assert owner.batch("q", {"body": "x"}).json["outcomes"] == ["none"]
+    assert len(calls) == 3  # The budget of this second is used up.
+    assert owner.get("q").bodies == []
+
+
+def test_by_its_id_and_by_its_name(owner: Caller, store: Store, between: InterposedStore) -> None:
+    """Messages at ids that the client gives, and named ones, are written once."""
+    owner.create("q")
+    calls = []
+
+    def fail(*_: object, **__: object) -> None:
+        calls.append(1)
+        raise WriteUndone("taken back")
+
+    for method in (Store.put, Store.write_named):
+        between.instead(method, fail)
+    replies = [owner("PUT", "q/" + "0" * 12 + "10008" + "0" * 15, "x"), owner("PUT", "q/named/n", "x")]
+    assert [reply.status for reply in replies] == [503, 503]
+    assert len(calls) == 2
+
+
+def test_nothing_else_repeats() -> None:
+    """Loads, dead letters, moves and claims write by the store itself: posts alone know the error."""
+    files = Path(queuey.__file__).parent.rglob("*.py")
+    catching = [path.name for path in files if "except WriteUndone" in path.read_text()]
+    assert catching == [Path(messages.__file__).name]
+
+
+def test_delayed(owner: Caller, undoing: Callable[[int], list[str]]) -> None:
+    """Delayed messages are not repeated."""
+    owner.create("q")
+    calls = undoing(1)
+    assert owner.batch("q", {"body": "a"}, {"body": "b", "delay": 1}).status == 503
+    assert len(calls) == 1
+
+
+def test_facades(store: Store, between: InterposedStore, undoing: Callable[[int], list[str]]) -> None:
+    """MQ and EmoDB repeat as well."""
+    store.create_application("shop")
+    served = Facades(app="shop", mq=MqFacade(prefix="/mq"), emodb=EmodbFacade(beside=True))
+    caller = Caller(make_app(between.store, served=served))
+    assert caller.send("GET", "/mq/q/messages").status == 204
+    calls = undoing(1)
+    assert caller.send("POST", "/mq/q/messages", b"x").status == 201
+    assert caller.send("GET", "/mq/q/messages").body == b"x"
+    assert caller.send("GET", "/mq/q/messages").status == 204
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "FIFO"])
+def test_sqs(store: Store, between: InterposedStore, undoing: Callable[[int], list[str]], *, fifo: bool) -> None:
+    """SQS repeats as well, also the first message of a group in a batch of a FIFO queue."""
+    store.create_application("shop")
+    sqs = Sqs(make_app(between.store, served=Facades(only="sqs"), secret=DEPLOYMENT), new_key(store, "shop"))
+    url = sqs.create("q.fifo", FifoQueue="true", ContentBasedDeduplication="true") if fifo else sqs.create("q")
+    calls = undoing(1)
+    group = {"MessageGroupId": "g"} if fifo else {}
+    entries = [{"Id": body, "MessageBody": body, **group} for body in "ab"]
+    sent = sqs("SendMessageBatch", QueueUrl=url, Entries=entries)
+    assert [one["Id"] for one in sent["Successful"]] == ["a", "b"]
+    assert len(calls) == (3 if fifo else 2)
+    received = sqs("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+    assert [one["Body"] for one in received] == ["a", "b"] or (not fifo and len(received) == 2)
