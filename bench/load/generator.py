@@ -14,7 +14,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 COUNTER = b"#######"
@@ -209,7 +209,7 @@ def body_length(head: bytes) -> int:
     return int(head[at + 17 : end if end > 0 else None])
 
 
-def main(carry_out: Callable[[Any], Result]) -> None:
+def main(carry_out: Callable[[Any], Mapping[str, object]]) -> None:
     """Carries out the plan on standard input."""
     plan = json.load(sys.stdin)
     gc.disable()

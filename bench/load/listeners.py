@@ -1,7 +1,8 @@
 """Many streams, each of a queue of its own, in a process of its own.
 
 Run as ``python -m bench.load.listeners``; reads one JSON plan from standard input. It says ``open`` when all are there,
-and at the end of its input what has come: JSON with the milliseconds from each message's time to its arrival.
+and at the end of its input what has come: JSON with the milliseconds from each message's time to its arrival; if asked
+for, when each message came first on each connection.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import json
 import re
 import sys
 import time
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from bench.load.traffic import request
 
 _TIMES = re.compile(rb'"timestamp":"([0-9.]+)"')
+_IDS = re.compile(rb'"message_id":"([0-9a-f]+)"')
 TOGETHER = 200
 """Connections that are opened at a time."""
 
@@ -25,28 +27,34 @@ class ListenPlan(TypedDict):
 
     port: int
     paths: list[str]
+    each: NotRequired[bool]
 
 
 class Heard(TypedDict):
-    """What has come: messages, and the milliseconds that they took."""
+    """What has come: messages, the milliseconds that they took, and when each came first, by port and by id."""
 
     messages: int
     p50: float
     p99: float
     longest: float
+    first: dict[int, dict[str, float]]
 
 
 class Listener(asyncio.Protocol):
     """One stream."""
 
-    def __init__(self, ask: bytes, heard: list[float], begun: asyncio.Event) -> None:
+    def __init__(self, ask: bytes, heard: list[float], begun: asyncio.Event, *, each: bool) -> None:
         self._ask = ask
         self._heard = heard
+        self._each = each
+        self.first: dict[str, float] = {}
+        self.port = 0
         self.begun = begun
         self.ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asks."""
+        self.port = transport.get_extra_info("sockname")[1]
         transport.write(self._ask)  # type: ignore[attr-defined] # a socket's
 
     def data_received(self, data: bytes) -> None:
@@ -54,6 +62,8 @@ class Listener(asyncio.Protocol):
         self.begun.set()
         now = time.time()
         self._heard += [now - float(found[1]) for found in _TIMES.finditer(data)]
+        for found in _IDS.finditer(data) if self._each else ():
+            self.first.setdefault(found[1].decode(), now)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Notes that nothing comes any more."""
@@ -69,7 +79,7 @@ async def listen(plan: ListenPlan) -> Heard:
     async def open_one(path: str) -> None:
         ask = request("GET", path, headers={"Accept": "text/event-stream"}).encode()
         _, listener = await loop.create_connection(
-            lambda: Listener(ask, heard, asyncio.Event()), "127.0.0.1", plan["port"]
+            lambda: Listener(ask, heard, asyncio.Event(), each=plan.get("each", False)), "127.0.0.1", plan["port"]
         )
         await listener.begun.wait()
         listeners.append(listener)
@@ -83,7 +93,8 @@ async def listen(plan: ListenPlan) -> Heard:
         raise SystemExit(f"{lost} streams have ended")
     times = sorted(heard) or [0.0]
     p50, p99, longest = (times[min(int(len(times) * part), len(times) - 1)] * 1000 for part in (0.5, 0.99, 1))
-    return {"messages": len(heard), "p50": p50, "p99": p99, "longest": longest}
+    first = {listener.port: listener.first for listener in listeners if listener.first}
+    return {"messages": len(heard), "p50": p50, "p99": p99, "longest": longest, "first": first}
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ CLAIMERS = 4
 CLAIMED_FOR = 3600
 """Seconds: longer than a round."""
 HORIZON = 5.5
-"""Seconds after which ranges of a queue on Cassandra show what is stored; a little more than the default read delay."""
+"""Seconds after which ranges of a queue on Cassandra show what is stored, also in a version whose read delay is 5 s."""
 PREPARE = """
 import importlib, pathlib, sys, types
 package, directory, keyspace, port, *hosts = sys.argv[1:]

@@ -36,13 +36,13 @@ ROOM = {"QUEUEY_CONNECTIONS": "30000", "QUEUEY_WAIT_SLOTS": "15000"}
 
 
 @contextlib.contextmanager
-def listening(server: Process, paths: list[str]) -> Iterator[list[Heard]]:
+def listening(server: Process, paths: list[str], *, each: bool = False) -> Iterator[list[Heard]]:
     """Has a process listen to streams beside the block; what it has heard stands in the list afterwards.
 
     Raises:
         Void: A stream was refused, or has ended.
     """
-    plan: ListenPlan = {"port": server.port, "paths": paths}
+    plan: ListenPlan = {"port": server.port, "paths": paths, "each": each}
     command = [sys.executable, "-m", "bench.load.listeners"]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
@@ -142,10 +142,10 @@ def cassandra_streams(bench: Bench) -> Report:
         with listening(server, [f"{service.BASE}/{name}?since=now" for name in names]) as heard:
             time.sleep(2 * store.read_delay(queues[0]))  # What was stored before is over.
             held = (max(server.memory()) - before) * 1e3 / count
-            spent, asked, began = server.cpu_seconds(), _asked(server), time.monotonic()
+            spent, asked, began = server.cpu_seconds(), asked_of(server), time.monotonic()
             time.sleep(bench.pick(3 * IDLE, 3))
             took = time.monotonic() - began
-            idle, queries = (server.cpu_seconds() - spent) / took * 100, (_asked(server) - asked) / took
+            idle, queries = (server.cpu_seconds() - spent) / took * 100, (asked_of(server) - asked) / took
             posted = _post(store, queues, seconds)
             time.sleep(store.read_delay(queues[0]) + 10)
         [came] = heard
@@ -170,7 +170,7 @@ def cassandra_streams(bench: Bench) -> Report:
     )
 
 
-def _asked(server: Process) -> float:
+def asked_of(server: Process) -> float:
     """Returns how many requests a worker has made to Cassandra."""
     [line] = [one for one in ask(server, "/metrics").splitlines() if one.startswith("queuey_store_requests_total")]
     return float(line.split()[-1])

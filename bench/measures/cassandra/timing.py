@@ -1,0 +1,275 @@
+"""Two timings of the same three nodes: what a short write deadline costs, undisturbed and when nodes fail."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, cast
+
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.load.enduring import EnduringPlan, EnduringResult
+from bench.load.waiting import ask
+from bench.measures.cassandra.over_http import warm
+from bench.measures.over_http import CONNECTIONS, QUEUE
+from bench.results import Report, Row, Verdict, paired
+from bench.started import nodes, on_cassandra, service
+from bench.started.nodes import Nodes
+from bench.started.processes import Process
+from deploy.local import CassandraNode
+from queuey.messages import QueueSpec
+from queuey.storage.cassandra import timing
+from queuey.storage.cassandra.admin import stored_timing
+from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.options import CassandraOptions, parse_url
+from queuey.storage.cassandra.timing import LevelTiming, Timing
+
+STORED = "201"
+COUNTS = {
+    "repeated": "queuey_posts_repeated_total",
+    "late": "queuey_store_late_writes_total",
+    "undone": "queuey_store_undo_writes_total",
+    "unknown": "queuey_store_undo_writes_unknown_total",
+}
+"""What the service counts; one that it does not have is 0."""
+PARTITIONS = 4
+SETTLING = 300.0
+
+
+class Times(NamedTuple):
+    """What a keyspace is served with."""
+
+    name: str
+    timing: Timing
+    speculative: float
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def strong(self) -> LevelTiming:
+        """Those of the level that is measured."""
+        return self.timing.levels["strong"]
+
+
+PATIENT = Times("W 3 s", timing.PATIENT, 0.5)
+SOON = Times("W 0.4 s", timing.SOON, 0.1)
+
+
+def put_in_force(url: str, times: Times) -> None:
+    """Has a keyspace that nobody uses go by other times."""
+    options = CassandraOptions()
+    with contextlib.closing(Driver(parse_url(url), options)) as driver:
+        if not driver.ready(60):
+            raise Void("Cassandra cannot be reached")
+        stored_timing.change(driver, options, times.timing, lambda _: None, wait=lambda _: None)
+
+
+class Scenario(NamedTuple):
+    """What is sent, for how many seconds, and what happens to one of the nodes meanwhile.
+
+    ``rate`` is posts a second; 0: as many as 64 connections can. ``fault`` takes the node and the seconds; the driver
+    has ``after`` seconds to find the node again.
+    """
+
+    name: str
+    rate: int
+    seconds: float
+    fault: Callable[[CassandraNode, float], None] | None = None
+    after: float = 0.0
+
+
+def killed(node: CassandraNode, seconds: float) -> None:
+    """Kills a node and starts it again."""
+    time.sleep(seconds / 8)
+    node.kill()
+    time.sleep(seconds / 4)
+    node.launch()
+
+
+def paused(pause: float, node: CassandraNode, seconds: float) -> None:
+    """Lets a node stand still."""
+    time.sleep((seconds - pause) / 3)
+    node.pause()
+    time.sleep(pause)
+    node.resume()
+
+
+def compacted(node: CassandraNode, seconds: float) -> None:
+    """Merges all files of a node, again and again."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        node.nodetool("compact")
+
+
+def scenarios(bench: Bench) -> list[Scenario]:
+    """Returns what is compared."""
+    calm = bench.pick(12, 1)
+    short, long = bench.pick(2, 0.5), bench.pick(10, 1)
+    after = bench.pick(3, 0)
+    return [
+        Scenario("500 posts/s", 500, calm),
+        Scenario("2,000 posts/s", 2000, calm),
+        Scenario(f"{CONNECTIONS} connections", 0, calm),
+        Scenario("compaction", 1000, calm, compacted, after),
+        Scenario(f"a node paused for {short:g} s", 500, short * 4, partial(paused, short), after),
+        Scenario(f"a node paused for {long:g} s", 500, long * 2, partial(paused, long), after),
+        Scenario("a node killed", 500, bench.pick(24, 2), killed, after),
+    ]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of a scenario: seconds, milliseconds of each request by how it ended, and what the service counted."""
+
+    seconds: float
+    times: Mapping[str, list[float]]
+    counts: Mapping[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Messages stored a second."""
+        return len(self.times.get(STORED, ())) / self.seconds
+
+
+@measure("cassandra-timing", "A write deadline of 0.4 s on three nodes, three copies, beside one of 3 s")
+def timings(bench: Bench) -> Report:
+    """Each timing has a service and a keyspace of its own on the same nodes; they take turns in each scenario."""
+    turns: dict[tuple[str, Times], list[Turn]] = {}
+    wanted = scenarios(bench)
+    with nodes.cassandra(bench, 3) as cassandra, contextlib.ExitStack() as stack:
+        servers = {times: stack.enter_context(served(bench, cassandra, times)) for times in (PATIENT, SOON)}
+        for scenario in wanted:
+            calls = {
+                times.name: partial(turn, cassandra, server, scenario, itertools.cycle(cassandra.servers))
+                for times, server in servers.items()
+            }
+            bench.say(scenario.name)
+            samples = bench.interleave(calls, bench.size(3, 1))
+            turns |= {(scenario.name, times): samples[times.name] for times in servers}
+    rows = [row(f"{name}, {times.name}", some) for (name, times), some in turns.items()]
+    return Report("", "", rows, verdicts(wanted, turns), notes(turns))
+
+
+@contextlib.contextmanager
+def served(bench: Bench, cassandra: Nodes, times: Times) -> Iterator[Process]:
+    """Serves a keyspace that goes by some times, and warms it up."""
+    keyspace = f"timing_{times.strong.deadline * 1000:.0f}"
+    store = on_cassandra.prepare(cassandra, keyspace, [])
+    store.create_queue(service.APPLICATION, "bench", QueueSpec(partitions=PARTITIONS))
+    store.close()
+    put_in_force(cassandra.url(keyspace), times)
+    environment = {"QUEUEY_CASSANDRA_SPECULATIVE": str(times.speculative)}
+    with on_cassandra.serve(cassandra, bench.fresh("queuey"), keyspace=keyspace, environment=environment) as server:
+        warm(bench, server, traffic.posts_of_one(QUEUE, traffic.bodies(64)))
+        yield server
+
+
+def turn(cassandra: Nodes, server: Process, scenario: Scenario, victims: Iterator[CassandraNode]) -> Turn:
+    """Runs a scenario once; another node is its victim each time."""
+    plan: EnduringPlan = {
+        "port": server.port,
+        "connections": CONNECTIONS,
+        "requests": list(traffic.posts_of_one(QUEUE, traffic.bodies(64)).requests),
+        "status": 201,
+        "warm": 0,
+        "seconds": scenario.seconds,
+        "count": 0,
+        "numbered": 0,
+        "rate": scenario.rate,
+    }
+    before = counts(server)
+    with ThreadPoolExecutor(1) as beside:
+        faults = [] if scenario.fault is None else [beside.submit(scenario.fault, next(victims), scenario.seconds)]
+        found, _ = traffic.generated(server, "bench.load.enduring", plan, scenario.seconds + 60, None)
+        for fault in faults:
+            fault.result()
+    if faults:
+        settle(cassandra)
+        time.sleep(scenario.after)
+    result = cast("EnduringResult", found)
+    counted = {name: count - before[name] for name, count in counts(server).items()}
+    return Turn(result["seconds"], result["times"], counted)
+
+
+def settle(cassandra: Nodes) -> None:
+    """Waits until all nodes see each other again.
+
+    Raises:
+        Void: They do not.
+    """
+    end = time.monotonic() + SETTLING
+    while not all(node.sees_all() for node in cassandra.servers):
+        if time.monotonic() > end:
+            raise Void("the nodes do not find each other again")
+        time.sleep(0.2)
+
+
+def counts(server: Process) -> dict[str, float]:
+    """Returns what a service has counted so far."""
+    found = dict(line.rsplit(" ", 1) for line in ask(server, "/metrics").splitlines() if not line.startswith("#"))
+    return {name: float(found.get(metric, 0)) for name, metric in COUNTS.items()}
+
+
+def quantile(times: Iterable[float], part: float) -> float:
+    """Returns what so many of the times do not pass; 0 of none."""
+    ordered = sorted(times) or [0.0]
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
+
+
+def pooled(turns: Iterable[Turn], *kinds: str) -> list[float]:
+    """Returns the times of several runs together: of those that ended in one of these ways, or of all."""
+    return [took for one in turns for kind, times in one.times.items() if not kinds or kind in kinds for took in times]
+
+
+def row(name: str, turns: Sequence[Turn]) -> Row:
+    """Sums up a scenario with one timing."""
+    times = pooled(turns)
+    parts = {"p50 ms": 0.5, "p99 ms": 0.99, "p99.9 ms": 0.999, "p99.99 ms": 0.9999, "longest ms": 1}
+    details = {what: quantile(times, part) for what, part in parts.items()}
+    for limit in (400, 750):
+        details[f"% over {limit} ms"] = 100 * sum(took > limit for took in times) / len(times)
+    kinds = {kind for one in turns for kind in one.times} - {STORED}
+    details |= {f"% {kind}": 100 * len(pooled(turns, kind)) / len(times) for kind in sorted(kinds)}
+    counted = {what: sum(one.counts[what] for one in turns) for what in COUNTS}
+    details["% repeated"] = 100 * counted.pop("repeated") / len(times)
+    return Row(name, [one.rate for one in turns], "messages/s", details | {k: v for k, v in counted.items() if v})
+
+
+def verdicts(wanted: Sequence[Scenario], turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[Verdict]:
+    """Compares the short deadline with the long one, turn by turn."""
+    found = []
+    for name, rate, *_ in wanted:
+        soon, patient = turns[name, SOON], turns[name, PATIENT]
+        rates = paired([one.rate for one in soon], [one.rate for one in patient])
+        found += [Verdict(f"rate, {name}: {SOON.name} / {PATIENT.name}", rates, goal=None if rate else 0.98)]
+        more = refused(soon) - refused(patient)
+        found += [Verdict(f"refused more, {name}", [more], "% of requests", goal=0.1, better="lower")]
+    return found
+
+
+def refused(turns: Sequence[Turn]) -> float:
+    """Returns how many requests of several runs were not stored, most by a 503, in percent."""
+    return 100 - 100 * len(pooled(turns, STORED)) / len(pooled(turns))
+
+
+def notes(turns: Mapping[tuple[str, Times], Sequence[Turn]]) -> list[str]:
+    """Says what the smallest read delay would be by what was measured."""
+    patient, soon = (
+        [one for (_, used), some in turns.items() if used == times for one in some] for times in (PATIENT, SOON)
+    )
+    written = {part: quantile(pooled(patient), part) / 1000 for part in (0.99, 0.999, 0.9999)}
+    tails = ", ".join(f"{100 * part:g} % in {took:.2g} s" for part, took in written.items())
+    undo, difference = SOON.strong.undo, SOON.timing.clock_difference
+    least = ", ".join(f"{took + undo + difference:.2g} s" for took in written.values())
+    undone, late = (sum(one.counts[what] for one in soon) for what in ("undone", "unknown"))
+    return [
+        f"Times are the client's, from the moment at which a request was due. {PARTITIONS} partitions.",
+        f"Of all posts with {PATIENT.name}, {tails}: with U {undo} s and S {difference} s, D at least " + least,
+        f"With {SOON.name}, {late:,.0f} of {undone:,.0f} undo writes were confirmed later than U after W.",
+    ]

@@ -1,0 +1,157 @@
+"""Early streams on Cassandra: from the answer to a post to the event at another process, and what they cost idle."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import quantiles
+
+from bench.harness import Bench, Void, measure
+from bench.load import traffic
+from bench.load.listeners import Heard
+from bench.measures.streams import ROOM, asked_of, listening
+from bench.results import Report, Row, Verdict
+from bench.started import nodes, on_cassandra, service
+from bench.started.processes import Process
+from queuey import ids
+from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.storage import Store
+
+INBOXES = 100
+A_SECOND = 20
+"""Messages that are posted, each to an inbox drawn by lot."""
+_ESTABLISHED = "01"
+
+Posted = dict[str, float]
+"""When a message was acknowledged, by its id."""
+
+
+@measure("cassandra-early", "Early streams on Cassandra: from the acknowledgement to the event at another process")
+def cassandra_early(bench: Bench) -> Report:
+    """Another service is this process, which posts by its own store; other workers are those of one service."""
+    seconds, settled = bench.pick(30, 5), bench.pick(10, 3)
+    rows: list[Row] = []
+    verdicts: list[Verdict] = []
+    with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(on_cassandra.prepare(cassandra)))
+        names = [f"inbox{number:03}" for number in range(INBOXES)]
+        queues = [store.create_queue(service.APPLICATION, name, QueueSpec())[0] for name in names]
+        paths = {
+            kind: [f"{service.BASE}/{name}?since=now{more}" for name in names]
+            for kind, more in (("plain", ""), ("early", "&early=1"))
+        }
+        directory = bench.fresh("one")
+        with on_cassandra.serve(cassandra, directory, environment=ROOM) as server:
+            rows.append(Row("idle, no streams", [_queries(server, seconds)], "queries/s"))
+            for kind, some in paths.items():
+                with listening(server, some, each=True) as heard:
+                    time.sleep(settled)
+                    rows.append(Row(f"idle, {kind} streams", [_queries(server, seconds)], "queries/s"))
+                    # Those to the plain streams warm up what has just been started.
+                    acknowledged = _post(queues, seconds, _by_store(store))
+                    time.sleep(settled)
+            _report("another service", _took(heard[0], acknowledged), rows, verdicts)
+        with on_cassandra.serve(cassandra, bench.fresh("two"), workers=2, environment=ROOM) as server:
+            with listening(server, paths["early"], each=True) as heard, _connected(server) as (connection, own):
+                time.sleep(settled)
+                workers = _workers(server)
+                acknowledged = _post(queues, seconds, _by_http(connection))
+                time.sleep(settled)
+            others = {port for port, worker in workers.items() if worker != workers[own]}
+            took = _took(heard[0], acknowledged, others)
+            _report("another worker of the service", took, rows, verdicts)
+    load = os.getloadavg()[0]
+    notes = [f"One node, {A_SECOND} messages a second to {INBOXES} inboxes; load of the machine at the end {load:.1f}."]
+    return Report("", "", rows, verdicts, notes)
+
+
+def _report(who: str, took: list[float], rows: list[Row], verdicts: list[Verdict]) -> None:
+    if len(took) < 2:
+        raise Void(f"next to nothing came of {who}")
+    cuts = quantiles(took, n=100)
+    p50, p99 = cuts[49] * 1000, cuts[98] * 1000
+    rows.append(Row(f"{who}, p50", [p50], "ms", {"p99 ms": p99, "longest ms": max(took) * 1000, "messages": len(took)}))
+    verdicts.append(Verdict(f"{who}, p50", [p50], unit="ms", goal=100, better="lower"))
+    verdicts.append(Verdict(f"{who}, p99", [p99], unit="ms", goal=400, better="lower"))
+
+
+def _took(heard: Heard, acknowledged: Posted, ports: set[int] | None = None) -> list[float]:
+    """Returns the seconds from acknowledgements to first events, of connections from some ports (None: all)."""
+    return [
+        came - acknowledged[identifier]
+        for port, first in heard["first"].items()
+        if ports is None or int(port) in ports
+        for identifier, came in first.items()
+    ]
+
+
+def _queries(server: Process, seconds: float) -> float:
+    asked, began = asked_of(server), time.monotonic()
+    time.sleep(seconds)
+    return (asked_of(server) - asked) / (time.monotonic() - began)
+
+
+def _post(queues: list[Queue], seconds: float, post: Callable[[Queue, Posted], None]) -> Posted:
+    """Posts at times drawn by lot."""
+    rng, acknowledged = random.Random(1), Posted()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(rng.expovariate(A_SECOND))
+        post(rng.choice(queues), acknowledged)
+    time.sleep(1)
+    return acknowledged
+
+
+def _by_store(store: Store) -> Callable[[Queue, Posted], None]:
+    def post(queue: Queue, acknowledged: Posted) -> None:
+        [position] = store.append(queue, [NewMessage("x", 1, service.THREE_DAYS)])
+        acknowledged[ids.to_hex(position)] = time.time()
+
+    return post
+
+
+def _by_http(connection: http.client.HTTPConnection) -> Callable[[Queue, Posted], None]:
+    headers = {"Authorization": f"Application {traffic.KEY}", "Content-Type": "text/plain"}
+
+    def post(queue: Queue, acknowledged: Posted) -> None:
+        connection.request("POST", f"{service.BASE}/{queue.name}", b"x", headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 201:
+            raise Void(f"a message could not be stored: {body!r}")
+        acknowledged[body.partition(b'"key":"')[2][:32].decode()] = time.time()
+
+    return post
+
+
+@contextlib.contextmanager
+def _connected(server: Process) -> Iterator[tuple[http.client.HTTPConnection, int]]:
+    """Opens a connection; gives it and its port."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.connect()
+    assert connection.sock is not None
+    port: int = connection.sock.getsockname()[1]
+    with contextlib.closing(connection):
+        yield connection, port
+
+
+def _workers(server: Process) -> dict[int, int]:
+    """Returns the process at the other end of each connection to a server, by the client's port."""
+    owners: dict[str, int] = {}
+    for pid in server.pids():
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                owners[str(link.readlink())] = pid
+    found = {}
+    for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
+        _, local, remote, state, *rest = line.split()
+        if state == _ESTABLISHED and int(local.partition(":")[2], 16) == server.port:
+            owner = owners.get(f"socket:[{rest[5]}]")
+            if owner is not None:
+                found[int(remote.partition(":")[2], 16)] = owner
+    return found
