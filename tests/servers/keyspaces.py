@@ -12,7 +12,7 @@ from cassandra.query import PreparedStatement
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.admin.migrations import migrate
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Statement, connected
 from queuey.storage.cassandra.driver.fast_path import FastPath
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
@@ -109,12 +109,8 @@ def empty(url: str) -> None:
 
 def go_by(url: str, timing: Timing) -> None:
     """Has what stands in a keyspace be these times, at once: nobody may use it meanwhile."""
-    driver = Driver(parse_url(url), OPTIONS)
-    try:
-        assert driver.ready(60), driver.problem()
+    with connected(parse_url(url), OPTIONS, 60) as driver:
         stored_timing.change(driver, OPTIONS, timing, lambda _: None, wait=lambda _: None)
-    finally:
-        driver.close()
 
 
 def close() -> None:

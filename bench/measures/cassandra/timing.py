@@ -25,7 +25,7 @@ from deploy.local import CassandraNode
 from queuey.messages import QueueSpec
 from queuey.storage.cassandra import timing
 from queuey.storage.cassandra.admin import stored_timing
-from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.driver import connected
 from queuey.storage.cassandra.options import CassandraOptions, parse_url
 from queuey.storage.cassandra.timing import LevelTiming, Timing
 
@@ -64,9 +64,7 @@ SOON = Times("W 0.4 s", timing.SOON, 0.1)
 def put_in_force(url: str, times: Times) -> None:
     """Has a keyspace that nobody uses go by other times."""
     options = CassandraOptions()
-    with contextlib.closing(Driver(parse_url(url), options)) as driver:
-        if not driver.ready(60):
-            raise Void("Cassandra cannot be reached")
+    with connected(parse_url(url), options, 60) as driver:
         stored_timing.change(driver, options, times.timing, lambda _: None, wait=lambda _: None)
 
 

@@ -99,22 +99,17 @@ def timing(
 
 @contextmanager
 def _connected(settings: Settings) -> Iterator[tuple[Driver, CassandraOptions]]:
-    from queuey.errors import SettingsError, StoreUnavailable
+    from queuey.errors import SettingsError
     from queuey.storage import opening
 
     if not opening.is_cassandra(settings):
         raise SettingsError("On SQLite messages are seen at once; name a Cassandra store by --store.")
     target = opening.cassandra_target(settings)
-    from queuey.storage.cassandra.driver import Driver
+    from queuey.storage.cassandra.driver import connected
 
     options = opening.cassandra_options(settings)
-    driver = Driver(target, options)
-    try:
-        if not driver.ready(CONNECT_WITHIN):
-            raise StoreUnavailable(driver.problem() or "Cassandra cannot be reached")
+    with connected(target, options, CONNECT_WITHIN) as driver:
         yield driver, options
-    finally:
-        driver.close()
 
 
 def _wanted(standing: Standing, named: dict[str, float], level: str | None, *, soon: bool, patient: bool) -> Timing:

@@ -208,7 +208,9 @@ class CassandraStore(
         found = self._driver.run(_BEATS, (self._process,), consistency=self._options.catalogue_read)
         if not found or found[0][0] < at:
             raise StoreUnavailable("Cassandra did not give back what was written")
-        problem = self._problem(self._driver) or self._clock_check.complaint()
+        if not self._timing.fresh(self._clock.boottime()):
+            raise self._timing.refusal()
+        problem = schema_problem(self._driver) or self._clock_check.complaint()
         if problem is not None:
             raise StoreUnavailable(problem)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
@@ -135,17 +135,6 @@ class CassandraOptions:
             if level.safe
         }
         return Timing(self.clock_difference, self.row_age, levels)
-
-
-def with_timing(options: CassandraOptions, timing: Timing) -> CassandraOptions:
-    """Returns options with other times."""
-    levels = {
-        name: replace(level, delay=timing.levels[name].delay, deadline=timing.levels[name].deadline)
-        if level.safe
-        else level
-        for name, level in options.levels.items()
-    }
-    return replace(options, clock_difference=timing.clock_difference, row_age=timing.row_age, levels=levels)
 
 
 def _check_level(name: str, level: Level) -> None:

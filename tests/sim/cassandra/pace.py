@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from queuey.storage.cassandra import CassandraOptions, timing
-from queuey.storage.cassandra.options import with_timing
 from queuey.storage.cassandra.timing import Timing
 
 
@@ -43,3 +42,14 @@ PATIENT = Pace(timing.PATIENT, heartbeat=0.5, calm=25.0)
 """For several data centres."""
 SOON = Pace(timing.SOON, heartbeat=0.25, calm=16.0)
 """For one."""
+
+
+def with_timing(options: CassandraOptions, timing: Timing) -> CassandraOptions:
+    """Returns options with other times."""
+    levels = {
+        name: replace(level, delay=timing.levels[name].delay, deadline=timing.levels[name].deadline)
+        if level.safe
+        else level
+        for name, level in options.levels.items()
+    }
+    return replace(options, clock_difference=timing.clock_difference, row_age=timing.row_age, levels=levels)

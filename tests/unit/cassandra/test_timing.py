@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuey.errors import SettingsError, StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Request
 from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.options import CassandraOptions, with_timing
+from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.timing import (
     LEASE,
     LONGEST_CLAIM,
@@ -31,6 +31,7 @@ from queuey.storage.cassandra.timing import (
     stated_in,
 )
 from queuey.storage.cassandra.timing_in_force import EVERY, TimingInForce
+from tests.sim.cassandra.pace import with_timing
 
 Done = Callable[[list[Any] | None, StoreUnavailable | None], None]
 

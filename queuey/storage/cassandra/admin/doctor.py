@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from uuid import UUID
 
 from queuey.errors import SettingsError, StoreUnavailable
@@ -15,7 +15,8 @@ from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings, stored_timing
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Rows, Statement, connected
+from queuey.storage.cassandra.ids.light_checks import NOW
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.timing_in_force import compare
 
@@ -26,7 +27,6 @@ CONNECT_WITHIN = 8.0
 _KEYSPACE = Statement("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?")
 _GRACE = Statement("SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?")
 _VERSION = Statement("SELECT release_version FROM system.local")
-_NOW = Statement("SELECT now() FROM system.local")
 
 Look = Callable[[], list[Finding]]
 
@@ -34,7 +34,7 @@ Look = Callable[[], list[Finding]]
 def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding]:
     """Checks everything that the guarantees of a Cassandra store depend on. Changes nothing, never raises."""
     try:
-        with _connected(target, options, keyspace=False) as driver:
+        with connected(target, options, CONNECT_WITHIN, keyspace=False) as driver:
             return [*_cluster(driver, target, options), *_keyspace(driver, target, options)]
     except StoreUnavailable as error:
         advice = "Check the addresses in store, the nodes, and the cassandra_ settings."
@@ -85,21 +85,21 @@ def _versions(driver: Driver) -> Finding:
 
 def _clocks(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Finding:
     ahead: dict[str, float] = {}
-    driver.run(_NOW, consistency="ONE")  # Prepares it, so that what follows is one exchange.
+    driver.run(NOW, consistency="ONE")  # Prepares it, so that what follows is one exchange.
     asked = time.time()
 
     def note(address: str, rows: Rows) -> None:
         theirs: UUID = rows[0][0]
         ahead[address] = (asked + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
 
-    _each(driver, _NOW, note)
+    _each(driver, NOW, note)
     return doctor_rules.clocks(ahead, _difference(driver, target, options))
 
 
 def _difference(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> float:
     """Returns the S that stands in the keyspace; that of a new one if none does."""
     if driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
-        with suppress(SettingsError), _connected(target, options, keyspace=True) as inside:
+        with suppress(SettingsError), connected(target, options, CONNECT_WITHIN) as inside:
             if migrations.schema_problem(inside) is None:
                 return stored_timing.standing(inside, options).stored.kept.clock_difference
     return options.clock_difference
@@ -112,7 +112,7 @@ def _each(driver: Driver, statement: Statement, note: Callable[[str, Rows], None
 
 
 def _schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> Finding:
-    with _connected(target, options, keyspace=True) as driver:
+    with connected(target, options, CONNECT_WITHIN) as driver:
         problem = migrations.schema_problem(driver)
         if problem is not None:
             return Finding("schema", "fail", problem, f"{make}, with the version of Queuey that is to be used.")
@@ -128,7 +128,7 @@ def _grace(driver: Driver, target: DataCentreTarget) -> Finding:
 
 
 def _timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
-    with _connected(target, options, keyspace=True) as driver:
+    with connected(target, options, CONNECT_WITHIN) as driver:
         if migrations.schema_problem(driver) is not None:
             return Finding("timing", "fail", "cannot be read before the schema is right", "See schema, above.")
         try:
@@ -137,14 +137,3 @@ def _timing(target: DataCentreTarget, options: CassandraOptions) -> Finding:
         except SettingsError as error:
             return Finding("timing", "fail", str(error), "Leave the settings out, or see `queuey timing`.")
         return doctor_rules.timing(standing.stored, standing.measured)
-
-
-@contextmanager
-def _connected(target: DataCentreTarget, options: CassandraOptions, *, keyspace: bool) -> Iterator[Driver]:
-    driver = Driver(target, options, keyspace=keyspace)
-    try:
-        if not driver.ready(CONNECT_WITHIN):
-            raise StoreUnavailable(driver.problem() or "Cassandra cannot be reached")
-        yield driver
-    finally:
-        driver.close()

@@ -14,13 +14,14 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage.cassandra.admin import cql_files, stored_timing
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration
-from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.driver import Driver, InDoubt, Statement, connected
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.timing import Timing
 
@@ -173,7 +174,8 @@ def migrate(
     wanted = None if replication is None else parse_replication(replication)
     options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # No caller waits; nodes may be busy.
     running = running or Running()
-    with _connected(target, options, running, keyspace=False) as driver:
+    reach = partial(connected, target, options, running.connect_timeout, driver=running.driver)
+    with reach(keyspace=False) as driver:
         present = _replication(driver)
         if present is None:
             made = _checked(driver, wanted)
@@ -188,7 +190,7 @@ def migrate(
                     f"Keyspace {target.keyspace} is there with {shown(present)}, not {shown(wanted)}. "
                     "Change it by ALTER KEYSPACE and repair it; see docs/operations.md."
                 )
-    with _connected(target, options, running, keyspace=True) as driver:
+    with reach() as driver:
         if dry_run:
             return Report(target.keyspace, made, tuple(pending(running.known, _recorded(driver))))
         is_new = not _recorded(driver)
@@ -279,19 +281,6 @@ class _Lock:
             else:
                 row: Sequence[Any] = rows[0]
                 return row
-
-
-@contextmanager
-def _connected(
-    target: DataCentreTarget, options: CassandraOptions, running: Running, *, keyspace: bool
-) -> Iterator[Driver]:
-    driver = running.driver(target, options, keyspace=keyspace)
-    try:
-        if not driver.ready(running.connect_timeout):
-            raise StoreUnavailable(driver.problem() or "Cassandra cannot be reached")
-        yield driver
-    finally:
-        driver.close()
 
 
 def _replication(driver: Driver) -> dict[str, str] | None:

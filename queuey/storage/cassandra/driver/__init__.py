@@ -3,7 +3,7 @@
 Nothing above it sees an exception, a consistency constant or a row type of the driver.
 """
 
-from queuey.storage.cassandra.driver.connection import Driver
+from queuey.storage.cassandra.driver.connection import Driver, connected
 from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead, worst
 from queuey.storage.cassandra.driver.requests import UNSET, Decode, Done, Encoded, Request, Rows, Statement
 from queuey.storage.cassandra.driver.topology import Host
@@ -20,5 +20,6 @@ __all__ = [
     "Rows",
     "Statement",
     "TooManyDead",
+    "connected",
     "worst",
 ]

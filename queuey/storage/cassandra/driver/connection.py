@@ -514,3 +514,33 @@ def _releasing(slots: threading.Semaphore, done: Done) -> Done:
         done(rows, error)
 
     return take
+
+
+@contextlib.contextmanager
+def connected(
+    target: DataCentreTarget,
+    options: CassandraOptions,
+    within: float,
+    *,
+    keyspace: bool = True,
+    driver: Callable[..., Driver] = Driver,
+) -> Iterator[Driver]:
+    """Gives a driver of its own to whoever looks after a store, and closes it.
+
+    Args:
+        target: Where.
+        options: How to connect.
+        within: Seconds.
+        keyspace: The keyspace is there and is used.
+        driver: For tests: makes the driver.
+
+    Raises:
+        StoreUnavailable: Cassandra cannot be reached.
+    """
+    found = driver(target, options, keyspace=keyspace)
+    try:
+        if not found.ready(within):
+            raise StoreUnavailable(found.problem() or "Cassandra cannot be reached")
+        yield found
+    finally:
+        found.close()
