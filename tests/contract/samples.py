@@ -177,6 +177,19 @@ def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
     return True
 
 
+def becomes_healthy(store: Store) -> bool:
+    """Waits until a ping is good: on a busy machine the first comparisons of the clock are inexact."""
+
+    def healthy() -> bool:
+        try:
+            store.ping()
+        except StoreUnavailable:
+            return False
+        return True
+
+    return eventually(healthy)
+
+
 def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
     """Calls a function with each argument on a thread of its own, all at once; returns the results in order."""
     given = list(arguments)

@@ -80,6 +80,7 @@ class MessageRun:
                 make_queue(self._processes.addresses[0], self._processes.account, **fields)
             with self._traffic() as readers:
                 threading.Event().wait(limits.calm + 1)
+                self._await_success(limits)
                 perform(waves, self._processes.hit, self._journal.add, rest=rest)
                 self._store.settled()
                 self._await_calm(limits)
@@ -102,6 +103,9 @@ class MessageRun:
     def _await_calm(self, limits: Limits) -> None:
         """Waits until requests succeed again; on a machine that stands still meanwhile, nobody has tried any."""
         threading.Event().wait(limits.grace + limits.calm + 1)
+        self._await_success(limits)
+
+    def _await_success(self, limits: Limits) -> None:
         until = now() + CALM_SECONDS
         while now() < until and [*available(self._history(), limits)]:
             threading.Event().wait(0.5)

@@ -25,6 +25,7 @@ from queuey.storage.cassandra.admin.migrations import (
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import DataCentreTarget
 from tests.cassandra.interposed import ALWAYS, Wire
+from tests.contract.samples import becomes_healthy
 from tests.servers.plugin import Cassandra, unique_name
 
 OPTIONS = CassandraOptions(timeout=60.0)
@@ -179,8 +180,7 @@ def test_store_waits_for_it(target: DataCentreTarget) -> None:
         migrate(target, OPTIONS, replication="1", running=Running(known[:1]))
         assert refused(store, "older than this version")
         migrate(target, OPTIONS)
-        assert store.ready(60)
-        store.ping()
+        assert becomes_healthy(store)
         migrate(target, OPTIONS, running=Running((*known, parse("900_more.cql", TABLE.format("c")))))
         with pytest.raises(StoreUnavailable, match="newer"):
             store.ping()

@@ -21,7 +21,7 @@ from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import REFUSE
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.cassandra.timing import LEASE, PATIENT, SOON, Timing
-from tests.contract.samples import eventually
+from tests.contract.samples import becomes_healthy, eventually
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
 from tests.servers.served import environment
@@ -84,8 +84,7 @@ def test_a_keyspace_without_times_is_not_served(driver: Driver, url: str) -> Non
         with pytest.raises(StoreUnavailable, match="queuey migrate"):
             store.ping()
         migrate(parse_url(url), OPTIONS)
-        assert eventually(lambda: store.ready(1.0))
-        store.ping()
+        assert becomes_healthy(store)
 
 
 def test_settings_that_differ_are_refused(url: str) -> None:
@@ -178,7 +177,7 @@ def test_what_processes_measure_is_told(driver: Driver, url: str) -> None:
 def test_processes_of_an_older_version_hold_a_change_up(driver: Driver, url: str) -> None:
     """They would not notice it. Whoever looks after the store, as doctor does, is none of them."""
     with closing(opened(url)) as store:
-        store.ping()
+        assert becomes_healthy(store)
     stored_timing.change(driver, OPTIONS, PATIENT, silent, lambda _: None)
     old = Statement("INSERT INTO heartbeats (process, seen_at) VALUES (?, ?)")
     driver.run(old, ("old", ids.now_ticks() - stored_timing.LATELY - ids.TICKS_PER_SECOND))

@@ -271,6 +271,7 @@ def no_gap(removed: ExitStack) -> None:
     def sound_if_it_was_compared(self: ClockCheck, since: float = 0.0) -> bool:
         if self._checked is not None:
             self._checked = self._clock.boottime()
+            self._judge()
         return sound(self)
 
     removed.enter_context(replace(sound, sound_if_it_was_compared))

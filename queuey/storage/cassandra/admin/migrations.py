@@ -13,7 +13,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -193,24 +193,24 @@ def migrate(
     with reach() as driver:
         if dry_run:
             return Report(target.keyspace, made, tuple(pending(running.known, _recorded(driver))))
-        is_new = not _recorded(driver)
-        changes = tuple(_make_all(driver, options, tell, running))
-        has_times = any(migration.number == stored_timing.MIGRATION for migration in running.known)
-        timing = stored_timing.first(driver, options, is_new=is_new, tell=tell) if has_times else None
-        return Report(target.keyspace, made, changes, timing)
+        return Report(target.keyspace, made, *_make_all(driver, options, tell, running))
 
 
-def _make_all(driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> Iterator[SchemaMigration]:
+def _make_all(
+    driver: Driver, options: CassandraOptions, tell: Tell, running: Running
+) -> tuple[tuple[SchemaMigration, ...], Timing | None]:
+    """Makes the changes that are missing, then writes the times if there are none; returns both."""
     first, *_ = known = running.known
     # It makes the table that holds the lock, and does nothing if that is there; a read could find one that another
     # run is making at this moment, and that cannot be used yet.
     for statement in first.statements:
         _change_schema(driver, options, statement)
     if not pending(known, _recorded(driver)):
-        return
+        return (), _first_times(driver, options, known, is_new=False, tell=tell)
     lock = _Lock(driver, options, tell, running)
     with lock:
-        for migration in pending(known, _recorded(driver)):
+        missing = pending(known, _recorded(driver))
+        for migration in missing:
             for statement in migration.statements:
                 lock.renew()
                 _change_schema(driver, options, statement)
@@ -218,7 +218,16 @@ def _make_all(driver: Driver, options: CassandraOptions, tell: Tell, running: Ru
             values = migration.number, migration.name, migration.checksum, time.time()
             lock.run(_RECORD, values)
             tell(f"{migration.name}: made")
-            yield migration
+        # Before another run may find the changes made, and take the keyspace for an old one.
+        return tuple(missing), _first_times(driver, options, known, is_new=first in missing, tell=tell)
+
+
+def _first_times(
+    driver: Driver, options: CassandraOptions, known: Sequence[SchemaMigration], *, is_new: bool, tell: Tell
+) -> Timing | None:
+    if not any(migration.number == stored_timing.MIGRATION for migration in known):
+        return None
+    return stored_timing.first(driver, options, is_new=is_new, tell=tell)
 
 
 class _Lock:

@@ -43,7 +43,7 @@ from uuid import UUID
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 from queuey.storage.cassandra.driver import Driver, Request, Rows
-from queuey.storage.cassandra.ids.intervals import Interval, measured, median_of
+from queuey.storage.cassandra.ids.intervals import DRIFT, Interval, measured, median_of
 from queuey.storage.cassandra.ids.light_checks import NOW, WITNESSES, LightChecks, Told
 from queuey.storage.cassandra.timing_in_force import TimingInForce
 
@@ -160,6 +160,9 @@ class ClockCheck:
         self._began = -math.inf
         self._drift = 0.0
         self._refusing = False
+        self._sound_until = -1
+        """Nanoseconds since boot up to which the last round counts, by S as it was then."""
+        self._judged_by = 0.0
         self.wrong_until = -math.inf
         """Boot time of the last check that found a jump, or the clock off: ids made up to then may have been late."""
         self.fastest: tuple[str, ...] = ()
@@ -193,25 +196,38 @@ class ClockCheck:
     def _note(self, answers: Mapping[str, Interval], began: float | None, there: int) -> None:
         with self._lock:
             hidden = self._learn(answers)
-            if 2 * len(answers) < there:
-                return
-            self._rank(answers)
-            if self.offset_bound > self.limit:
-                self.wrong_until = self._clock.boottime()
-            self._accept_wall()
-            refusing = self.offset_bound > self.limit
-            if refusing != self._refusing:
-                log.log(
-                    logging.ERROR if refusing else logging.WARNING,
-                    "The clock is %+.3f s (give or take %.3f s) off the Cassandra nodes': %s.",
-                    self.median,
-                    self.error,
-                    "nothing is served until it is right" if refusing else "serving again",
-                )
-            self._refusing = refusing
-            if refusing or self.offset_bound + hidden <= self.limit:
-                self._checked, self._drift = self._clock.boottime(), self._clock.drift()
-                self._began = self._checked if began is None else began
+            if 2 * len(answers) >= there:
+                self._conclude(answers, began, hidden)
+            self._judge()
+
+    def _conclude(self, answers: Mapping[str, Interval], began: float | None, hidden: float) -> None:
+        """Decides by a round that enough have answered whether the clock is right."""
+        self._rank(answers)
+        if self.offset_bound > self.limit:
+            self.wrong_until = self._clock.boottime()
+        self._accept_wall()
+        refusing = self.offset_bound > self.limit
+        if refusing != self._refusing:
+            log.log(
+                logging.ERROR if refusing else logging.WARNING,
+                "The clock is %+.3f s (give or take %.3f s) off the Cassandra nodes': %s.",
+                self.median,
+                self.error,
+                "nothing is served until it is right" if refusing else "serving again",
+            )
+        self._refusing = refusing
+        if refusing or self.offset_bound + hidden <= self.limit:
+            self._checked, self._drift = self._clock.boottime(), self._clock.drift()
+            self._began = self._checked if began is None else began
+
+    def _judge(self) -> None:
+        """Finds how long what is known will do: until it is old, or too inexact to stay within the limit."""
+        self._judged_by = self._difference()
+        if self._checked is None or self._refusing:
+            self._sound_until = -1
+            return
+        left = min(GAP - (self._clock.boottime() - self._checked), (self.limit - self.offset_bound) * DRIFT)
+        self._sound_until = self._clock.since_boot() + round(left * 1e9)
 
     def agrees(self, coordinator: str, answer: Interval) -> bool:
         """Takes the answer to a light check into account; returns whether it shows that the clock is right.
@@ -240,13 +256,14 @@ class ClockCheck:
         Args:
             since: Boot time; the round must have begun then or later.
         """
+        difference = self._difference()
+        if difference != self._judged_by:
+            with self._lock:
+                self._judge()
         return (
-            self._checked is not None
-            and not self._refusing
+            self._clock.since_boot() <= self._sound_until
             and self._began >= since
-            and self._clock.boottime() - self._checked <= GAP
-            and abs(self._clock.drift() - self._drift) <= ERROR * self._difference()
-            and self.offset_bound <= self.limit
+            and abs(self._clock.drift() - self._drift) <= ERROR * difference
         )
 
     @property
@@ -277,7 +294,7 @@ class ClockCheck:
         """Says what makes health red, None if nothing does."""
         if self._checked is None:
             return "the clock has not been compared with the Cassandra nodes' yet"
-        if self.offset_bound > RED * self._difference():
+        if self.offset_bound > self.limit or abs(self.median) > RED * self._difference() + self.error:
             return f"the clock is {self.median:+.3f} s (give or take {self.error:.3f} s) off the Cassandra nodes'"
         if self.wall_off:
             return "the wall clock of this machine is off the Cassandra nodes'"

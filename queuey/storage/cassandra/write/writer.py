@@ -400,10 +400,13 @@ class MessageWriter:
         if error is None and arrived - in_flight.minted > level.deadline:
             self.late += 1
             error = InDoubt("Cassandra took too long; the message is taken back")
-        if error is None:
-            self._watch.confirm_soon(partial(self._confirmed, in_flight))
-        else:
-            self._judge(in_flight, error)
+        try:
+            if error is None:
+                self._watch.confirm_soon(partial(self._confirmed, in_flight))
+            else:
+                self._judge(in_flight, error)
+        finally:
+            self._landed(in_flight.buffer)  # What waits need not wait for the check as well.
 
     def _confirmed(self, in_flight: InFlightBatch, refused: StoreUnavailable | None) -> None:
         """Takes the result of a check of the clock that began after the answer to a request had come."""
@@ -417,11 +420,8 @@ class MessageWriter:
     def _judge(self, in_flight: InFlightBatch, error: StoreUnavailable | None) -> None:
         """Tells operations how one of their requests ended."""
         stored = error is None or error.outcome == "unknown"
-        try:
-            for operation in in_flight.operations:
-                self._count_down(operation, error, stored=stored)
-        finally:
-            self._landed(in_flight.buffer)
+        for operation in in_flight.operations:
+            self._count_down(operation, error, stored=stored)
 
     def _landed(self, buffer: PartitionBuffer) -> None:
         with self._lock:

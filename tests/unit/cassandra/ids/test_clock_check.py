@@ -79,7 +79,7 @@ def test_a_clock_that_is_off_from_the_start_is_refused(cluster: Cluster, off: fl
     assert f"{off:+.3f}" in (cluster.skew.complaint() or "")
 
 
-@pytest.mark.parametrize("off", [-0.49, -0.3, 0.3, 0.49])
+@pytest.mark.parametrize("off", [-0.49, -0.31, 0.31, 0.49])
 def test_a_clock_that_is_a_little_off_is_red_only(cluster: Cluster, off: float) -> None:
     """Between 0.3 and 0.5 S health is red and everything is served."""
     cluster.set_clock(off)
@@ -198,6 +198,7 @@ def test_a_slow_network_is_refused(cluster: Cluster) -> None:
     assert cluster.skew.refusing
     assert "give or take 0.51" in (cluster.skew.complaint() or "")
     assert cluster.check([0.49, 0.49, 0.51])
+    assert cluster.skew.complaint() is None, "the clock may be right"
     cluster.set_clock(0.2)
     assert not cluster.check([0.4, 0.4, 0.4])
 
