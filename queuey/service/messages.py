@@ -8,6 +8,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -119,6 +120,8 @@ class MessageUseCases:
         self._metrics = metrics
         self._sticky = StickyChoice()
         self._budget = RepeatBudget()
+        self._clock_offset: float | None = None
+        """Seconds by which the clock that ids are made by was ahead of the boot time; None: not known yet."""
 
     def statistics(self) -> dict[str, float]:
         """Returns what is counted of posts."""
@@ -181,12 +184,17 @@ class MessageUseCases:
             await asyncio.sleep(max(left, default=-math.inf) + self._store.clock_difference)
 
     def _ahead(self, position: Position) -> float:
-        """Returns how many seconds a position is ahead of the clock that ids are made by, less than 0 if it is past."""
-        try:
-            now = self._store.claim_time()
-        except StoreUnavailable:  # Nobody has compared it lately.
-            now = ids.now_ticks()
-        return (position[0] - now) / ids.TICKS_PER_SECOND
+        """Returns how many seconds a position is ahead of the clock that ids are made by, less than 0 if it is past.
+
+        While nobody knows that this clock is right, it goes on as it was: perhaps behind, if the machine has stood
+        still, but not ahead as a wall clock may be.
+        """
+        boottime = self._core.boottime()
+        with suppress(StoreUnavailable):
+            self._clock_offset = self._store.claim_time() / ids.TICKS_PER_SECOND - boottime
+        if self._clock_offset is None:
+            return LONGEST_AHEAD
+        return position[0] / ids.TICKS_PER_SECOND - boottime - self._clock_offset
 
     def _may_repeat(self, queue: Queue, items: Sequence[NewMessage], began: float) -> bool:
         """Returns whether a post that was undone is to be repeated."""
