@@ -102,16 +102,18 @@ class Reader:
     def read_on(self) -> None:
         """Reads for as long as its process lives."""
         world = self._site.process.world
-        rng, calm = world.rng, world.now + self.busy
+        calm = world.now + self.busy
         while True:
             pause(world.some(self.every if world.now < calm else 2.0))
             try:
-                while self.take(
-                    page_of(self._site, self._queue, Slice(self.partition, self.cursor, limit=rng.choice((1, 3, 100))))
-                ):
+                while self.read(world.rng.choice((1, 3, 100))):
                     pass
             except StoreUnavailable:
                 pass
+
+    def read(self, limit: int) -> bool:
+        """Reads a page; returns whether there is more."""
+        return self.take(page_of(self._site, self._queue, Slice(self.partition, self.cursor, limit=limit)))
 
     def take(self, page: Page) -> bool:
         """Takes a page; returns whether there is more."""

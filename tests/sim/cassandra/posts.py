@@ -96,6 +96,7 @@ class Sent(Post):
         partitions: Where its messages go.
         delayed: One of them is.
         site, life: Where it was made.
+        ended: When its client was answered.
     """
 
     qid: int = 0
@@ -104,6 +105,7 @@ class Sent(Post):
     delayed: bool = False
     site: PostSite | None = None
     life: int = 0
+    ended: float = float("inf")
 
 
 @dataclass
@@ -226,16 +228,26 @@ class PostStorm(MessageStorm):
         self.posts.append(sent)
 
         def done(result: PostResult | None, error: Exception | None) -> None:
+            sent.ended = self.world.now
             if result is None:
                 sent.outcome = outcome_of(error)
                 return
             sent.outcome, sent.locations = "acknowledged", result.locations
-            if not key and self.world.rng.random() < 0.2:
-                self.world.at(0.0, partial(self._post, max(position for _, position in result.locations)))
+            if not key:
+                self._go_on(max(position for _, position in result.locations))
 
-        give_up = begin(site.core, site.post(sent, drafts), done)
+        give_up = begin(site.core, site.post(sent, [self._addressed(draft) for draft in drafts]), done)
         if self.world.rng.random() < 0.1:
             site.process.soon(self.world.some(0.3 * self.pace.scale), give_up)
+
+    def _addressed(self, draft: Draft) -> Draft:
+        """Returns a message as it is posted."""
+        return draft
+
+    def _go_on(self, last: Position) -> None:
+        """Has a client go on after its post was acknowledged, whose last message is at a position."""
+        if self.world.rng.random() < 0.2:
+            self.world.at(0.0, partial(self._post, last))
 
     def _update(self) -> None:
         """Changes the queue's row."""

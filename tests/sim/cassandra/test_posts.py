@@ -12,23 +12,28 @@ from typing import Any
 
 import pytest
 
+from queuey import ids
 from queuey.errors import StoreUnavailable, WriteUndone
 from queuey.ids import Position
-from queuey.messages import NewMessage, PostKey, PostResult, Queue, Slice
-from queuey.service import Draft
+from queuey.messages import Location, NewMessage, Page, PostKey, PostResult, Queue, Slice
+from queuey.service import Draft, ranges
 from queuey.service.messages import MessageUseCases
+from queuey.service.ranges import Range, Reading
+from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace
+from tests.sim.cassandra.early import EarlyReader, EarlyStorm
 from tests.sim.cassandra.messages import MessageStorm
+from tests.sim.cassandra.ordered import OrderedStorm
 from tests.sim.cassandra.pace import SOON
 from tests.sim.cassandra.posts import PostStorm
 from tests.sim.cassandra.threads import simulated_threads
 
-HISTORIES = 30
-"""Of `make test`."""
+HISTORIES, FEW = 30, 5
+"""Of `make test`: of plain posts, and of each kind beside."""
 MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000"))
 """Of the slow tests, of each kind."""
 FIRST = int(os.environ.get("SIM_SEED", "0"))
@@ -70,9 +75,35 @@ class HarshStorm(PostStorm):
         self.readers[-1].every = 0.04
 
 
+class HarshEarlyStorm(EarlyStorm, HarshStorm):
+    """So they are, and much is read early."""
+
+    def _read_early(self, *args: Any) -> EarlyReader:  # noqa: ANN401
+        reader = super()._read_early(*args)
+        reader.every = 0.04
+        return reader
+
+
 def test_posts() -> None:
     """Whatever fails: what was acknowledged is shown once, and nothing of an attempt that was repeated is."""
     assert violations(range(HISTORIES)) == []
+
+
+def test_early_readers() -> None:
+    """Early messages come again in their places, unless they are undone, and do not move the cursors of readers."""
+    storms = [EarlyStorm(seed) for seed in range(FEW)]
+    assert [one.run() for one in storms] == [[]] * len(storms)
+    given = [(reader, position) for one in storms for reader in one.early_readers for position in reader.early]
+    again = [position in reader.shown for reader, position in given if position < reader.cursor]
+    assert again.count(True) > len(again) / 2
+    assert again.count(False) > 0
+
+
+def test_ordered_queues() -> None:
+    """What is posted after a post was answered comes later, whoever stores it, and however often it is repeated."""
+    storms = [OrderedStorm(seed) for seed in range(FEW)]
+    assert [one.run() for one in storms] == [[]] * len(storms)
+    assert sum(one.repeated for one in storms) > 0
 
 
 @pytest.mark.slow
@@ -81,6 +112,8 @@ def test_posts_in_many_histories() -> None:
     """The same in thousands; and the store itself, with names, by the same times."""
     assert violations(range(FIRST, FIRST + MANY)) == []
     assert violations(range(FIRST, FIRST + MANY), storm=partial(MessageStorm, pace=SOON)) == []
+    assert violations(range(FIRST, FIRST + MANY // 4), storm=EarlyStorm) == []
+    assert violations(range(FIRST, FIRST + MANY // 4), storm=OrderedStorm) == []
 
 
 def test_histories_are_what_they_should_be() -> None:
@@ -172,6 +205,40 @@ async def without_the_key(
         return await REAL_APPEND(use_cases, queue, drafts, items, after, None)
 
 
+async def part_by_part(
+    use_cases: MessageUseCases,
+    queue: Queue,
+    drafts: Sequence[Draft],
+    items: Sequence[NewMessage],
+    after: Position | None,
+    key: Key,
+) -> PostResult:
+    """Stores what a batch has for each partition by itself, and repeats only those parts of it that were undone."""
+    if key is not None:
+        return await REAL_APPEND(use_cases, queue, drafts, items, after, key)
+    found: dict[int, Location] = {}
+    for partition in sorted({item.partition for item in items}):
+        numbers = [number for number, item in enumerate(items) if item.partition == partition]
+        part = partial(REAL_APPEND, use_cases, queue, drafts, [items[number] for number in numbers], after, None)
+        try:
+            result = await part()
+        except WriteUndone:
+            result = await part()
+        found.update(zip(numbers, result.locations, strict=True))
+    return PostResult([found[number] for number in range(len(items))], replayed=False)
+
+
+def no_difference(_store: CassandraStore) -> float:
+    """Takes the clocks of others to be equal."""
+    return 0.0
+
+
+def behind_early_ones(wanted: Range, asked: Sequence[Slice], pages: Sequence[Page], found: Reading) -> None:
+    """Has readers go on behind what they were given early."""
+    REAL_ADD_EARLY(wanted, asked, pages, found)
+    found.next.update({one.partition: ids.following(one.position) for one in found.early})
+
+
 @contextmanager
 def sent_again() -> Iterator[None]:
     """Has the writer send a batch again, three times, if it is in doubt or late: its ids' time begins anew."""
@@ -217,6 +284,7 @@ REAL_JUDGE = MessageWriter._judge
 REAL_UNDO = UndoWriter.undo
 REAL_DELAY = CassandraMessages._delay
 REAL_APPEND = MessageUseCases._append
+REAL_ADD_EARLY = ranges.add_early
 
 
 @dataclass(frozen=True)
@@ -227,11 +295,13 @@ class Mutation:
         breaks: The promises of which one fails without it.
         instead: Takes it out.
         first: The history to begin with, shortly before one that shows it.
+        storm: The kind of the histories.
     """
 
     breaks: tuple[str, ...]
     instead: Callable[[], AbstractContextManager[None]]
     first: int = 0
+    storm: Callable[[int], MessageStorm] = HarshStorm
 
 
 SHOWN = ("none", "attempt")
@@ -245,7 +315,16 @@ MUTATIONS = {
     "repeating after unknown": Mutation(("attempt",), partial(replace, MessageUseCases._append, also_in_doubt)),
     "repeating in the writer, ids": Mutation(("G1",), sent_again, first=55),
     "repeating in the writer, undo": Mutation(("attempt",), written_again),
+    "repeating a batch as a whole": Mutation(
+        (*SHOWN, "whole"), partial(replace, MessageUseCases._append, part_by_part)
+    ),
     "the key": Mutation(("key",), partial(replace, MessageUseCases._append, without_the_key), first=34),
+    "S in the order of an ordered queue": Mutation(
+        ("later",), partial(replace, CassandraStore.clock_difference, no_difference), first=3, storm=OrderedStorm
+    ),
+    "the cursor of an early read": Mutation(
+        ("missed",), partial(replace, ranges.add_early, behind_early_ones), first=2, storm=HarshEarlyStorm
+    ),
 }
 
 
@@ -254,4 +333,4 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of them some history breaks a promise that it is for."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        assert violations([*range(mutation.first, ENOUGH), *range(mutation.first)], mutation.breaks, HarshStorm)
+        assert violations([*range(mutation.first, ENOUGH), *range(mutation.first)], mutation.breaks, mutation.storm)

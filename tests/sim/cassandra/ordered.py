@@ -1,0 +1,50 @@
+"""A storm over posts to an ordered queue: what is posted after a post was answered comes later, whoever stores it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations
+
+from msgspec.structs import replace as changed
+
+from queuey.ids import Position
+from queuey.messages import QueueSpec
+from queuey.partitions import by_key
+from queuey.service import Draft
+from tests.sim.cassandra.messages import APPLICATION, PARTITIONS, QUEUE
+from tests.sim.cassandra.posts import PostStorm, Sent
+
+KEYS = {by_key(key, PARTITIONS): key for key in "abcdefgh"}
+"""One of each partition."""
+
+
+class OrderedStorm(PostStorm):
+    """One history."""
+
+    def _create(self) -> None:
+        store = self.sites[0].store
+        store.create_application(APPLICATION)
+        spec = QueueSpec(partitions=PARTITIONS, ttl=3600, kind="ordered")
+        self.queue, _ = store.create_queue(APPLICATION, QUEUE, spec)
+
+    def _addressed(self, draft: Draft) -> Draft:
+        return changed(draft, partition=None, key=KEYS[draft.partition or 0])
+
+    def _go_on(self, last: Position) -> None:
+        super()._go_on(last)
+        if self.world.rng.random() < 0.4:
+            self.world.at(0.0, self._post)
+
+    # What must hold
+
+    def _violations(self) -> Iterator[str]:
+        yield from super()._violations()
+        placed = [post for post in self.posts if post.outcome == "acknowledged" and not post.delayed]
+        for earlier, later in permutations(placed, 2):
+            follows = later.qid == earlier.qid and later.began > earlier.ended and not later.key
+            if follows and min(_positions(later)) <= max(_positions(earlier)):
+                yield f"later: {later} is not above {earlier}"
+
+
+def _positions(post: Sent) -> list[Position]:
+    return [position for _, position in post.locations]
