@@ -23,6 +23,10 @@ NODE_SECONDS, WEB_SECONDS = 10.0, 1.0
 """What a killed one needs to serve again, as a schedule has it."""
 
 
+WITH_WRONG_CLOCKS = Path(__file__).parent / "wrong_clocks"
+"""What Python finds there at its start sets the wall clock of a process wrong."""
+
+
 class Span(NamedTuple):
     """The times that matter to a store: W and D in seconds."""
 
@@ -33,6 +37,12 @@ class Span(NamedTuple):
         """Returns the times of a keyspace with S and C in seconds; what D leaves is for undo writes."""
         level = LevelTiming(self.deadline, max(0.0, self.delay - self.deadline - difference), self.delay)
         return Timing(difference, row_age, {"strong": level, "very_strong": level})
+
+
+def span_of(timing: Timing) -> Span:
+    """Returns W and D of ``strong``."""
+    level = timing.levels["strong"]
+    return Span(level.deadline, level.delay)
 
 
 class Victim(Protocol):
@@ -63,6 +73,7 @@ class Store(NamedTuple):
         converged: Is called between the first and the second full read; what it does makes copies agree.
         centres: Further options of each web process that is in a data centre of its own, by its name. They agree only
             in the end, so then it is called before the first full read.
+        clocks: Seconds by which wall clocks of web processes are ahead, by name.
     """
 
     span: Span
@@ -72,6 +83,7 @@ class Store(NamedTuple):
     settled: Callable[[], None] = lambda: None
     converged: Callable[[], None] = lambda: None
     centres: Mapping[str, Sequence[str]] = {}
+    clocks: Mapping[str, float] = {}
 
 
 class MakeStore(Protocol):
@@ -220,7 +232,9 @@ class Webs:
 
     def _serve(self, name: str, port: int | None) -> Served:
         options = [*self._store.options, *self._store.centres.get(name, ()), "--workers", str(self._workers)]
-        return Served(self._directory, options, port=port)
+        ahead = self._store.clocks.get(name, 0.0)
+        variables = {"PYTHONPATH": str(WITH_WRONG_CLOCKS), "WALL_CLOCK_AHEAD": str(ahead)} if ahead else None
+        return Served(self._directory, options, port=port, variables=variables)
 
     def hit(self, step: Step) -> str:
         """Does a fault to a web process, a worker of one (``web-1/2``), a node or a link, and undoes it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from queuey.storage.cassandra.timing import SOON
 from tests.faults.claiming.run import ClaimRun
-from tests.faults.webs import MakeStore, Span, Store
+from tests.faults.webs import MakeStore, Span, Store, span_of
 from tests.harness.nemesis import Step, Wave
 from tests.harness.plans import Plan, Record, long, plans, verify
 
@@ -72,6 +73,6 @@ LONG_LEAST = {"acknowledged": 1200, "again": 40, "acknowledgements done": 1200, 
 
 @plans("claims/cassandra-defaults", *(long(seed, "kill,pause", LONG_LEAST) for seed in (1, 2)))
 def test_cassandra_with_defaults(tmp_path: Path, record_property: Record, three_nodes: MakeStore, plan: Plan) -> None:
-    """The same for minutes of random faults, with the default W, S, D and C."""
-    store = three_nodes(Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
+    """The same for minutes of random faults, with the W, S, D and C of a new keyspace."""
+    store = three_nodes(span_of(SOON), difference=SOON.clock_difference, row_age=SOON.row_age)
     verify(plan, lambda: ClaimRun(tmp_path, store, written={}).run(plan, rest=2.0), record_property)

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage.cassandra.admin import cql_files, stored_timing
 from queuey.storage.cassandra.admin.cql_files import SchemaMigration
-from queuey.storage.cassandra.driver import Driver, InDoubt, Statement, connected
+from queuey.storage.cassandra.admin.stored_timing import decided
+from queuey.storage.cassandra.driver import Driver, Statement, connected
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.cassandra.timing import Timing
 
@@ -274,22 +275,7 @@ class _Lock:
 
     def run(self, statement: Statement, values: Sequence[object]) -> Sequence[Any]:
         """Runs a lightweight transaction until it is decided; returns the row that says how."""
-        until = time.monotonic() + self._options.catalogue_deadline
-        while True:
-            try:
-                rows = self._driver.run(
-                    statement,
-                    values,
-                    consistency=self._options.catalogue_write,
-                    serial=self._options.catalogue_serial,
-                )
-            except InDoubt:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(self._running.lock_every)
-            else:
-                row: Sequence[Any] = rows[0]
-                return row
+        return decided(self._driver, self._options, statement, values, self._running.lock_every)
 
 
 def _replication(driver: Driver) -> dict[str, str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -155,17 +155,31 @@ def _centres(driver: Driver) -> int:
 
 
 def _swap(driver: Driver, options: CassandraOptions, new: StoredTiming, old: StoredTiming | None) -> bool:
-    """Puts times in the place of others, until it is decided; returns whether they were there."""
+    """Puts times in the place of others; returns whether they were there."""
     text, expected = encode(new), None if old is None else encode(old)
+    row = decided(driver, options, _WRITE, (text, expected))
+    return bool(row[0]) or row[-1] == text
+
+
+def decided(
+    driver: Driver, options: CassandraOptions, statement: Statement, values: Sequence[object], every: float = AGAIN
+) -> Sequence[Any]:
+    """Runs a lightweight transaction again and again until it is decided; returns the row that says how.
+
+    Args:
+        driver: Connected to the keyspace.
+        options: How to write the catalogue, and for how long to try.
+        statement: One that may be repeated.
+        values: For it.
+        every: Seconds between attempts.
+    """
     until = time.monotonic() + options.catalogue_deadline
     while True:
         try:
-            [row] = driver.run(
-                _WRITE, (text, expected), consistency=options.catalogue_write, serial=options.catalogue_serial
-            )
+            [row] = driver.run(statement, values, consistency=options.catalogue_write, serial=options.catalogue_serial)
         except InDoubt:
             if time.monotonic() > until:
                 raise
-            time.sleep(AGAIN)
+            time.sleep(every)
         else:
-            return bool(row[0]) or row[-1] == text
+            return tuple(row)

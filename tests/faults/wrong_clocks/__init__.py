@@ -1,0 +1,1 @@
+"""What a process with a wrong clock begins with."""
