@@ -67,6 +67,10 @@ class Authenticator:
         self._known: dict[str | bytes, tuple[Caller, float]] = {}
         self._of_caller: dict[frozenset[str], dict[str | bytes, None]] = {}
 
+    def add(self, reader: CredentialReader) -> None:
+        """Has one more reader read credentials; before the first request."""
+        self._readers[reader.scheme] = reader
+
     def __call__(self, header: str | None) -> Caller:
         """Returns the caller that sent this header; blocks if it is not in memory.
 

@@ -12,8 +12,9 @@ A path is percent-decoded once. No resource has a name with an encoded slash, wh
 from __future__ import annotations
 
 import asyncio
+import typing
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, unquote, unquote_plus, unquote_to_bytes
 
 import msgspec
@@ -26,8 +27,9 @@ from queuey.web.gateway.scheduling import ANONYMOUS, SharedQuota
 from queuey.web.responses import Header
 
 if TYPE_CHECKING:
-    from queuey.web.facades.facade import Facade
+    from queuey.access import Caller
     from queuey.web.gateway.long_polls import Client, LongPoll
+    from queuey.web.responses import Response
 
 T = TypeVar("T")
 Scope = dict[str, Any]
@@ -58,7 +60,7 @@ _HEADERS = {
 """Names of headers that most requests have."""
 
 
-class Server(Protocol):
+class Server(typing.Protocol):
     """What a request needs of the server that it came to."""
 
     async def in_thread(self, request: Request, work: Callable[[], T], *, computes: bool, page: bool) -> T:
@@ -69,6 +71,26 @@ class Server(Protocol):
 
     def reserve_at_once(self, request: Request, size: int) -> bool:
         """See :meth:`Request.reserve_at_once`."""
+
+
+class Protocol(typing.Protocol):
+    """What answers below some paths in another form than version 1 of the API: a facade, or the console."""
+
+    def admit(self, request: Request) -> bool:
+        """Prepares a request if it is one of its own: its credential, and the form of its errors."""
+
+    def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
+        """Makes the answer of an error.
+
+        Args:
+            request: The one that failed.
+            error: What happened.
+            status: What version 1 would answer.
+            text: For the caller; it says nothing of a defect but an id.
+        """
+
+    def application_of(self, caller: Caller, /) -> str:
+        """Returns the application for whose queues a caller's requests are counted."""
 
 
 class Request:
@@ -98,6 +120,7 @@ class Request:
         batch: How many messages it is to store, once that is known.
         first: What it does before it may fail, so that an error has the outcome ``unknown``.
         known: What its facade has found out about it.
+        peer: The address that its connection comes from, without the port; blank: not known.
         unknown: Fields of its query that mean nothing.
     """
 
@@ -114,11 +137,12 @@ class Request:
     poll: LongPoll | None = None
     stream: Stream | None = None
     counted: tuple[Header, ...] = ()
-    facade: Facade | None = None
+    facade: Protocol | None = None
     refused: QueueyError | None = None
     batch = 0
     first: JoinedAck | None = None
     known: object = None
+    peer: str = ""
     unknown: Sequence[str] = ()
 
     def __init__(
@@ -183,7 +207,9 @@ class Fields(NamedTuple):
 def read_scope(server: Server, scope: Scope) -> tuple[Request, list[str]]:
     """Returns a request of an ASGI server without its path and body, and the names of headers that cannot be read."""
     query = scope["query_string"].decode("latin-1")
-    return new_request(server, scope["method"], query, scope["scheme"], read_headers(scope["headers"]))
+    request, foreign = new_request(server, scope["method"], query, scope["scheme"], read_headers(scope["headers"]))
+    request.peer = (scope.get("client") or ("",))[0]
+    return request, foreign
 
 
 def new_request(server: Server, method: str, query: str, scheme: str, fields: Fields) -> tuple[Request, list[str]]:

@@ -33,7 +33,6 @@ from queuey.settings import Settings, origins_of
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Endpoint, Match, Resources, View
 from queuey.web.errors import error_response
-from queuey.web.facades.facade import Facade
 from queuey.web.gateway.long_polls import (
     BEAT,
     NOTICE,
@@ -57,6 +56,7 @@ from queuey.web.requests import (
     SHORT_BODY,
     BodyReader,
     BodyWanted,
+    Protocol,
     Receive,
     Request,
     Scope,
@@ -143,7 +143,7 @@ class Gateway:
         self._beat = beat
         self._max_wait = min(deadline, max_wait)
         self._resources: Resources = application.registry.resources
-        self._facades: list[Facade] = application.registry.facades
+        self._facades: list[Protocol] = application.registry.facades
         self._authorization: Authorization = application.registry.authorization
         service = application.registry.service
         self._metrics: Metrics = service.metrics
@@ -208,6 +208,7 @@ class Gateway:
             head.known = head.query.decode("latin-1"), read_headers(head.fields)
         query, fields = head.known
         request, foreign = new_request(self, head.method, query, exchange.all.scheme, fields)
+        request.peer = exchange.peer
         response = await self.serve(request, head.path, exchange.receive, foreign)
         if response.pieces is not None:
             await self._sender.go_on(response, exchange.send)
