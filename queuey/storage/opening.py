@@ -10,12 +10,14 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import asdict
 
 from queuey.errors import SettingsError, StoreUnavailable
 from queuey.extras import install_command
+from queuey.messages import Finding
 from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassandra, part
 from queuey.storage import Store
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_EVERY = 0.1
-TIMES = "cassandra_clock_difference", "cassandra_row_age"
+TIMES = ("cassandra_clock_difference",)
 """Settings that name times of the keyspace."""
 LOCK_SHARE = 1 / 3
 """Part of the deadline for which a call waits for another process's lock on SQLite, before it fails as busy."""
@@ -155,6 +157,25 @@ def cassandra_options(
         longest_body=settings.facades.longest_body(settings.max_body),
     )
     return options if jobs else replace(options, reap_interval=None)
+
+
+def examiner(settings: Settings, *, whole: bool = True) -> Callable[[], list[Finding]]:
+    """Returns what examines the store that the settings name; it blocks, and reads secrets now.
+
+    Args:
+        settings: The settings in force.
+        whole: Examine also what takes as long as the store is large.
+
+    Raises:
+        SettingsError: As :func:`cassandra_options`.
+    """
+    if is_cassandra(settings):
+        from queuey.storage.cassandra.admin import doctor as cassandra  # noqa: PLC0415 - needs the driver
+
+        return partial(cassandra.examine, cassandra_target(settings), cassandra_options(settings))
+    from queuey.storage.sqlite import doctor as sqlite  # noqa: PLC0415 - only needed if it is used
+
+    return partial(sqlite.examine, settings.data, sqlite_options(settings), whole=whole)
 
 
 def patiently(call: Callable[[], T], seconds: float) -> T:

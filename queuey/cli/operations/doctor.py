@@ -31,13 +31,7 @@ def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
 def _examine(settings: Settings) -> list[Finding]:
     from queuey.storage import opening
 
-    if opening.is_cassandra(settings):
-        from queuey.storage.cassandra.admin import doctor as cassandra
-
-        return cassandra.examine(opening.cassandra_target(settings), opening.cassandra_options(settings))
-    from queuey.storage.sqlite import doctor as sqlite
-
-    return sqlite.examine(settings.data, opening.sqlite_options(settings))
+    return opening.examiner(settings)()
 
 
 def _try(settings: Settings) -> Finding:

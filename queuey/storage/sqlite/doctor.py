@@ -18,8 +18,14 @@ _MOUNTS = Path("/proc/self/mounts")
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"})
 
 
-def examine(directory: Path, options: SqliteOptions) -> list[Finding]:
-    """Checks the directory, the file and the disk. Changes nothing, creates nothing, never raises."""
+def examine(directory: Path, options: SqliteOptions, *, whole: bool = True) -> list[Finding]:
+    """Checks the directory, the file and the disk. Changes nothing, creates nothing, never raises.
+
+    Args:
+        directory: Of the store.
+        options: Of the store.
+        whole: Read the whole file, too, to find defects.
+    """
     path = directory / connection.FILE
     try:
         owner = path.stat().st_uid
@@ -31,7 +37,8 @@ def examine(directory: Path, options: SqliteOptions) -> list[Finding]:
         return [
             Finding("directory", "fail", f"{path} is another user's", "Run this as the user that the service runs as.")
         ]
-    return [_directory(directory), _mount(directory), _room(directory), _integrity(path), _sync(options)]
+    integrity = [_integrity(path)] if whole else []
+    return [_directory(directory), _mount(directory), _room(directory), *integrity, _sync(options)]
 
 
 def judge_room(free: int) -> Finding:
