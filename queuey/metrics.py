@@ -10,13 +10,15 @@ import itertools
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from queuey.messages import Queue
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
 """Upper bounds in seconds; the last reaches past the longest long poll."""
@@ -61,6 +63,8 @@ class Metrics:
         self._lock = threading.Lock()
         self._past = _Counts()
         self._present: list[tuple[weakref.ref[_Life], _Counts]] = []
+        self.heard: Callable[[Queue, int, int], None] | None = None
+        """Called with a queue, and how many messages it took in and gave out; None: nobody asks for that."""
 
     def observe(self, route: str, status: int, seconds: float) -> None:
         """Counts an answered request."""
@@ -74,19 +78,23 @@ class Metrics:
         cells[0] += seconds
         cells[bisect_left(BUCKETS, seconds) + 1] += 1
 
-    def received(self, count: int) -> None:
-        """Counts messages taken in."""
+    def received(self, count: int, queue: Queue | None = None) -> None:
+        """Counts messages taken in, by a queue."""
         try:
             self._local.counts.received += count
         except AttributeError:
             self._join().received += count
+        if self.heard is not None and queue is not None:
+            self.heard(queue, count, 0)
 
-    def delivered(self, count: int) -> None:
-        """Counts messages given out."""
+    def delivered(self, count: int, queue: Queue | None = None) -> None:
+        """Counts messages given out, by a queue."""
         try:
             self._local.counts.delivered += count
         except AttributeError:
             self._join().delivered += count
+        if count and self.heard is not None and queue is not None:
+            self.heard(queue, 0, count)
 
     def total(self) -> tuple[dict[Request, list[float]], int, int]:
         """Returns the cells per request, and the messages received and delivered, over all threads."""

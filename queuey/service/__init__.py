@@ -12,6 +12,7 @@ from contextlib import suppress
 from queuey.errors import StoreUnavailable
 from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
+from queuey.service.browsing import Browsing
 from queuey.service.claims import ClaimCounts, ClaimUseCases, HandedOut, JoinedAck, Size
 from queuey.service.core import Core
 from queuey.service.drafts import Draft
@@ -25,6 +26,7 @@ from queuey.service.queue_access import Check, InThread, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
+from queuey.service.sessions import Sessions
 from queuey.service.watching import Waiter, Watchers
 from queuey.service.workers import WorkerIdentity, Workers
 from queuey.service.workers.news import News
@@ -95,6 +97,8 @@ class Service:
         self.explaining = Explaining(store, self.limits, self.claims)
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
+        self.browsing = Browsing(self.reader)
+        self.sessions = Sessions(store)
 
     def join(self, identity: WorkerIdentity) -> None:
         """Takes an identity among the worker processes of a service, before any use case begins."""

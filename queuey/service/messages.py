@@ -171,7 +171,7 @@ class MessageUseCases:
             items = self._addressed(queue, drafts)
             result = await self._append(queue, drafts, items, after, key)
         if not result.replayed:
-            self._metrics.received(len(result.locations))
+            self._metrics.received(len(result.locations), queue)
         if queue.kind == "ordered" and (result.replayed or not more or any(item.delay for item in items)):
             placed = zip((item.delay for item in items), result.locations, strict=True)
             await self.settle_order(queue, placed)
@@ -249,7 +249,7 @@ class MessageUseCases:
             self._store.put(queue, locations, NewMessage(draft.body, locations[0][0], ttl, draft.meta))
 
         access.use(write)
-        self._metrics.received(len(locations))
+        self._metrics.received(len(locations), access.queue)
 
     def fetch(self, access: QueueAccess, locations: Sequence[Location]) -> list[Message]:
         """Returns the messages that are there, in the order asked, each once.
@@ -270,7 +270,7 @@ class MessageUseCases:
                 text = f"The messages are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
                 raise TooLarge({"InvalidMessageID": text})
             messages += found
-        self._metrics.delivered(len(messages))
+        self._metrics.delivered(len(messages), access.queue)
         return messages
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:

@@ -233,7 +233,7 @@ class NameUseCases:
         async with self._turns.turn(queue, name):
             found = await self._name(queue, name, in_thread).change(item, content, free_only=free_only)
         if found.stored:
-            self._metrics.received(1)
+            self._metrics.received(1, queue)
         return found
 
     async def delete(self, queue: Queue, name: str, in_thread: InThread | None = None) -> None:
@@ -251,7 +251,7 @@ class NameUseCases:
         self._claims.check(queue)
         message = await self._name(queue, name, in_thread).current()
         if message is not None:
-            self._metrics.delivered(1)
+            self._metrics.delivered(1, queue)
         return message
 
     def _name(self, queue: Queue, name: str, in_thread: InThread | None) -> Name:

@@ -84,7 +84,7 @@ class Reader:
             return response
         room = self._room([Source(access, wanted)])
         reading = self._store.together(lambda: self._read(access, wanted, room))
-        self._metrics.delivered(reading.count)
+        self._metrics.delivered(reading.count, access.queue)
         return reading
 
     async def read_short(
@@ -125,7 +125,7 @@ class Reader:
             ranges.add_early(wanted, early, [page], reading)
         if waiter is not None and _fruitless([reading]):
             waiter.found_nothing(wait)
-        self._metrics.delivered(reading.count)
+        self._metrics.delivered(reading.count, queue)
         return reading
 
     async def _begun(self, queue: Queue, piece: Slice) -> Page | None:
@@ -153,12 +153,14 @@ class Reader:
         """
         if wait > 0 and waiter is not None:
             return self.read_woken(sources, sources, wait, waiter)
-        return self._counted(self._store.together(lambda: self._read_each(sources)))
+        return self._counted(sources, self._store.together(lambda: self._read_each(sources)))
 
-    def _counted(self, responses: list[Reading | QueueyError]) -> list[Reading | QueueyError]:
-        for response in responses:
+    def _counted(
+        self, sources: Sequence[Source], responses: list[Reading | QueueyError]
+    ) -> list[Reading | QueueyError]:
+        for source, response in zip(sources, responses, strict=True):
             if isinstance(response, Reading):
-                self._metrics.delivered(response.count)
+                self._metrics.delivered(response.count, source.access.queue)
         return responses
 
     def read_woken(
@@ -180,7 +182,7 @@ class Reader:
             )
             responses = self._store.together(lambda: self._read_each(asked))
             if not _fruitless(responses):
-                return self._counted(responses)
+                return self._counted(asked, responses)
             if queues == [source.access.queue for source in sources]:
                 waiter.found_nothing(wait)
                 return responses

@@ -182,7 +182,7 @@ class ClaimUseCases(ClaimOverview):
             raise
         if waiter is not None and not found:
             waiter.found_nothing(wait)
-        self._metrics.delivered(len(found))
+        self._metrics.delivered(len(found), queue)
         return found
 
     async def claim_first(

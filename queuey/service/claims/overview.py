@@ -193,7 +193,7 @@ class ClaimOverview(ABC):
             return found
 
         found = access.use(peek)
-        self._metrics.delivered(len(found))
+        self._metrics.delivered(len(found), access.queue)
         return found
 
     def _undone(self, queue: Queue, number: int, view: _View, limit: int = _PAGE) -> Iterator[Message]:

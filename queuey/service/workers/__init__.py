@@ -72,6 +72,7 @@ class Topic(IntEnum):
     CLAIM = 17
     SETTLE = 18
     NEWS = 19
+    HISTORY = 20
 
 
 _ANSWER, _FAILURE, _LEAVING, _ALIVE = range(4)

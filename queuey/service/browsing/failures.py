@@ -1,0 +1,78 @@
+"""What dead letters have in common: pure functions of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from queuey.deadletters import DeadLetter, dead_letter_from, shape_of
+from queuey.messages import Message, Meta
+
+MAX_SHAPED = 500
+"""Characters of an error's text that are looked at."""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Dead letters with one reason.
+
+    Attributes:
+        queue: Where they came from.
+        error: Class of the last error.
+        shape: What the texts of the errors have in common.
+        count: How many there are in the sample.
+        latest: When the last of them was given up, in seconds since 1970.
+        partition: Where that one lies.
+        id: Its id there.
+    """
+
+    queue: str
+    error: str
+    shape: str
+    count: int
+    latest: float
+    partition: int
+    id: str
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """A sample of a queue of dead letters.
+
+    Attributes:
+        lies_in: The queue.
+        sampled: Messages that were looked at, the newest ones.
+        unknown: Those of them that say no reason.
+        groups: The most frequent reason first.
+    """
+
+    lies_in: str
+    sampled: int
+    unknown: int
+    groups: list[Failure]
+
+
+def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
+    """Groups messages of a queue of dead letters by their reasons."""
+    groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
+    sampled = unknown = 0
+    for message in messages:
+        sampled += 1
+        one = _read(message, lies_in)
+        if one is None:
+            unknown += 1
+            continue
+        key = (one.queue, one.cause.error, shape_of(one.cause.text[:MAX_SHAPED]))
+        groups.setdefault(key, []).append(one)
+    found = [_failure(key, letters) for key, letters in groups.items()]
+    return Failures(lies_in, sampled, unknown, sorted(found, key=lambda each: (-each.count, -each.latest)))
+
+
+def _read(message: Message, lies_in: str) -> DeadLetter | None:
+    meta = message.meta or Meta()
+    lies = (lies_in, message.partition, message.id)
+    return dead_letter_from(dict(meta.headers), message.body, lies=lies, content_type=meta.content_type, json=meta.json)
+
+
+def _failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> Failure:
+    last = max(letters, key=lambda one: one.cause.at)
+    return Failure(*key, len(letters), last.cause.at, last.stored_partition, last.stored_id)

@@ -1,0 +1,167 @@
+"""What happened to queues in the last hour: rings of cells in the memory of each process, merged when somebody looks.
+
+A process notes messages of at most :data:`MAX_QUEUES` queues, those that were used last. Nothing is stored.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from queuey.messages import Queue
+from queuey.service.workers import Answer, Topic, Workers
+
+STEP, CELLS = 10, 360
+"""Seconds of a cell, and cells of a ring."""
+MAX_QUEUES = 1000
+"""Each has 6 kB. Beyond that, the quarter that was used longest ago is forgotten."""
+MAX_SAMPLED = 100
+"""Queues whose messages are counted in one round, those that were used last."""
+ANSWER_SECONDS = 1.0
+"""For which one waits for all other processes together."""
+UNKNOWN = -1
+
+
+class Cells(msgspec.Struct, frozen=True, array_like=True):
+    """A ring as of one moment, the oldest cell first.
+
+    Attributes:
+        last: Number of the newest cell: seconds since 1970, divided by :data:`STEP`.
+        sent: Messages that were stored, by cell.
+        taken: Messages that readers and claims were given.
+        depth: Messages that the queue had; -1: nobody has counted them.
+    """
+
+    last: int
+    sent: Sequence[int]
+    taken: Sequence[int]
+    depth: Sequence[int]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Cells).decode
+_BLANK = Cells(0, (), (), ())
+
+
+class Ring:
+    """The cells of one queue."""
+
+    __slots__ = ("application", "depth", "last", "name", "sent", "taken")
+
+    def __init__(self, application: str, name: str, last: int) -> None:
+        self.application, self.name, self.last = application, name, last
+        self.sent, self.taken = array("q", bytes(8 * CELLS)), array("q", bytes(8 * CELLS))
+        self.depth = array("q", [UNKNOWN] * CELLS)
+
+    def turn(self, last: int) -> int:
+        """Makes a cell the newest, and all that have come since the one before blank; returns its index."""
+        for number in range(max(self.last + 1, last - CELLS + 1), last + 1):
+            self.sent[number % CELLS] = self.taken[number % CELLS] = 0
+            self.depth[number % CELLS] = UNKNOWN
+        self.last = max(self.last, last)
+        return self.last % CELLS
+
+    def cells(self, last: int) -> Cells:
+        """Returns all cells up to one."""
+        begin = self.turn(last) + 1
+        return Cells(self.last, *([*one[begin:], *one[:begin]] for one in (self.sent, self.taken, self.depth)))
+
+
+def merged(found: Sequence[Cells]) -> Cells:
+    """Adds up what several processes have noted; of counts of a queue the highest one stands.
+
+    Cells that end at different moments are put beside each other by their numbers.
+    """
+    last = max((cells.last for cells in found), default=0)
+    sent, taken, depth = [0] * CELLS, [0] * CELLS, [UNKNOWN] * CELLS
+    for cells in found:
+        behind = last - cells.last
+        for index in range(max(0, CELLS - behind) if cells.sent else 0):
+            at = index
+            sent[at] += cells.sent[index + behind]
+            taken[at] += cells.taken[index + behind]
+            depth[at] = max(depth[at], cells.depth[index + behind])
+    return Cells(last, sent, taken, depth)
+
+
+class History:
+    """The rings of this process. Safe for use by many threads.
+
+    Args:
+        workers: The processes of this service.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, workers: Workers, clock: Callable[[], float] = time.time) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rings: dict[int, Ring] = {}
+        workers.handle(Topic.HISTORY, self._tell)
+
+    def note(self, queue: Queue, sent: int, taken: int) -> None:
+        """Counts messages of a queue."""
+        last = int(self._clock()) // STEP
+        with self._lock:
+            ring = self._ring(queue, last)
+            index = ring.turn(last)
+            ring.sent[index] += sent
+            ring.taken[index] += taken
+
+    def note_depth(self, queue: Queue, count: int) -> None:
+        """Notes how many messages a queue has."""
+        last = int(self._clock()) // STEP
+        with self._lock:
+            ring = self._ring(queue, last)
+            ring.depth[ring.turn(last)] = count
+
+    def lately(self) -> list[tuple[str, str]]:
+        """Returns the applications and names of queues whose messages are to be counted."""
+        with self._lock:
+            found = sorted(self._rings.values(), key=lambda ring: -ring.last)
+            return [(ring.application, ring.name) for ring in found[:MAX_SAMPLED]]
+
+    def own(self, uid: int) -> Cells:
+        """Returns what this process has noted of a queue."""
+        with self._lock:
+            ring = self._rings.get(uid)
+            return _BLANK if ring is None else ring.cells(int(self._clock()) // STEP)
+
+    def of(self, queue: Queue) -> Cells:
+        """Returns what all processes of the service have noted of a queue; waits a moment for the others."""
+        identity = self._workers.identity
+        answers: list[bytes] = []
+        heard = threading.Semaphore(0)
+
+        def hear(answer: bytes | None) -> None:
+            if answer is not None:
+                answers.append(answer)
+            heard.release()
+
+        others = [number for number in range(1, identity.total + 1) if number != identity.number]
+        for number in others:
+            self._workers.ask(number, Topic.HISTORY, b"%d" % queue.uid, hear)
+        until = time.monotonic() + ANSWER_SECONDS
+        for _ in others:
+            heard.acquire(timeout=max(0.0, until - time.monotonic()))
+        now = Cells(int(self._clock()) // STEP, (), (), ())
+        return merged([now, self.own(queue.uid), *map(_decode, answers)])
+
+    def _ring(self, queue: Queue, last: int) -> Ring:
+        """Returns the ring of a queue, with the lock held."""
+        ring = self._rings.get(queue.uid)
+        if ring is None:
+            if len(self._rings) >= MAX_QUEUES:
+                oldest = sorted(self._rings, key=lambda uid: self._rings[uid].last)
+                for uid in oldest[: MAX_QUEUES // 4]:
+                    del self._rings[uid]
+            ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)
+        return ring
+
+    def _tell(self, question: bytes, answer: Answer) -> Callable[[], object]:
+        answer(_encode(self.own(int(question))))
+        return lambda: None

@@ -1,0 +1,100 @@
+"""The rings of the last hour: what is kept, what is forgotten, and how those of several processes are merged."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.messages import Queue
+from queuey.service.browsing import history
+from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, Cells, History, merged
+from queuey.service.workers import Workers
+from tests.replacing import replace_in
+
+BEGIN = 1_000_000.0
+
+
+class Moving:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = BEGIN
+
+    def __call__(self) -> float:
+        """Returns the time."""
+        return self.now
+
+
+def queue(uid: int) -> Queue:
+    """Returns a queue."""
+    return Queue(application="a", name=f"q{uid}", uid=uid, qid=uid)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * CELLS), st.integers(0, 5), st.integers(0, 5)), max_size=60))
+def test_a_ring_has_the_last_hour(notes: list[tuple[int, int, int]]) -> None:
+    """Whatever was noted within the last hour is in the cell of its time, and nothing else is in any."""
+    clock = Moving()
+    kept = History(Workers(), clock)
+    expected: dict[int, list[int]] = {}
+    for steps, sent, taken in notes:
+        clock.now += steps * STEP
+        kept.note(queue(1), sent, taken)
+        cell = expected.setdefault(int(clock.now) // STEP, [0, 0])
+        cell[0] += sent
+        cell[1] += taken
+    found = kept.of(queue(1))
+    last = int(clock.now) // STEP
+    numbers = range(last - CELLS + 1, last + 1)
+    assert found.last == last
+    assert list(found.sent) == [expected.get(number, [0, 0])[0] for number in numbers]
+    assert list(found.taken) == [expected.get(number, [0, 0])[1] for number in numbers]
+
+
+def test_depths() -> None:
+    """A count stands in the cell of its time; where nobody has counted, none stands."""
+    clock = Moving()
+    kept = History(Workers(), clock)
+    kept.note_depth(queue(1), 7)
+    clock.now += 2 * STEP
+    kept.note_depth(queue(1), 9)
+    assert list(kept.of(queue(1)).depth)[-4:] == [UNKNOWN, 7, UNKNOWN, 9]
+    assert list(kept.of(queue(2)).depth) == [UNKNOWN] * CELLS
+
+
+def test_a_clock_that_is_set_back() -> None:
+    """What is noted by a clock that was set back is not lost, and breaks nothing."""
+    clock = Moving()
+    kept = History(Workers(), clock)
+    kept.note(queue(1), 1, 0)
+    clock.now -= 100 * STEP
+    kept.note(queue(1), 1, 0)
+    assert sum(kept.of(queue(1)).sent) == 2
+
+
+def cells(last: int, sent: int, depth: int = UNKNOWN) -> Cells:
+    """Returns what a process has that noted something in its newest cell alone."""
+    return Cells(last, [0] * (CELLS - 1) + [sent], [0] * CELLS, [UNKNOWN] * (CELLS - 1) + [depth])
+
+
+def test_merging() -> None:
+    """Cells of one time are added up, also if one process has a newer cell; of depths the highest stands."""
+    found = merged([cells(100, 1, 5), cells(101, 2, 3), cells(100, 4, 9), Cells(0, (), (), ())])
+    assert found.last == 101
+    assert list(found.sent)[-3:] == [0, 5, 2]
+    assert list(found.depth)[-3:] == [UNKNOWN, 9, 3]
+    assert sum(merged([cells(5, 1), cells(5 + CELLS, 2)]).sent) == 2
+    assert merged([]).sent == [0] * CELLS
+
+
+def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
+    """A process keeps so many rings, of the queues that were used last."""
+    clock = Moving()
+    kept = History(Workers(), clock)
+    with replace_in(history, history.MAX_QUEUES, 8):
+        for uid in range(20):
+            clock.now += STEP
+            kept.note(queue(uid), 1, 0)
+    assert len(kept.lately()) <= 8
+    assert kept.lately()[0] == ("a", "q19")
+    assert sum(kept.of(queue(19)).sent) == 1
+    assert sum(kept.of(queue(0)).sent) == 0
