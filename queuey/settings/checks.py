@@ -32,6 +32,9 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
             "host",
             "users",
         )
+    if settings.console and settings.facades.only is not None:
+        text = "Setting console needs the service's own API, but facades.only serves another one."
+        refuse(text, "console", "facades")
     if settings.connections < settings.threads:
         refuse("Setting connections must not be below threads.", "connections", "threads")
     if settings.max_batch_bytes < settings.max_body:

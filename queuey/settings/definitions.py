@@ -95,6 +95,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
+    console: Annotated[
+        bool,
+        Meta(description="Serve the [console](console.md) at `/console`: pages for operators, for which they log in."),
+    ] = False
+
     store: Annotated[
         str,
         Meta(
@@ -294,15 +299,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=60,
         ),
     ] = None
-    cassandra_row_age: Annotated[
-        float | None,
-        Meta(
-            description="Seconds for which a service may use what it knows of a queue; changes of a queue answer "
-            "after them. Best left out.",
-            ge=0.01,
-            le=60,
-        ),
-    ] = None
 
     consistency_weak: Annotated[
         Consistency, Meta(description="What `weak` means: how messages of `weak` queues are written and read.")
@@ -320,7 +316,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 SQLITE, CASSANDRA, CONSISTENCY = "SQLite store", "Cassandra store", "Consistency levels on Cassandra"
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Service": ("host", "port", "tls_cert", "tls_key", "workers", "shutdown_timeout", "profile"),
+    "Service": ("host", "port", "tls_cert", "tls_key", "workers", "shutdown_timeout", "profile", "console"),
     "Store": ("store", "deadline"),
     SQLITE: ("data", "sync", "readers"),
     "Messages and requests": (
@@ -333,7 +329,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     CASSANDRA: (
         *("cassandra_user", "cassandra_password", "cassandra_tls", "cassandra_tls_ca", "cassandra_tls_cert"),
         *("cassandra_tls_key", "cassandra_tls_hostname", "cassandra_local_dc", "cassandra_timeout"),
-        *("cassandra_speculative", "cassandra_clock_difference", "cassandra_row_age"),
+        *("cassandra_speculative", "cassandra_clock_difference"),
     ),
     CONSISTENCY: ("consistency.weak", "consistency.strong", "consistency.very_strong", "consistency.catalogue"),
 }

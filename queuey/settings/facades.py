@@ -17,7 +17,7 @@ OPEN = ("mq", "rqms")
 WITH_PREFIX = (*OPEN, "sqs")
 """Facades that lie under a path of their own."""
 
-_OWN = ("/v1/", "/docs/", "/metrics/")
+_OWN = ("/v1/", "/docs/", "/metrics/", "/console/")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s/:\[\]]+):[0-9]{1,5}")
 _SERVERS = re.compile(r"[^\s/,]+(?:,[^\s/,]+)*(?:/[^\s/]+)*")
 _CLUSTER = re.compile(r"[^\s/]*")

@@ -241,4 +241,4 @@ def stated_in(base: Timing, stated: Mapping[str, float]) -> Timing:
         undo = level.undo if is_same else max(0.0, round(delay - deadline - difference, 6))
         levels[name] = LevelTiming(deadline, undo, delay)
     longest = min(level.delay for level in levels.values()) - difference
-    return Timing(difference, stated.get("cassandra_row_age", min(base.row_age, round(longest, 6))), levels).check()
+    return Timing(difference, min(base.row_age, round(longest, 6)), levels).check()

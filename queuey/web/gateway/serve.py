@@ -39,7 +39,7 @@ from queuey.service import Limits, Service
 from queuey.service.workers import WorkerIdentity
 from queuey.settings import Settings, part
 from queuey.storage import Store
-from queuey.storage.opening import no_password, open_store
+from queuey.storage.opening import examiner, no_password, open_store
 from queuey.web.credentials.users import readers_of
 from queuey.web.gateway import logs
 from queuey.web.http import processes
@@ -89,6 +89,10 @@ def open_service(settings: Settings, includes: Iterable[Include] = ()) -> Opened
     secret = deployment_secret(settings, os.environ) if "sqs" in settings.facades.prefixes() else b""
     longest = settings.facades.longest_body(settings.max_body)
     limits = Limits(**part(settings, Limits.__struct_fields__), longest_body=longest)
+    if settings.console:
+        from queuey.web.console import console  # noqa: PLC0415 - only where it is served
+
+        includes = [*includes, console(examiner(settings, whole=False), samples=True)]
     store = open_store(settings)
     stopping = threading.Event()
     app = make_app(

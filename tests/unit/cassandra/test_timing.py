@@ -113,7 +113,6 @@ def test_what_settings_named_before_is_taken_over() -> None:
     found = stated_in(PATIENT, stated)
     assert found.levels == {"strong": PATIENT.levels["strong"], "very_strong": LevelTiming(5.0, 2.0, 8.0)}
     assert stated_in(SOON, {}) == SOON
-    assert stated_in(SOON, {"cassandra_row_age": 0.1}).row_age == 0.1
     assert stated_in(SOON, {"cassandra_clock_difference": 0.5}).row_age == 0.5
     with pytest.raises(SettingsError, match="shorter"):
         stated_in(PATIENT, {"consistency.strong.delay": 3.0})

@@ -41,7 +41,6 @@ def test_every_choice_reaches_the_store() -> None:
         "QUEUEY_CASSANDRA_TIMEOUT": "2",
         "QUEUEY_CASSANDRA_SPECULATIVE": "0",
         "QUEUEY_CASSANDRA_CLOCK_DIFFERENCE": "0.5",
-        "QUEUEY_CASSANDRA_ROW_AGE": "0.1",
         "QUEUEY_CONSISTENCY_STRONG": "write=ALL,read=ONE,delay=8,deadline=7",
         "QUEUEY_CONSISTENCY_CATALOGUE": "serial=LOCAL_SERIAL",
         "QUEUEY_DEADLINE": "9",
@@ -54,7 +53,6 @@ def test_every_choice_reaches_the_store() -> None:
     assert (chosen.deadline, chosen.default_ttl) == (9, 60)
     assert chosen.stated == {
         "cassandra_clock_difference": 0.5,
-        "cassandra_row_age": 0.1,
         "consistency.strong.delay": 8.0,
         "consistency.strong.deadline": 7.0,
     }
@@ -69,6 +67,7 @@ def test_every_option_of_a_deployment_is_a_setting() -> None:
     """An option of the store is a setting, or known to be none."""
     internal = {
         "follow",
+        "row_age",
         "stated",
         "most_pending",
         "cached_queues",

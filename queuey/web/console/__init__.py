@@ -1,0 +1,76 @@
+"""The console: pages on which operators see queues. One include, at ``/console``; the setting ``console`` turns it on.
+
+It calls the use cases that version 1 of the API calls, with the rights of the key that one has logged in with. It
+changes nothing but sessions. ``docs/console.md`` is for its users, ``docs/decisions/0040-console-sessions.md`` and
+``0041-console-parts.md`` say why it is as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from queuey.service import Service
+from queuey.service.browsing.history import History
+from queuey.web.authorization import Authorization
+from queuey.web.console import static_files
+from queuey.web.console.charts import ChartView, start_sampling
+from queuey.web.console.health import Examine, HealthView
+from queuey.web.console.lists import ListViews
+from queuey.web.console.login import LoginViews
+from queuey.web.console.messages import MessageViews
+from queuey.web.console.protocol import Console
+from queuey.web.console.queue import QueueViews
+from queuey.web.console.sessions import SessionCallers
+from queuey.web.endpoint import Handler, View
+from queuey.web.v1 import always
+
+APP = "/console/a/{app}"
+QUEUE = APP + "/{queue:[^/_][^/]*}"
+Resource = tuple[str, str, dict[str, View | Handler]]
+
+
+def resources(service: Service, authorization: Authorization, examine: Examine, history: History) -> list[Resource]:
+    """Returns name, pattern and views of every page."""
+    charts = ChartView(service, authorization, history)
+    lists, queues = ListViews(service, authorization), QueueViews(service, authorization)
+    messages, health = MessageViews(service, authorization), HealthView(service, authorization, examine)
+    login = LoginViews(service.store, service.sessions, authorization)
+    return [
+        ("console.applications", "/console{_:/?}", {"GET": View(lists.applications, asks=True)}),
+        ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
+        ("console.logout", "/console/logout", {"POST": login.log_out}),
+        ("console.health", "/console/health", {"GET": View(health.show)}),
+        ("console.static", static_files.ROUTE, {"GET": static_files.show}),
+        ("console.queues", APP, {"GET": View(lists.queues, asks=True)}),
+        ("console.queue", QUEUE, {"GET": View(queues.show)}),
+        ("console.part", QUEUE + "/parts/{part}", {"GET": View(queues.part, asks=True, page=True)}),
+        ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True, waits=always)}),
+        ("console.messages", QUEUE + "/messages", {"GET": View(messages.list, asks=True, page=True)}),
+        ("console.message", QUEUE + "/messages/{place}", {"GET": View(messages.show, page=True)}),
+        ("console.body", QUEUE + "/messages/{place}/body", {"GET": View(messages.download, page=True)}),
+    ]
+
+
+def console(examine: Examine, *, samples: bool = False) -> Callable[[Any], None]:
+    """Returns the include of the console.
+
+    Args:
+        examine: Examines the store as ``queuey doctor`` does; blocks.
+        samples: Have a thread count the messages of queues that are used, for their charts.
+    """
+
+    def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+        registry = config.registry
+        service: Service = registry.service
+        callers = SessionCallers(service.store, service.sessions)
+        registry.authenticate.add(callers)
+        registry.facades.append(Console(callers))
+        history = History(service.workers)
+        service.metrics.heard = history.note
+        if samples:
+            start_sampling(service, history)
+        for name, pattern, views in resources(service, registry.authorization, examine, history):
+            config.add_resource(name, pattern, views)
+
+    return includeme

@@ -1,0 +1,85 @@
+"""The last hour of a queue as charts, which go on by a stream: each event has the whole hour."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from queuey.errors import NoCredential, QueueyError, StoreClosed
+from queuey.ids import LOW_MIN
+from queuey.service import QueueAccess, Service
+from queuey.service.browsing.history import STEP, UNKNOWN, History
+from queuey.service.streams import Cursor, Stream
+from queuey.web.authorization import Authorization
+from queuey.web.console import pages
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request
+from queuey.web.responses import Response, event
+
+SAMPLED = 60.0
+"""Seconds between two rounds in which the messages of queues are counted."""
+HEADERS = (
+    ("Content-Type", "text/event-stream; charset=utf-8"),
+    ("X-Accel-Buffering", "no"),
+    *pages.HEADERS,
+)
+log = logging.getLogger("queuey")
+
+
+class ChartView:
+    """The view of ``live`` under a queue."""
+
+    def __init__(self, service: Service, authorization: Authorization, history: History) -> None:
+        self._service = service
+        self._authorization = authorization
+        self._history = history
+
+    async def live(self, request: Request, match: Match) -> Response:
+        """Gives the last hour, again whenever the stream has been silent for a while; checks the rights each time."""
+        if (await self._authorization.identify(request)).anonymous:
+            raise NoCredential("Log in to see this page.")
+        access = await self._authorization.admit(request, match, "measure")
+        figures = await request.in_thread(lambda: self._figures(access), computes=True)
+        if request.stream is None:
+            reader = self._service.reader
+            request.stream = Stream(reader, Cursor((reader.now(), LOW_MIN)), 1, None, None)
+            request.stream.is_of_all = True
+        # It has no queues to look for, so it is tried again at each beat and not before.
+        request.stream.looks_again = False
+        return Response(200, event("chart", figures), *HEADERS)
+
+    def _figures(self, access: QueueAccess) -> dict[str, Sequence[float | None]]:
+        """Returns the times of all cells, and what they have: messages a second, and how many there were."""
+        count = self._service.queues.count(access.queue)
+        if count is not None:
+            self._history.note_depth(access.queue, count)
+        cells = self._history.of(access.queue)
+        first = cells.last - len(cells.sent) + 1
+        return {
+            "at": [(first + index) * STEP for index in range(len(cells.sent))],
+            "sent": [each / STEP for each in cells.sent],
+            "taken": [each / STEP for each in cells.taken],
+            "depth": [None if each == UNKNOWN else each for each in cells.depth],
+        }
+
+
+def sample(service: Service, history: History, wait: Callable[[float], bool]) -> None:
+    """Counts the messages of queues that were used lately, round after round, until ``wait`` returns True."""
+    while not wait(SAMPLED):
+        for application, name in history.lately():
+            try:
+                queue = service.find(application, name)
+                history.note_depth(queue, service.queues.count(queue) or 0)
+            except StoreClosed:
+                return
+            except QueueyError as error:  # It is gone, or the store is away.
+                log.debug("The messages of %s/%s cannot be counted: %s", application, name, error)
+
+
+def start_sampling(service: Service, history: History) -> None:
+    """Has a thread of its own do :func:`sample` until the service ends."""
+    work = threading.Thread(
+        target=sample, args=(service, history, service.stopping.wait), name="queuey-depths", daemon=True
+    )
+    work.start()

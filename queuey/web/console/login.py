@@ -1,0 +1,136 @@
+"""Views of logging in and out."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+from queuey.errors import NotAuthenticated, TooManyRequests
+from queuey.service.sessions import TOKEN_BYTES, Sessions
+from queuey.storage import Applications
+from queuey.web.authorization import Authorization
+from queuey.web.console import cookies, pages
+from queuey.web.console.sessions import read_form
+from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
+from queuey.web.endpoint import Match
+from queuey.web.gateway.rates import Buckets, Rate
+from queuey.web.requests import Request, read_query
+from queuey.web.responses import Response
+
+ATTEMPTS = Rate(0.2, 20)
+"""Logins that an address may try: twenty at once, and one more every five seconds."""
+LOGINS = Rate(0.02, 20)
+"""Logins with one key: each writes to the store. Twenty at once, and one more every 50 seconds."""
+MAX_COUNTED = 4096
+"""Addresses that are counted, and keys."""
+_FIELDS = frozenset({"next"})
+
+
+class LoginViews:
+    """Views of ``/console/login`` and ``/console/logout``.
+
+    Args:
+        applications: Have the keys.
+        sessions: Have who has logged in.
+        authorization: Knows who asks.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        applications: Applications,
+        sessions: Sessions,
+        authorization: Authorization,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keys = ApplicationKeys(applications)
+        self._sessions = sessions
+        self._authorization = authorization
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._of_address = Buckets(MAX_COUNTED)
+        self._of_key = Buckets(MAX_COUNTED)
+
+    async def form(self, request: Request, match: Match) -> Response:
+        """Shows the form."""
+        return self._form(request, read_query(request, _FIELDS).get("next", ""))
+
+    def _form(self, request: Request, following: str, *, status: int = 200, error: str = "") -> Response:
+        token = cookies.read(request, cookies.VISITOR) or secrets.token_urlsafe(TOKEN_BYTES)
+        return pages.render(
+            request,
+            "login.html",
+            cookies.put(request, cookies.VISITOR, token, cookies.VISIT_SECONDS),
+            status=status,
+            following=own_page(following),
+            token=cookies.form_token(token),
+            error=error,
+        )
+
+    def log_in(self, request: Request, match: Match) -> Response:
+        """Begins a session for the holder of a key; blocks."""
+        fields = read_form(request, cookies.VISITOR)
+        self._count(self._of_address, request.peer, ATTEMPTS, "this address")
+        digest = digest_of(fields.get("key", "").strip())
+        try:
+            ends = self._end_of(digest)
+        except NotAuthenticated as error:
+            return self._form(request, fields.get("next", ""), status=403, error=str(error))
+        self._count(self._of_key, digest.hex(), LOGINS, "this key")
+        token, session = self._sessions.begin(digest, until=ends)
+        return pages.redirect(
+            own_page(fields.get("next", "")),
+            cookies.put(request, cookies.SESSION, token, max(1, int(session.expires - time.time()))),
+            cookies.drop(request, cookies.VISITOR),
+        )
+
+    def _end_of(self, digest: bytes) -> float | None:
+        """Returns when a key ends (seconds since 1970), None: never.
+
+        Raises:
+            NotAuthenticated: There is no such key, or it has ended.
+        """
+        expires = self._keys.find(digest).expires
+        if expires is not None and expires <= time.time():
+            raise NotAuthenticated("The key has expired.")
+        return expires
+
+    def log_out(self, request: Request, match: Match) -> Response:
+        """Ends the session; blocks."""
+        read_form(request, cookies.SESSION)
+        token = cookies.read(request, cookies.SESSION)
+        if token is not None:
+            self._sessions.end(token)
+        return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
+
+    def _count(self, buckets: Buckets, name: str, rate: Rate, whose: str) -> None:
+        """Counts a login.
+
+        Raises:
+            TooManyRequests: It is one too many.
+        """
+        with self._lock:
+            now = self._clock()
+            bucket = buckets.look(name, rate, now)
+            if not bucket.wait:
+                buckets.take(name, bucket, now)
+                return
+        error = TooManyRequests(f"Too many logins of {whose}. Try again after {math.ceil(bucket.wait)} s.")
+        error.retry_after = math.ceil(bucket.wait)
+        raise error
+
+
+def own_page(address: str) -> str:
+    """Returns an address if it is one of the console's pages, else the first page.
+
+    Example:
+        >>> own_page("/console/a/shop?from=x"), own_page("//example.org/"), own_page("/console/../v1")
+        ('/console/a/shop?from=x', '/console', '/console')
+    """
+    path = address.partition("?")[0]
+    plain = address.isascii() and address.isprintable() and not {"\\", " ", "#"} & set(address)
+    inside = path == pages.ROOT or path.startswith((f"{pages.ROOT}/a/", f"{pages.ROOT}/health"))
+    return address if plain and inside and "/." not in path else pages.ROOT

@@ -1,0 +1,240 @@
+"""Views of messages: lists and scans, which consume nothing, and one message with all that is known of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from queuey import ids
+from queuey.messages import Message, Meta
+from queuey.partitions import by_key
+from queuey.service import QueueAccess, Service, parse_bound
+from queuey.service.browsing import Found, Wanted
+from queuey.terminal.time_parsing import point
+from queuey.web import validators
+from queuey.web.authorization import Authorization
+from queuey.web.console import bodies, pages
+from queuey.web.console.sessions import require_caller
+from queuey.web.endpoint import Match
+from queuey.web.requests import Request, read_query
+from queuey.web.responses import Response
+from queuey.web.v1.messages import MessageNotFound, parse_place
+from queuey.web.validators import Errors
+
+PAGE = 50
+"""Messages of a list."""
+STEP = 500
+"""Messages that one request of a scan looks at."""
+MAX_UNASKED = 100_000
+"""Messages after which a scan goes on only if somebody says so."""
+MAX_TEXT = 200
+"""Characters of what is looked for."""
+SEVERAL = 16
+"""Partitions that are read together unless one is chosen."""
+FIELDS = frozenset({"partition", "since", "cursor", "key", "header", "value", "text", "id", "scanned", "matched"})
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a list of messages is to show.
+
+    Attributes:
+        wanted: Which messages.
+        partition: Where; 0: in all partitions.
+        since: The time or id to begin at, as it was typed.
+        begin: Where this page begins: a time, an id or a cursor; blank: with the newest message.
+        scanned: Messages that pages before this one have looked at.
+        matched: Messages that they have shown.
+    """
+
+    wanted: Wanted
+    partition: int
+    since: str
+    begin: str
+    scanned: int
+    matched: int
+
+
+class MessageViews:
+    """Views of ``messages`` under a queue."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        self._service = service
+        self._authorization = authorization
+
+    def list(self, request: Request, match: Match) -> Response:
+        """Shows messages, newest first, or the next ones of a scan."""
+        caller = require_caller(self._authorization, request)
+        access = self._enter(request, match)
+        given = read_query(request, FIELDS)
+        if given.get("id"):
+            place = _place(given["id"], given.get("partition", ""))
+            return pages.redirect(pages.link("a", match["app"], match["queue"], "messages", place))
+        asked = _asked(given, access)
+        found = self._service.browsing.scan(
+            access,
+            asked.wanted,
+            partitions=(asked.partition,) if asked.partition else None,
+            since=asked.begin,
+            limit=PAGE if asked.wanted.anything else STEP,
+        )
+        return pages.render(
+            request,
+            "rows.html" if pages.is_part(request) else "messages.html",
+            caller=caller,
+            application=access.queue.application,
+            queue=access.queue,
+            asked=asked,
+            rows=[_row(message) for message in found.messages],
+            scanned=asked.scanned + found.scanned,
+            matched=asked.matched + len(found.messages),
+            reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
+            following=_following(access, asked, found),
+            goes_on=not asked.wanted.anything and not _is_pause(asked, found),
+        )
+
+    def show(self, request: Request, match: Match) -> Response:
+        """Shows a message, and why it is read or claimed, or not."""
+        caller = require_caller(self._authorization, request)
+        access = self._enter(request, match)
+        partition, position = parse_place(match["place"])
+        message = self._fetch(access, partition, position)
+        explanation = self._service.explaining.explain(access, position, partition)
+        meta = (message.meta if message else None) or Meta()
+        return pages.render(
+            request,
+            "message.html",
+            status=200 if message else 404,
+            caller=caller,
+            application=access.queue.application,
+            queue=access.queue,
+            place=match["place"],
+            id=ids.to_hex(position),
+            sent=ids.ticks_to_seconds(position[0]),
+            message=message,
+            meta=meta,
+            expires=ids.ticks_to_seconds(message.expires) if message else None,
+            body=bodies.shown(message) if message else None,
+            reasons=explanation.reasons,
+        )
+
+    def download(self, request: Request, match: Match) -> Response:
+        """Gives the body of a message as a file. No browser opens it: it is foreign content."""
+        require_caller(self._authorization, request)
+        access = self._enter(request, match)
+        partition, position = parse_place(match["place"])
+        message = self._fetch(access, partition, position)
+        if message is None:
+            raise MessageNotFound(match["place"])
+        body = message.body.encode() if isinstance(message.body, str) else message.body
+        return Response(
+            200,
+            body,
+            ("Content-Type", "application/octet-stream"),
+            ("Content-Disposition", f'attachment; filename="message-{message.id}.bin"'),
+            ("Content-Security-Policy", "default-src 'none'; sandbox"),
+            *pages.HEADERS,
+        )
+
+    def _enter(self, request: Request, match: Match) -> QueueAccess:
+        return self._authorization.enter(request, self._authorization.find(request, match), "read")
+
+    def _fetch(self, access: QueueAccess, partition: int | None, position: ids.Position) -> Message | None:
+        """Returns a message; of those with one id in several partitions, the first."""
+        step = max(1, self._service.limits.page_bytes // self._service.limits.longest)
+        numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
+        for at in range(0, len(numbers), step):
+            found = self._service.messages.fetch(access, [(number, position) for number in numbers[at : at + step]])
+            if found:
+                return found[0]
+        return None
+
+
+def _place(text: str, partition: str) -> str:
+    """Returns the place of a message of which somebody has typed the id, and perhaps the partition."""
+    text = text.strip()
+    chosen = partition.strip() not in {"", "0"} and ":" not in text
+    number, position = parse_place(f"{partition.strip()}:{text}" if chosen else text)
+    return ids.to_hex(position) if number is None else f"{number}:{ids.to_hex(position)}"
+
+
+def _asked(given: dict[str, str], access: QueueAccess) -> Asked:
+    """Reads what is asked for.
+
+    Raises:
+        InvalidRequest: A field cannot be.
+    """
+    errors = Errors()
+    queue = access.queue
+    partition = errors.take("partition", validators.integer, given.get("partition"), 0, queue.partitions)
+    counts = [errors.take(name, validators.integer, given.get(name), 0, 1 << 53) for name in ("scanned", "matched")]
+    texts = {name: given.get(name, "").strip() for name in ("text", "header", "value", "key")}
+    errors.update({name: f"Longer than {MAX_TEXT} characters" for name, text in texts.items() if len(text) > MAX_TEXT})
+    since = given.get("since", "").strip()
+    begin = errors.take("cursor", _cursor, given.get("cursor")) or errors.take("since", _point, since) or ""
+    errors.check()
+    key = texts.pop("key")
+    if partition is None:
+        partition = 0 if queue.partitions <= SEVERAL else 1
+    if key:
+        partition = by_key(key, queue.partitions)
+    # Only ordered queues keep the key with the message; elsewhere it chooses the partition alone.
+    wanted = Wanted(**texts, key=key if queue.kind == "ordered" else "")
+    return Asked(
+        wanted=wanted, partition=partition, since=since, begin=begin, scanned=counts[0] or 0, matched=counts[1] or 0
+    )
+
+
+def _cursor(value: object) -> str:
+    text = validators.text(value)
+    try:
+        parse_bound(text)
+    except ValueError as error:
+        raise validators.BadField(str(error)) from None
+    return text
+
+
+def _point(value: object) -> str:
+    try:
+        return point(validators.text(value), time.time())
+    except ValueError as error:
+        raise validators.BadField(str(error)) from None
+
+
+def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
+    """Returns the address of the next page; None: this is the last one."""
+    if not found.cursor:
+        return None
+    return pages.link(
+        "a",
+        access.queue.application,
+        access.queue.name,
+        "messages",
+        **msgspec.structs.asdict(asked.wanted),
+        partition=asked.partition,
+        since=asked.since,
+        cursor=found.cursor,
+        scanned=asked.scanned + found.scanned,
+        matched=asked.matched + len(found.messages),
+    )
+
+
+def _is_pause(asked: Asked, found: Found) -> bool:
+    """Returns whether a scan has looked at so many messages, or shown so many, that somebody has to say go on."""
+    scanned, matched = asked.scanned + found.scanned, asked.matched + len(found.messages)
+    return scanned // MAX_UNASKED != asked.scanned // MAX_UNASKED or matched // PAGE != asked.matched // PAGE
+
+
+def _row(message: Message) -> dict[str, Any]:
+    meta = message.meta or Meta()
+    return {
+        "place": f"{message.partition}:{message.id}",
+        "id": message.id,
+        "partition": message.partition,
+        "sent": ids.ticks_to_seconds(message.ticks),
+        "kind": "JSON" if meta.json else "bytes" if isinstance(message.body, bytes) else "text",
+        "headers": len(meta.headers),
+        "key": meta.key or "",
+        "preview": bodies.preview(message),
+    }

@@ -1,0 +1,98 @@
+"""Who asks for a page: the credential that stands for a session, and the checks of what a form sends."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+
+import msgspec
+
+from queuey.access import Caller
+from queuey.errors import NoCredential, NotAllowed, NotAuthenticated
+from queuey.service.sessions import Sessions
+from queuey.storage import Applications
+from queuey.web.authorization import Authorization
+from queuey.web.console import cookies
+from queuey.web.credentials import Identity
+from queuey.web.credentials.application_keys import ApplicationKeys
+from queuey.web.requests import Request, parse_form, read_body
+
+MAX_FORM = 8 * 1024
+"""Bytes of a form; the longest field is a key or an address."""
+
+
+class SessionCallers:
+    """Reads the credentials of sessions. See :class:`~queuey.web.credentials.CredentialReader`.
+
+    They are made of cookies in this process; a header that a caller sends has no such credential.
+    """
+
+    scheme = "Session"
+    believed = ApplicationKeys.believed
+
+    def __init__(self, applications: Applications, sessions: Sessions) -> None:
+        self._keys = ApplicationKeys(applications)
+        self._sessions = sessions
+        self._mark = secrets.token_hex(8)
+
+    def header(self, token: str) -> str:
+        """Returns a header with which a request has the rights of a session's key."""
+        return f"{self.scheme} {self._mark}{token}"
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Finds the key of a session, which may have been revoked since."""
+        mark, token = credential[: len(self._mark)], credential[len(self._mark) :]
+        if not secrets.compare_digest(mark.encode(), self._mark.encode()):
+            raise NotAuthenticated("Invalid credential: only the console makes those of this scheme.")
+        session = self._sessions.find(token)
+        identity = self._keys.find(session.digest)
+        expires = session.expires if identity.expires is None else min(session.expires, identity.expires)
+        return msgspec.structs.replace(identity, expires=expires)
+
+
+def require_caller(authorization: Authorization, request: Request) -> Caller:
+    """Returns who has logged in.
+
+    Raises:
+        NotAuthenticated: Nobody has, or the session has ended.
+    """
+    caller = authorization.caller(request)
+    if caller.anonymous:
+        raise NoCredential("Log in to see this page.")
+    return caller
+
+
+def read_form(request: Request, cookie: str) -> dict[str, str]:
+    """Returns the fields of a form that a page of ours has sent.
+
+    Args:
+        request: A POST.
+        cookie: The name of the cookie that the form is bound to.
+
+    Raises:
+        NotAllowed: It is not certain that one of our pages has sent it.
+        InvalidRequest: It is no form, or too long.
+    """
+    if not _is_of_this_site(request):
+        raise NotAllowed(
+            "The form was sent by a page of another site. If there is a proxy in front of the service, have it pass "
+            "the header Host on unchanged."
+        )
+    token = cookies.read(request, cookie)
+    fields = parse_form(read_body(request, MAX_FORM).decode("latin-1"), "body")
+    if token is None:
+        raise NotAllowed(
+            "The browser did not send the cookie of this form: it is an hour old, or cookies are off, or the console "
+            "is reached over http from another machine. Open the page again, over https."
+        )
+    if not hmac.compare_digest(cookies.form_token(token).encode(), fields.get("form_token", "").encode()):
+        raise NotAllowed("The form belongs to another session. Open the page again.")
+    return fields
+
+
+def _is_of_this_site(request: Request) -> bool:
+    """Returns whether a browser says that a page of this host sends a request; the port and scheme may be a proxy's."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = request.headers.get("origin")
+    return origin is None or cookies.name_of(origin.partition("://")[2]) == cookies.host_of(request)

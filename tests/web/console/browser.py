@@ -1,0 +1,68 @@
+"""A browser for the console in process: it keeps cookies, fills in forms, and takes pages apart."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.web.gateway_calls import Reply, Request, served
+
+HOST = "localhost:5000"
+_FIELD = re.compile(r'name="form_token" value="([^"]*)"')
+
+
+class Browser:
+    """Asks an application for pages.
+
+    Args:
+        app: The application.
+        host: In the header of this name; one of another machine gets cookies with the prefix.
+    """
+
+    def __init__(self, app: Any, host: str = HOST) -> None:  # noqa: ANN401 - Pyramid's router
+        self.app = app
+        self.host = host
+        self.cookies: dict[str, str] = {}
+
+    def get(self, path: str = "/console", *, query: str = "", headers: dict[str, str] | None = None) -> Reply:
+        """Asks for a page."""
+        return self._send("GET", path, b"", query, headers or {})
+
+    def part(self, path: str, *, query: str = "") -> Reply:
+        """Asks for a part of a page, as htmx does."""
+        return self.get(path, query=query, headers={"hx-request": "true"})
+
+    def post(self, path: str, fields: dict[str, str], headers: dict[str, str] | None = None) -> Reply:
+        """Sends a form."""
+        kind = {"content-type": "application/x-www-form-urlencoded", "origin": f"http://{self.host}"}
+        return self._send("POST", path, urlencode(fields).encode(), "", kind | (headers or {}))
+
+    def log_in(self, key: str, **fields: str) -> Reply:
+        """Logs in with a key."""
+        return self.post("/console/login", {"form_token": self.token("/console/login"), "key": key, **fields})
+
+    def token(self, path: str) -> str:
+        """Returns the token of the first form on a page."""
+        found = _FIELD.search(self.get(path).text)
+        assert found is not None
+        return found[1]
+
+    def _send(self, method: str, path: str, body: bytes, query: str, headers: dict[str, str]) -> Reply:
+        request = Request(method, path, body, query=query)
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        sent = {"host": self.host, **({"cookie": cookie} if cookie else {}), **headers}
+        request.headers = [*sent.items(), *request.headers[1:]]
+        reply = served(self.app).reply_to(request)
+        for name, value in reply.all_headers:
+            if name.lower() == "set-cookie":
+                self._keep(value)
+        return reply
+
+    def _keep(self, header: str) -> None:
+        name, _, rest = header.partition("=")
+        value, *attributes = rest.split("; ")
+        if "Max-Age=0" in attributes:
+            self.cookies.pop(name, None)
+        else:
+            self.cookies[name] = value

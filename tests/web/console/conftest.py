@@ -1,0 +1,75 @@
+"""The application with the console, and browsers that have logged in."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from queuey.access import parse_scope
+from queuey.messages import OPERATORS, Finding
+from queuey.service import Limits
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.console import console
+from queuey.web.credentials.application_keys import digest_of
+from tests.interposed_store import InterposedStore
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.console.browser import Browser
+
+OPERATOR_KEY, LIMITED_KEY, MEASURE_KEY = "1" * 64, "2" * 64, "3" * 64
+
+
+def examine() -> list[Finding]:
+    """Finds what no store of a test has."""
+    return [Finding("clock", "warn", "is <b>late</b>", "Set it.")]
+
+
+@pytest.fixture
+def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> Any:  # noqa: ANN401 - Pyramid's router
+    """The application with two applications and keys of every kind."""
+    for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
+        store.create_application(name)
+        store.add_key(name, digest_of(key))
+    store.add_key(OPERATORS, digest_of(OPERATOR_KEY))
+    store.add_key("queuey", digest_of(LIMITED_KEY), scope=parse_scope(["read"], ["orders-*"]))
+    store.add_key("queuey", digest_of(MEASURE_KEY), scope=parse_scope(["measure"]))
+    return make_app(between.store, limits=limits, stopping=stopping, includes=[console(examine)])
+
+
+def logged_in(app: Any, key: str) -> Browser:  # noqa: ANN401 - Pyramid's router
+    """Returns a browser whose user has logged in with a key."""
+    browser = Browser(app)
+    assert browser.log_in(key).status == 303
+    return browser
+
+
+@pytest.fixture
+def stranger(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+    """A browser whose user has not logged in."""
+    return Browser(app)
+
+
+@pytest.fixture
+def browser(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+    """A browser whose user has the owner's key."""
+    return logged_in(app, KEY)
+
+
+@pytest.fixture
+def operator(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+    """A browser whose user has an operator's key."""
+    return logged_in(app, OPERATOR_KEY)
+
+
+@pytest.fixture
+def limited(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+    """A browser whose user may read some of the queues."""
+    return logged_in(app, LIMITED_KEY)
+
+
+@pytest.fixture
+def measuring(app: Any) -> Browser:  # noqa: ANN401 - Pyramid's router
+    """A browser whose user may see counts and no message."""
+    return logged_in(app, MEASURE_KEY)

@@ -1,0 +1,82 @@
+"""The charts of a queue: what a stream gives, to whom, and who counts messages meanwhile."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from queuey.errors import StoreClosed
+from queuey.messages import NewMessage, QueueSpec
+from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, History
+from queuey.storage import Store
+from queuey.web.console.charts import sample
+from tests.web.caller import Caller
+from tests.web.console.browser import Browser
+
+LIVE = "/console/a/queuey/q/live"
+EVENTS = {"accept": "text/event-stream"}
+
+
+def figures(body: bytes) -> dict[str, list[float | None]]:
+    """Returns what the first event of a stream has."""
+    [data] = [line[6:] for line in body.decode().splitlines() if line.startswith("data: ")]
+    found: dict[str, list[float | None]] = json.loads(data)
+    return found
+
+
+def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
+    """What was sent and read since the service began is in the newest cells; so is how many messages there are."""
+    owner.create("q")
+    owner.batch("q", *({"body": "x"} for _ in range(20)))
+    owner.claim("q", limit=10)
+    reply = browser.get(LIVE, headers=EVENTS)
+    assert reply.status == 200
+    assert reply.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+    found = figures(reply.body)
+    assert {len(each) for each in found.values()} == {CELLS}
+    assert sum(each or 0 for each in found["sent"]) == 20 / STEP
+    assert sum(each or 0 for each in found["taken"]) == 10 / STEP
+    assert found["depth"][-1] == 20
+    assert [later - sooner for sooner, later in zip(found["at"], found["at"][1:], strict=False)] == [STEP] * (CELLS - 1)  # type: ignore[operator]
+
+
+def test_who_may_not_see_a_queue_gets_no_stream(stranger: Browser, limited: Browser, owner: Caller) -> None:
+    """A stream needs a session whose key may see the queue's counts."""
+    owner.create("q")
+    owner.create("p", type="public")
+    assert stranger.get(LIVE, headers=EVENTS).status == 303
+    assert limited.get(LIVE, headers=EVENTS).status == 403
+    assert stranger.get("/console/a/queuey/p/live", headers=EVENTS).status == 303
+
+
+def test_messages_are_counted_round_after_round(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """Those of the queues that were used are counted, of a queue that is gone none, until the service ends."""
+    service = app.registry.service
+    history = History(service.workers)
+    queue, _ = store.create_queue("queuey", "q", QueueSpec())
+    gone, _ = store.create_queue("queuey", "gone", QueueSpec())
+    store.delete_queue(gone)
+    store.append(queue, [NewMessage("x", 1, 60)])
+    for each in (queue, gone):
+        history.note(each, 1, 0)
+    rounds = iter([False, False, True])
+    sample(service, history, lambda _seconds: next(rounds))
+    assert history.of(queue).depth[-1] == 1
+    assert set(history.of(gone).depth) == {UNKNOWN}
+
+
+def test_counting_ends_with_the_store(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """Once the store is closed, nobody asks it any more."""
+
+    class Closed:
+        """A service whose store is closed."""
+
+        def find(self, application: str, name: str) -> None:
+            """Finds nothing any more."""
+            raise StoreClosed("The store is closed.")
+
+    history = History(app.registry.service.workers)
+    queue, _ = app.registry.service.store.create_queue("queuey", "q", QueueSpec())
+    history.note(queue, 1, 0)
+    closed: Any = Closed()
+    sample(closed, history, lambda _seconds: False)
