@@ -1,0 +1,46 @@
+"""A window of Chromium that notes whatever goes wrong in it."""
+
+from __future__ import annotations
+
+from playwright.sync_api import ConsoleMessage, Dialog, Page, expect
+
+
+class Watched:
+    """A window on the console.
+
+    Args:
+        page: The window.
+        url: Of the console.
+
+    Attributes:
+        troubles: Errors of scripts, what the policy has stopped, and dialogs, which only foreign scripts open.
+    """
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.troubles: list[str] = []
+        page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        page.on("dialog", self._note_dialog)
+        page.on("console", self._note_said)
+
+    def log_in(self, key: str) -> None:
+        """Logs in, by the keyboard alone."""
+        self.page.goto(self.url)
+        expect(self.page.get_by_role("heading", level=1)).to_have_text("Log in")
+        self.page.keyboard.type(key)
+        self.page.keyboard.press("Enter")
+        expect(self.page.get_by_role("heading", level=1)).to_have_text("Applications")
+
+    def _note_dialog(self, dialog: Dialog) -> None:
+        self.troubles.append(dialog.message)
+        dialog.dismiss()
+
+    def _note_said(self, said: ConsoleMessage) -> None:
+        if "Content Security" in said.text:
+            self.troubles.append(said.text)
+
+    def open(self, address: str) -> None:
+        """Opens a page, and waits for its parts."""
+        self.page.goto(f"{self.url}/{address}" if address else self.url)
+        expect(self.page.locator("[hx-get][hx-trigger=load] > a")).to_have_count(0)

@@ -1,0 +1,223 @@
+"""The console in Chromium: what operators do, with hostile texts in all they see, on small screens, by the keyboard."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, StorageState, expect
+
+from queuey.client import Client, Outgoing
+from queuey.web.console import cookies
+from tests.console.seeing import Watched
+from tests.servers.served import Served
+
+PAYLOADS = [
+    "<script>alert(1)<\\script>",
+    '"><img src=x onerror=alert(1)>',
+    "' autofocus onfocus=alert(1) x='",
+    '<a hx-get="x" hx-trigger="load" hx-on:htmx-load="alert(1)">y',
+    "{{alert(1)}}",
+]
+APPLICATION = "queuey"
+
+
+@pytest.fixture(scope="module")
+def filled(client: Client) -> Client:
+    """Queues with messages, jobs, groups and dead letters."""
+    client.create_queue("orders", partitions=2, max_deliveries=3)
+    client.create_queue("orders.dead")
+    client.send_many("orders", [Outgoing(json={"number": number}) for number in range(60)])
+    client.send("orders", b"\x00\x01\xfe", partition=1)
+    return client
+
+
+def test_from_login_to_logout(watched: Watched, served: Served, filled: Client) -> None:
+    """An operator finds a queue, sees how it is, looks at a message, downloads it, and logs out."""
+    page = watched.page
+    watched.log_in(str(served.profile.key))
+    page.get_by_role("link", name=APPLICATION, exact=True).click()
+    page.get_by_label("Names that begin with").fill("ord")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="orders", exact=True).click()
+    expect(page.get_by_text("61 messages")).to_be_visible()
+    expect(page.get_by_text("Wait to be claimed")).to_be_visible()
+    expect(page.get_by_text("No group has recorded an offset.")).to_be_visible()
+    expect(page.get_by_text("No dead letters.")).to_be_visible()
+    page.get_by_role("link", name="Messages", exact=True).click()
+    expect(page.locator("tbody tr:not(.more)")).to_have_count(50)
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator("tbody tr:not(.more)")).to_have_count(61)
+    page.locator("tbody code").first.click()
+    expect(page.get_by_text("00000000  00 01 fe")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download").click()
+    assert Path(download.value.path()).read_bytes() == b"\x00\x01\xfe"
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    page.goto(f"{watched.url}/a/{APPLICATION}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+
+
+def test_the_cookie(page: Page) -> None:
+    """No script sees the cookie, and no other site sends it."""
+    [cookie] = [one for one in page.context.cookies() if one["name"] == cookies.SESSION]
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert page.evaluate("document.cookie") == ""
+
+
+def test_a_page_of_another_site_neither_frames_nor_logs_out(page: Page, watched: Watched, tmp_path: Path) -> None:
+    """A page of another origin gets the console into no frame, and its forms are refused."""
+    evil = tmp_path / "evil.html"
+    form = f'<form method="post" action="{watched.url}/logout"><button>x</button></form>'
+    evil.write_text(f'<iframe src="{watched.url}"></iframe>{form}')
+    with closing(page.context.new_page().context) as _:
+        other = page.context.pages[-1]
+        other.goto(evil.as_uri())
+        assert other.frames[1].evaluate("document.body ? document.body.innerText : ''").find("Applications") < 0
+        other.get_by_role("button").click()
+        expect(other.get_by_text("another site")).to_be_visible()
+        page.reload()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Applications")
+
+
+def test_the_policy_stops_foreign_scripts(page: Page, watched: Watched) -> None:
+    """A script that somehow got into a page does not run."""
+    page.evaluate(
+        "() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1'; document.body.append(s);"
+        " document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.ran = 1\">') }"
+    )
+    page.wait_for_timeout(200)
+    assert page.evaluate("window.ran") is None
+    assert watched.troubles
+    watched.troubles.clear()
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_hostile_texts(watched: Watched, page: Page, client: Client, payload: str) -> None:
+    """Whatever is in names, bodies, keys and headers is shown as text and runs nothing."""
+    name = payload[:50]
+    client.create_queue(name, kind="ordered")
+    client.create_queue(f"{name[:45]}.dead")
+    client.send(name, payload, key=payload, headers={"x": payload})
+    client.send(name, payload.encode(), key=payload)
+    place = f"a/{APPLICATION}/{quote(name, safe='')}"
+    for address in (f"a/{APPLICATION}", place, f"{place}/messages", f"{place}/messages?text={quote(payload)}"):
+        watched.open(address)
+        assert page.evaluate("document.querySelectorAll('img, svg, iframe, [onerror], [onfocus]').length") == 0
+    expect(page.locator("tbody")).to_contain_text(payload)
+    page.locator("tbody code").last.click()
+    expect(page.locator("dd", has_text=payload).first).to_be_visible()
+    expect(page.locator("pre")).to_have_text(payload)
+
+
+def test_a_scan_shows_how_far_it_is_and_stops(page: Page, watched: Watched, client: Client) -> None:
+    """A scan goes on by itself, says how far it is, stops when told to, and goes on again."""
+    client.create_queue("long")
+    client.send_many("long", ["hay"] * 12_000)
+    client.send("long", "hay and a needle")
+
+    def slowly(route: Route) -> None:
+        page.wait_for_timeout(150)
+        route.continue_()
+
+    page.route("**/messages?*cursor*", slowly)
+    watched.open(f"a/{APPLICATION}/long/messages?text=nowhere")
+    expect(page.get_by_role("status")).to_have_text(re.compile(r"0 found, [1-9][\d,]+ looked at, back to .* UTC"))
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+    said = page.get_by_role("status").inner_text()
+    page.wait_for_timeout(500)
+    assert page.get_by_role("status").inner_text() == said
+    page.get_by_role("link", name="Go on").click()
+    expect(page.get_by_role("status")).to_contain_text("12,001 looked at")
+    expect(page.get_by_role("status")).to_contain_text("this is the end")
+
+
+ADDRESSES = [
+    "",
+    f"a/{APPLICATION}",
+    f"a/{APPLICATION}/orders",
+    f"a/{APPLICATION}/orders/parts/backlog",
+    f"a/{APPLICATION}/orders/messages",
+    f"a/{APPLICATION}/orders/messages?text=number",
+    f"a/{APPLICATION}/nothing",
+    "health",
+]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("address", [*ADDRESSES, "message", "login"])
+def test_pages_are_for_everybody(
+    chromium: Browser, session: StorageState, filled: Client, axe: str, address: str, scheme: str, url: str
+) -> None:
+    """No page is wider than 375 pixels, and axe-core finds nothing in it at AA, in light and in dark."""
+    small = chromium.new_context(
+        viewport={"width": 375, "height": 700},
+        color_scheme=scheme,  # type: ignore[arg-type]
+        storage_state=session,
+    )
+    with closing(small) as context:
+        watched = Watched(context.new_page(), url)
+        page = watched.page
+        watched.open(f"a/{APPLICATION}/orders/messages" if address == "message" else address)
+        if address == "message":
+            page.locator("tbody code").first.click()
+            expect(page.locator("pre")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 375
+        page.evaluate(axe)
+        found = page.evaluate(
+            "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
+            ".then(found => found.violations.map(one => one.id + ': ' + one.nodes[0].html))"
+        )
+        assert found == []
+        assert watched.troubles == []
+
+
+def test_the_keyboard(page: Page, watched: Watched, filled: Client) -> None:
+    """All that a mouse reaches the keyboard reaches, and one sees where one is."""
+    watched.open(f"a/{APPLICATION}")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the contents")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Names that begin with")).to_be_focused()
+    page.keyboard.type("orders")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("prefix=orders"))
+    reached = set()
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent.trim()"))
+        outline = "getComputedStyle(document.activeElement).outlineStyle"
+        assert page.evaluate(f"document.activeElement === document.body || {outline} !== 'none'")
+    assert {"orders", "Log out", "Health", "Show"} <= reached
+
+
+def test_charts_go_on(page: Page, watched: Watched, client: Client) -> None:
+    """The last hour is drawn, and goes on by a stream; a page that nobody sees has none."""
+    client.create_queue("charted")
+    client.send_many("charted", ["x"] * 50)
+    watched.open(f"a/{APPLICATION}/charted")
+    charts = page.locator("[data-live]")
+    expect(charts).to_have_attribute("data-state", "live")
+    expect(page.locator("[data-live] canvas")).to_have_count(2)
+    page.evaluate("document.querySelector('[data-live]').dataset.state = 'drawn'")
+    expect(charts).to_have_attribute("data-state", "live", timeout=60_000)
+
+
+def test_without_scripts(chromium: Browser, served: Served, filled: Client) -> None:
+    """Where no script runs, links lead to what scripts would have put into the page."""
+    with closing(chromium.new_context(java_script_enabled=False)) as context:
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{served.port}/console")
+        page.get_by_label("Key of an application").fill(str(served.profile.key))
+        page.get_by_role("button", name="Log in").click()
+        page.goto(f"http://127.0.0.1:{served.port}/console/a/{APPLICATION}/orders")
+        page.locator("section", has_text="Jobs").get_by_role("link", name="Show").first.click()
+        expect(page.get_by_text("Wait to be claimed")).to_be_visible()
+        page.goto(f"http://127.0.0.1:{served.port}/console/a/{APPLICATION}/orders/messages")
+        page.get_by_role("link", name="Next page").click()
+        expect(page.locator("tbody tr:not(.more)")).to_have_count(11)
