@@ -29,6 +29,7 @@ from queuey.web.responses import Header
 if TYPE_CHECKING:
     from queuey.access import Caller
     from queuey.web.gateway.long_polls import Client, LongPoll
+    from queuey.web.http.connection import Connection
     from queuey.web.responses import Response
 
 T = TypeVar("T")
@@ -120,7 +121,8 @@ class Request:
         batch: How many messages it is to store, once that is known.
         first: What it does before it may fail, so that an error has the outcome ``unknown``.
         known: What its facade has found out about it.
-        peer: The address that its connection comes from, without the port; blank: not known.
+        connection: That it has come over; None: a server of somebody else's has it.
+        address: That its connection comes from, as such a server says; blank: not known.
         unknown: Fields of its query that mean nothing.
     """
 
@@ -142,7 +144,8 @@ class Request:
     batch = 0
     first: JoinedAck | None = None
     known: object = None
-    peer: str = ""
+    connection: Connection | None = None
+    address = ""
     unknown: Sequence[str] = ()
 
     def __init__(
@@ -159,6 +162,11 @@ class Request:
     def is_left(self) -> bool:
         """Whether its client is known to be gone."""
         return self.client is not None and self.client.has_left
+
+    @property
+    def peer(self) -> str:
+        """The address that its connection comes from, without the port; blank: not known."""
+        return self.address if self.connection is None else self.connection.peer
 
     async def in_thread(self, work: Callable[[], T], *, computes: bool = False, page: bool = False) -> T:
         """Does work that may block or take long in a thread; returns its result or raises its error.
@@ -208,7 +216,7 @@ def read_scope(server: Server, scope: Scope) -> tuple[Request, list[str]]:
     """Returns a request of an ASGI server without its path and body, and the names of headers that cannot be read."""
     query = scope["query_string"].decode("latin-1")
     request, foreign = new_request(server, scope["method"], query, scope["scheme"], read_headers(scope["headers"]))
-    request.peer = (scope.get("client") or ("",))[0]
+    request.address = (scope.get("client") or ("",))[0]
     return request, foreign
 
 

@@ -208,7 +208,7 @@ class Gateway:
             head.known = head.query.decode("latin-1"), read_headers(head.fields)
         query, fields = head.known
         request, foreign = new_request(self, head.method, query, exchange.all.scheme, fields)
-        request.peer = exchange.peer
+        request.connection = exchange
         response = await self.serve(request, head.path, exchange.receive, foreign)
         if response.pieces is not None:
             await self._sender.go_on(response, exchange.send)

@@ -89,15 +89,12 @@ class Connection(asyncio.BufferedProtocol):
         "is_refused",
         "keeps",
         "late",
-        "peer",
         "transport",
     )
 
     def __init__(self, connections: Connections) -> None:
         self.all = connections
         self.transport: asyncio.Transport
-        self.peer = ""
-        """The address of the other end, without the port."""
         self.keeps = True
         """Another request may come."""
         self.late = False
@@ -121,14 +118,18 @@ class Connection(asyncio.BufferedProtocol):
         self._head: Head | None = None
         self._task: asyncio.Task[None]
 
+    @property
+    def peer(self) -> str:
+        """The address of the other end, without the port; blank: not known."""
+        name = self.transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) else ""
+
     # Called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See the base class."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(MOST_UNSENT, MOST_UNSENT // 4)
-        name = transport.get_extra_info("peername")
-        self.peer = str(name[0]) if isinstance(name, tuple) else ""
         self.all.enter(self)
         self._task = self.all.loop.create_task(self._live())
 
