@@ -69,6 +69,14 @@ def test_the_cookie(page: Page) -> None:
     assert page.evaluate("document.cookie") == ""
 
 
+def test_a_session_that_ends_leads_to_the_form(page: Page, watched: Watched, filled: Client) -> None:
+    """When a session has ended, what a script asks for leads to the form."""
+    watched.open(f"a/{APPLICATION}/orders/messages")
+    page.context.clear_cookies()
+    page.get_by_role("link", name="Next page").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+
+
 def test_a_page_of_another_site_neither_frames_nor_logs_out(page: Page, watched: Watched, tmp_path: Path) -> None:
     """A page of another origin gets the console into no frame, and its forms are refused."""
     evil = tmp_path / "evil.html"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import secrets
 import threading
@@ -73,7 +74,7 @@ class LoginViews:
     def log_in(self, request: Request, match: Match) -> Response:
         """Begins a session for the holder of a key; blocks."""
         fields = read_form(request, cookies.VISITOR)
-        self._count(self._of_address, request.peer, ATTEMPTS, "this address")
+        self._count(self._of_address, counted_as(request.peer), ATTEMPTS, "this address")
         digest = digest_of(fields.get("key", "").strip())
         try:
             ends = self._end_of(digest)
@@ -121,6 +122,14 @@ class LoginViews:
         error = TooManyRequests(f"Too many logins of {whose}. Try again after {math.ceil(bucket.wait)} s.")
         error.retry_after = math.ceil(bucket.wait)
         raise error
+
+
+def counted_as(address: str) -> str:
+    """Returns what an address is counted as: one of IPv6 as its network of 64 bits, all of which one caller has."""
+    try:
+        return ipaddress.IPv6Address(address.partition("%")[0]).exploded[:19]
+    except ValueError:
+        return address
 
 
 def own_page(address: str) -> str:

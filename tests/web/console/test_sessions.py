@@ -13,7 +13,7 @@ from queuey.service.sessions import LIFETIME, Sessions
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.console import console, cookies
-from queuey.web.console.login import own_page
+from queuey.web.console.login import counted_as, own_page
 from queuey.web.credentials.application_keys import digest_of
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.console.browser import Browser
@@ -141,6 +141,22 @@ def test_logins_are_bounded(stranger: Browser) -> None:
     assert [reply.status for reply in replies] == [403] * 20 + [429]
     assert int(replies[-1].headers["Retry-After"]) >= 1
     assert stranger.post("/console/login", {"form_token": token, "key": KEY}).status == 429
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8:0:0:ffff::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("", "", True),
+    ],
+)
+def test_which_addresses_are_counted_as_one(one: str, other: str, together: bool) -> None:  # noqa: FBT001
+    """An address of IPv4 counts for itself, those of one network of IPv6 together: a caller has all of them."""
+    assert (counted_as(one) == counted_as(other)) is together
 
 
 def test_expired_and_revoked_keys(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
