@@ -127,9 +127,10 @@ class LoginViews:
 def counted_as(address: str) -> str:
     """Returns what an address is counted as: one of IPv6 as its network of 64 bits, all of which one caller has."""
     try:
-        return ipaddress.IPv6Address(address.partition("%")[0]).exploded[:19]
+        found = ipaddress.IPv6Address(address.partition("%")[0])
     except ValueError:
         return address
+    return found.exploded[:19] if found.ipv4_mapped is None else str(found.ipv4_mapped)
 
 
 def own_page(address: str) -> str:

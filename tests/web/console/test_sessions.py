@@ -151,6 +151,8 @@ def test_logins_are_bounded(stranger: Browser) -> None:
         ("2001:db8::1", "2001:db8:0:0:ffff::2", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
         ("", "", True),
     ],
 )
