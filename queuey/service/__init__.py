@@ -97,7 +97,8 @@ class Service:
         self.explaining = Explaining(store, self.limits, self.claims)
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
-        self.browsing = Browsing(self.reader)
+        # What people look at is not counted as delivered.
+        self.browsing = Browsing(Reader(store, self.limits, Metrics(), self.core))
         self.sessions = Sessions(store)
 
     def join(self, identity: WorkerIdentity) -> None:

@@ -40,6 +40,15 @@ def test_a_stream_has_the_last_hour(browser: Browser, owner: Caller) -> None:
     assert [later - sooner for sooner, later in zip(found["at"], found["at"][1:], strict=False)] == [STEP] * (CELLS - 1)  # type: ignore[operator]
 
 
+def test_to_look_is_not_to_read(browser: Browser, owner: Caller) -> None:
+    """What the console reads for its pages is in no chart."""
+    owner.create("q")
+    owner.batch("q", *({"body": "x"} for _ in range(20)))
+    for path in ("messages", "parts/size", "parts/backlog", "parts/dead"):
+        assert browser.get(f"/console/a/queuey/q/{path}").status == 200
+    assert set(figures(browser.get(LIVE, headers=EVENTS).body)["taken"]) == {0}
+
+
 def test_who_may_not_see_a_queue_gets_no_stream(stranger: Browser, limited: Browser, owner: Caller) -> None:
     """A stream needs a session whose key may see the queue's counts."""
     owner.create("q")

@@ -29,7 +29,13 @@ const charts = document.querySelector("[data-live]");
 if (charts !== null) {
   let source = null, plots = [], figures = null;
 
-  const colour = (name) => getComputedStyle(charts).getPropertyValue(name).trim();
+  // A canvas takes no colour that depends on the scheme, so an element has it worked out.
+  const colour = (name) => {
+    charts.style.color = `var(${name})`;
+    const found = getComputedStyle(charts).color;
+    charts.style.color = "";
+    return found;
+  };
   const lines = [
     ["Messages a second", [["sent", "--link"], ["taken", "--warn"]], ["sent", "read or claimed"]],
     ["Messages in the queue", [["depth", "--link"]], ["messages"]],
@@ -39,7 +45,7 @@ if (charts !== null) {
     plots.forEach((plot) => plot.destroy());
     plots = lines.map(([title, series, labels], index) => {
       const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
-      const one = ([name, variable], number) => ({ label: labels[number], stroke: colour(variable), width: 2, spanGaps: name === "depth" });
+      const one = ([name, variable], number) => ({ label: labels[number], stroke: colour(variable), width: 2, spanGaps: name === "depth", points: { show: name === "depth", size: 4 } });
       const options = {
         title, width: Math.max(260, charts.children[index].clientWidth), height: 200, cursor: { drag: { setScale: false } },
         axes: [axis, { ...axis, size: 60 }], series: [{}, ...series.map(one)], scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
