@@ -175,6 +175,8 @@ def test_pages_are_for_everybody(
         if address == "message":
             page.locator("tbody code").first.click()
             expect(page.locator("pre")).to_be_visible()
+        if address.endswith("/orders"):
+            expect(page.locator("[data-live] canvas")).to_have_count(2)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375
         page.evaluate(axe)
         found = page.evaluate(
