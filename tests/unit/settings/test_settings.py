@@ -112,6 +112,7 @@ def test_variables_of_the_client_are_no_settings() -> None:
         ({"QUEUEY_TLS_CERT": "c.pem"}, ["tls_cert", "tls_key"]),
         ({"QUEUEY_TLS_KEY": "k.pem"}, ["tls_cert", "tls_key"]),
         ({"QUEUEY_CONNECTIONS": "7"}, ["connections", "threads", "default"]),
+        ({"QUEUEY_CONSOLE": "on", "QUEUEY_FACADES": "only=mq"}, ["console", "facades.only", "QUEUEY_CONSOLE"]),
         ({"QUEUEY_MAX_BODY": "9000000"}, ["max_batch_bytes", "max_body"]),
         ({"QUEUEY_CONFIG": "/nowhere/q.toml"}, ["/nowhere/q.toml", "No such file"]),
     ],
