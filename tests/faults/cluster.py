@@ -53,7 +53,7 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
         difference: S in seconds.
         row_age: C in seconds.
     """
-    keyspaces.go_by(url, span.timing(difference, row_age))
+    keyspaces.go_by(url, span.timing(difference, row_age), CENTRES[0])
     options = (
         *("--store", url),
         # As in deploy/settings/several-data-centres.toml.

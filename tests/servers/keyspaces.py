@@ -107,10 +107,11 @@ def empty(url: str) -> None:
         driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
 
 
-def go_by(url: str, timing: Timing) -> None:
+def go_by(url: str, timing: Timing, local_dc: str | None = None) -> None:
     """Has what stands in a keyspace be these times, at once: nobody may use it meanwhile."""
-    with connected(parse_url(url), OPTIONS, 60) as driver:
-        stored_timing.change(driver, OPTIONS, timing, lambda _: None, wait=lambda _: None)
+    options = replace(OPTIONS, local_dc=local_dc)
+    with connected(parse_url(url), options, 60) as driver:
+        stored_timing.change(driver, options, timing, lambda _: None, wait=lambda _: None)
 
 
 def close() -> None:
