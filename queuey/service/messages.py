@@ -251,8 +251,13 @@ class MessageUseCases:
         access.use(write)
         self._metrics.received(len(locations), access.queue)
 
-    def fetch(self, access: QueueAccess, locations: Sequence[Location]) -> list[Message]:
+    def fetch(self, access: QueueAccess, locations: Sequence[Location], *, charted: bool = True) -> list[Message]:
         """Returns the messages that are there, in the order asked, each once.
+
+        Args:
+            access: The way to the queue.
+            locations: Of the messages.
+            charted: Count them in the queue's charts.
 
         Raises:
             TooLarge: Together they have more than ``page_bytes``.
@@ -270,7 +275,7 @@ class MessageUseCases:
                 text = f"The messages are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
                 raise TooLarge({"InvalidMessageID": text})
             messages += found
-        self._metrics.delivered(len(messages), access.queue)
+        self._metrics.delivered(len(messages), access.queue if charted else None)
         return messages
 
     def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:

@@ -1,6 +1,7 @@
 """What happened to queues in the last hour: rings of cells in the memory of each process, merged when somebody looks.
 
-A process notes messages of at most :data:`MAX_QUEUES` queues, those that were used last. Nothing is stored.
+A process notes messages of at most :data:`MAX_QUEUES` queues. Beyond that, the application with the most of them loses
+those that it used longest ago. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -18,7 +20,7 @@ from queuey.service.workers import Answer, Topic, Workers
 STEP, CELLS = 10, 360
 """Seconds of a cell, and cells of a ring."""
 MAX_QUEUES = 1000
-"""Each has 6 kB. Beyond that, the quarter that was used longest ago is forgotten."""
+"""Each has 6 kB."""
 MAX_SAMPLED = 100
 """Queues whose messages are counted in one round, those that were used last."""
 ANSWER_SECONDS = 1.0
@@ -48,14 +50,20 @@ _BLANK = Cells(0, (), (), ())
 
 
 class Ring:
-    """The cells of one queue."""
+    """The cells of one queue.
 
-    __slots__ = ("application", "depth", "last", "name", "sent", "taken")
+    Attributes:
+        last: Number of the newest cell.
+        used: Number of the cell in which messages were counted last; 0: none were.
+    """
+
+    __slots__ = ("application", "depth", "last", "name", "sent", "taken", "used")
 
     def __init__(self, application: str, name: str, last: int) -> None:
         self.application, self.name, self.last = application, name, last
         self.sent, self.taken = array("q", bytes(8 * CELLS)), array("q", bytes(8 * CELLS))
         self.depth = array("q", [UNKNOWN] * CELLS)
+        self.used = 0
 
     def turn(self, last: int) -> int:
         """Makes a cell the newest, and all that have come since the one before blank; returns its index."""
@@ -105,24 +113,33 @@ class History:
 
     def note(self, queue: Queue, sent: int, taken: int) -> None:
         """Counts messages of a queue."""
+        if not sent and not taken:
+            return
         last = int(self._clock()) // STEP
         with self._lock:
-            ring = self._ring(queue, last)
+            ring = self._rings.get(queue.uid)
+            if ring is None:
+                self._make_room(queue.application)
+                ring = self._add(queue, last)
+            ring.used = last
             index = ring.turn(last)
             ring.sent[index] += sent
             ring.taken[index] += taken
 
     def note_depth(self, queue: Queue, count: int) -> None:
-        """Notes how many messages a queue has."""
+        """Notes how many messages a queue has; of one whose messages are not counted, only if there is room."""
         last = int(self._clock()) // STEP
         with self._lock:
-            ring = self._ring(queue, last)
-            ring.depth[ring.turn(last)] = count
+            ring = self._rings.get(queue.uid)
+            if ring is None and len(self._rings) < MAX_QUEUES:
+                ring = self._add(queue, last)
+            if ring is not None:
+                ring.depth[ring.turn(last)] = count
 
     def lately(self) -> list[tuple[str, str]]:
         """Returns the applications and names of queues whose messages are to be counted."""
         with self._lock:
-            found = sorted(self._rings.values(), key=lambda ring: -ring.last)
+            found = sorted(self._rings.values(), key=lambda ring: -ring.used)
             return [(ring.application, ring.name) for ring in found[:MAX_SAMPLED]]
 
     def own(self, uid: int) -> Cells:
@@ -151,16 +168,21 @@ class History:
         now = Cells(int(self._clock()) // STEP, (), (), ())
         return merged([now, self.own(queue.uid), *map(_decode, answers)])
 
-    def _ring(self, queue: Queue, last: int) -> Ring:
-        """Returns the ring of a queue, with the lock held."""
-        ring = self._rings.get(queue.uid)
-        if ring is None:
-            if len(self._rings) >= MAX_QUEUES:
-                oldest = sorted(self._rings, key=lambda uid: self._rings[uid].last)
-                for uid in oldest[: MAX_QUEUES // 4]:
-                    del self._rings[uid]
-            ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)
+    def _add(self, queue: Queue, last: int) -> Ring:
+        ring = self._rings[queue.uid] = Ring(queue.application, queue.name, last - CELLS)
         return ring
+
+    def _make_room(self, application: str) -> None:
+        """Forgets a quarter of the rings of the application that has the most, after a new one of ``application``."""
+        if len(self._rings) < MAX_QUEUES:
+            return
+        counts = Counter(ring.application for ring in self._rings.values())
+        counts[application] += 1
+        most = max(counts, key=counts.__getitem__)
+        own = [uid for uid, ring in self._rings.items() if ring.application == most]
+        own.sort(key=lambda uid: self._rings[uid].used)
+        for uid in own[: -(-len(own) // 4)]:
+            del self._rings[uid]
 
     def _tell(self, question: bytes, answer: Answer) -> Callable[[], object]:
         answer(_encode(self.own(int(question))))

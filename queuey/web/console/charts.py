@@ -6,19 +6,21 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from queuey.errors import NoCredential, QueueyError, StoreClosed
+from queuey.errors import NoCredential, QueueyError, StoreClosed, TooManyRequests
 from queuey.ids import LOW_MIN
 from queuey.service import QueueAccess, Service
 from queuey.service.browsing.history import STEP, UNKNOWN, History
 from queuey.service.streams import Cursor, Stream
 from queuey.web.authorization import Authorization
-from queuey.web.console import pages
+from queuey.web.console import cookies, pages
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request
 from queuey.web.responses import Response, event
 
 SAMPLED = 60.0
 """Seconds between two rounds in which the messages of queues are counted."""
+MAX_LIVE = 20
+"""Streams of charts with one key, in this process: each takes a place of a long poll of the key's application."""
 HEADERS = (
     ("Content-Type", "text/event-stream; charset=utf-8"),
     ("X-Accel-Buffering", "no"),
@@ -34,20 +36,39 @@ class ChartView:
         self._service = service
         self._authorization = authorization
         self._history = history
+        self._live: list[tuple[bytes, Request]] = []
+        """Digests of keys, and their streams. Used in the loop's thread."""
 
     async def live(self, request: Request, match: Match) -> Response:
         """Gives the last hour, again whenever the stream has been silent for a while; checks the rights each time."""
         if (await self._authorization.identify(request)).anonymous:
             raise NoCredential("Log in to see this page.")
         access = await self._authorization.admit(request, match, "measure")
+        digest = await request.in_thread(lambda: self._key_of(request)) if request.stream is None else b""
         figures = await request.in_thread(lambda: self._figures(access), computes=True)
         if request.stream is None:
+            self._count(digest, request)
             reader = self._service.reader
             request.stream = Stream(reader, Cursor((reader.now(), LOW_MIN)), 1, None, None)
             request.stream.is_of_all = True
         # It has no queues to look for, so it is tried again at each beat and not before.
         request.stream.looks_again = False
         return Response(200, event("chart", figures), *HEADERS)
+
+    def _key_of(self, request: Request) -> bytes:
+        """Returns the digest of the key of a session."""
+        return self._service.sessions.find(cookies.read(request, cookies.SESSION) or "").digest
+
+    def _count(self, digest: bytes, request: Request) -> None:
+        """Counts a stream that is about to begin.
+
+        Raises:
+            TooManyRequests: There are too many with this key.
+        """
+        self._live = [(key, each) for key, each in self._live if each.stream is not None]
+        if sum(key == digest for key, _ in self._live) >= MAX_LIVE:
+            raise TooManyRequests(f"This key has {MAX_LIVE} live charts open, the most that it may have. Close a page.")
+        self._live.append((digest, request))
 
     def _figures(self, access: QueueAccess) -> dict[str, Sequence[float | None]]:
         """Returns the times of all cells, and what they have: messages a second, and how many there were."""

@@ -145,7 +145,8 @@ class MessageViews:
         step = max(1, self._service.limits.page_bytes // self._service.limits.longest)
         numbers = range(1, access.queue.partitions + 1) if partition is None else [partition]
         for at in range(0, len(numbers), step):
-            found = self._service.messages.fetch(access, [(number, position) for number in numbers[at : at + step]])
+            some = [(number, position) for number in numbers[at : at + step]]
+            found = self._service.messages.fetch(access, some, charted=False)
             if found:
                 return found[0]
         return None

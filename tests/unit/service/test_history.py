@@ -98,3 +98,36 @@ def test_queues_that_were_used_longest_ago_are_forgotten() -> None:
     assert kept.lately()[0] == ("a", "q19")
     assert sum(kept.of(queue(19)).sent) == 1
     assert sum(kept.of(queue(0)).sent) == 0
+
+
+def test_one_application_pushes_out_no_other() -> None:
+    """Beyond the limit the application with the most rings loses some: those that it used longest ago."""
+    clock = Moving()
+    kept = History(Workers(), clock)
+    with replace_in(history, history.MAX_QUEUES, 8):
+        kept.note(Queue(application="b", name="rare", uid=100, qid=100), 1, 0)
+        for uid in range(40):
+            clock.now += STEP
+            kept.note(queue(uid), 1, 0)
+    assert ("b", "rare") in kept.lately()
+    assert len(kept.lately()) <= 8
+    assert kept.lately()[0] == ("a", "q39")
+
+
+def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
+    """Queues are ordered by when they were used; a queue that nobody has used has a ring only where there is room."""
+    clock = Moving()
+    kept = History(Workers(), clock)
+    with replace_in(history, history.MAX_QUEUES, 4):
+        kept.note_depth(queue(0), 7)
+        for uid in (1, 2, 3):
+            clock.now += STEP
+            kept.note(queue(uid), 0, 1)
+        clock.now += STEP
+        kept.note_depth(queue(1), 7)
+        kept.note(queue(0), 0, 0)
+        assert [name for _, name in kept.lately()] == ["q3", "q2", "q1", "q0"]
+        kept.note_depth(queue(4), 7)
+        assert set(kept.of(queue(4)).depth) == {UNKNOWN}
+        kept.note(queue(5), 1, 0)
+        assert [name for _, name in kept.lately()] == ["q5", "q3", "q2", "q1"]

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import AsyncExitStack
 from typing import Any
 
 from queuey.errors import StoreClosed
 from queuey.messages import NewMessage, QueueSpec
 from queuey.service.browsing.history import CELLS, STEP, UNKNOWN, History
 from queuey.storage import Store
+from queuey.web.console import charts, cookies
 from queuey.web.console.charts import sample
+from queuey.web.gateway.asgi import Gateway
 from tests.web.caller import Caller
 from tests.web.console.browser import Browser
+from tests.web.console.conftest import MEASURE_KEY, logged_in
+from tests.web.gateway_calls import running
+from tests.web.reads.test_streams import Reader, reading
 
 LIVE = "/console/a/queuey/q/live"
 EVENTS = {"accept": "text/event-stream"}
@@ -44,7 +51,9 @@ def test_to_look_is_not_to_read(browser: Browser, owner: Caller) -> None:
     """What the console reads for its pages is in no chart."""
     owner.create("q")
     owner.batch("q", *({"body": "x"} for _ in range(20)))
-    for path in ("messages", "parts/size", "parts/backlog", "parts/dead"):
+    found = re.search(r'/q/(messages/1(?::|%3A)[0-9a-f]+)"', browser.get("/console/a/queuey/q/messages").text)
+    assert found is not None
+    for path in ("messages", found[1], f"{found[1]}/body", "parts/size", "parts/backlog", "parts/dead"):
         assert browser.get(f"/console/a/queuey/q/{path}").status == 200
     assert set(figures(browser.get(LIVE, headers=EVENTS).body)["taken"]) == {0}
 
@@ -56,6 +65,31 @@ def test_who_may_not_see_a_queue_gets_no_stream(stranger: Browser, limited: Brow
     assert stranger.get(LIVE, headers=EVENTS).status == 303
     assert limited.get(LIVE, headers=EVENTS).status == 403
     assert stranger.get("/console/a/queuey/p/live", headers=EVENTS).status == 303
+
+
+def test_a_key_has_some_streams(app: Any, browser: Browser, measuring: Browser, owner: Caller) -> None:  # noqa: ANN401
+    """Those of one key are bounded, in all of its sessions together, and hinder no other key."""
+    owner.create("q")
+    again = logged_in(app, MEASURE_KEY)
+
+    def live(by: Browser) -> Reader:
+        reader = Reader(key=None)
+        reader.path = LIVE
+        reader.headers += [("host", by.host), ("cookie", f"{cookies.SESSION}={by.cookies[cookies.SESSION]}")]
+        return reader
+
+    async def work(gateway: Gateway) -> None:
+        async with AsyncExitStack() as stack:
+            for by in (measuring, again) * (charts.MAX_LIVE // 2):
+                reader = await stack.enter_async_context(reading(gateway, live(by)))
+                assert reader.status == 200
+            one_more = await live(again).to(gateway)
+            assert (one_more.status, "20 live charts" in one_more.text) == (429, True)
+            assert (await stack.enter_async_context(reading(gateway, live(browser)))).status == 200
+        async with reading(gateway, live(again)) as later:
+            assert later.status == 200
+
+    running(app, waiters=50)(work)
 
 
 def test_messages_are_counted_round_after_round(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
