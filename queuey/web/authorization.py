@@ -98,6 +98,11 @@ class Authenticator:
         known = self._find(header)
         return None if known is None else known[0]
 
+    def forget(self, header: str) -> None:
+        """Has the next request with this header read its credentials again: one of them has ended."""
+        with self._lock:
+            self._forget(_key(header))
+
     def _find(self, header: str) -> tuple[Caller, float] | None:
         """Returns the caller as it was last known, and until when that may be believed."""
         if len(header) > LONGEST:
@@ -217,6 +222,11 @@ class Authorization:
             raise request.refused
         caller = self._authenticate.remembered(request.headers.get("authorization"))
         return await request.in_thread(lambda: self.caller(request)) if caller is None else caller
+
+    def forget(self, request: Request) -> None:
+        """Forgets the caller of a request whose credential has ended."""
+        if (header := request.headers.get("authorization")) is not None:
+            self._authenticate.forget(header)
 
     def tenant(self, request: Request) -> str | None:
         """Returns the tenant of a request from memory.

@@ -75,6 +75,22 @@ def test_a_session_that_ends_leads_to_the_form(page: Page, watched: Watched, fil
     page.context.clear_cookies()
     page.get_by_role("link", name="Next page").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    expect(page.locator("[name=next]")).to_have_value(f"/console/a/{APPLICATION}/orders/messages")
+
+
+def test_a_link_of_another_site(page: Page, watched: Watched, filled: Client) -> None:
+    """A link of another site shows the form, from where a user with a session goes on."""
+    address = f"{watched.url}/a/{APPLICATION}/orders/messages"
+    page.route(
+        "http://other.example/",
+        lambda route: route.fulfill(body=f'<a href="{address}">x</a>', content_type="text/html"),
+    )
+    page.goto("http://other.example/")
+    page.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    page.get_by_role("link", name="go on").click()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    assert page.url == address
 
 
 def test_a_page_of_another_site_neither_frames_nor_logs_out(page: Page, watched: Watched, tmp_path: Path) -> None:

@@ -8,13 +8,15 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from urllib.parse import unquote
 
 from queuey.errors import NotAuthenticated, TooManyRequests
 from queuey.service.sessions import TOKEN_BYTES, Sessions
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
 from queuey.web.console import cookies, pages
-from queuey.web.console.sessions import read_form
+from queuey.web.console.sessions import form_defect, read_fields, read_form
 from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
 from queuey.web.gateway.rates import Buckets, Rate
@@ -22,7 +24,7 @@ from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
 
 ATTEMPTS = Rate(0.2, 20)
-"""Logins that an address may try: twenty at once, and one more every five seconds."""
+"""Wrong keys of an address that are answered: twenty at once, and one more every five seconds."""
 LOGINS = Rate(0.02, 20)
 """Logins with one key: each writes to the store. Twenty at once, and one more every 50 seconds."""
 MAX_COUNTED = 4096
@@ -72,18 +74,24 @@ class LoginViews:
         )
 
     def log_in(self, request: Request, match: Match) -> Response:
-        """Begins a session for the holder of a key; blocks."""
-        fields = read_form(request, cookies.VISITOR)
-        self._count(self._of_address, counted_as(request.peer), ATTEMPTS, "this address")
+        """Begins a session for the holder of a key, in the place of the browser's session before; blocks."""
+        fields = read_fields(request)
+        following = fields.get("next", "")
+        if defect := form_defect(request, cookies.VISITOR, fields):
+            if self._has_session(request):  # Another window has logged in.
+                return pages.redirect(own_page(following))
+            return self._form(request, following, status=403, error=f"{defect} Log in again.")
         digest = digest_of(fields.get("key", "").strip())
         try:
             ends = self._end_of(digest)
         except NotAuthenticated as error:
-            return self._form(request, fields.get("next", ""), status=403, error=str(error))
+            self._count(self._of_address, counted_as(request.peer), ATTEMPTS, "this address with wrong keys")
+            return self._form(request, following, status=403, error=str(error))
         self._count(self._of_key, digest.hex(), LOGINS, "this key")
         token, session = self._sessions.begin(digest, until=ends)
+        self._end(request)
         return pages.redirect(
-            own_page(fields.get("next", "")),
+            own_page(following),
             cookies.put(request, cookies.SESSION, token, max(1, int(session.expires - time.time()))),
             cookies.drop(request, cookies.VISITOR),
         )
@@ -102,10 +110,20 @@ class LoginViews:
     def log_out(self, request: Request, match: Match) -> Response:
         """Ends the session; blocks."""
         read_form(request, cookies.SESSION)
+        self._end(request)
+        return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
+
+    def _has_session(self, request: Request) -> bool:
+        with suppress(NotAuthenticated):
+            return not self._authorization.caller(request).anonymous
+        return False
+
+    def _end(self, request: Request) -> None:
+        """Ends the session whose cookie a request has, if there is one."""
         token = cookies.read(request, cookies.SESSION)
         if token is not None:
             self._sessions.end(token)
-        return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
+            self._authorization.forget(request)
 
     def _count(self, buckets: Buckets, name: str, rate: Rate, whose: str) -> None:
         """Counts a login.
@@ -142,5 +160,7 @@ def own_page(address: str) -> str:
     """
     path = address.partition("?")[0]
     plain = address.isascii() and address.isprintable() and not {"\\", " ", "#"} & set(address)
-    inside = path == pages.ROOT or path.startswith((f"{pages.ROOT}/a/", f"{pages.ROOT}/health"))
-    return address if plain and inside and "/." not in path else pages.ROOT
+    inside = path in {pages.ROOT, f"{pages.ROOT}/health"} or path.startswith(f"{pages.ROOT}/a/")
+    # Browsers resolve ".." also where it is percent-encoded.
+    stays = not {".", ".."} & set(unquote(path).split("/"))
+    return address if plain and inside and stays else pages.ROOT

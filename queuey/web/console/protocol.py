@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from queuey.access import Caller
 from queuey.errors import NotAuthenticated
 from queuey.web.console import cookies, pages
+from queuey.web.console.login import own_page
 from queuey.web.console.sessions import SessionCallers
 from queuey.web.requests import Request
 from queuey.web.responses import STATUS_LINES, Header, Response
 
-LOGIN = pages.link("login")
+MAX_FOLLOWING = 2000
+"""Characters of an address to go on to after the login. Proxies refuse a request line that is much longer."""
 
 
 class Console:
@@ -49,12 +51,30 @@ class Console:
     def _to_login(self, request: Request) -> Response:
         if pages.is_part(request):
             # A script that gets a redirect follows it, and would put the form into the page.
-            return Response(401, b"", ("HX-Redirect", LOGIN), *pages.HEADERS)
+            return Response(401, b"", ("HX-Redirect", _login(_shown(request))), *pages.HEADERS)
         path = quote(request.path, safe="/")
         wanted = f"{path}?{request.query}" if request.query else path
-        following = wanted if request.method == "GET" and wanted != pages.ROOT else ""
-        return pages.redirect(pages.link("login", next=following), cookies.drop(request, cookies.SESSION))
+        # A browser that follows a link of another site keeps its strict cookie to itself: the session may be valid.
+        sent = cookies.read(request, cookies.SESSION) is not None
+        dropped = (cookies.drop(request, cookies.SESSION),) if sent else ()
+        return pages.redirect(_login(wanted if request.method == "GET" else pages.ROOT), *dropped)
 
     def application_of(self, caller: Caller, /) -> str:
         """Requests of a session count for the application of its key, whatever queue they show."""
         return ""
+
+
+def _login(following: str) -> str:
+    """Returns the address of the form that leads on to a page."""
+    if following == pages.ROOT or len(following) > MAX_FOLLOWING:
+        following = ""
+    return pages.link("login", next=following)
+
+
+def _shown(request: Request) -> str:
+    """Returns the address of the page whose script sends a request."""
+    try:
+        address = urlsplit(request.headers.get("hx-current-url", ""))
+    except ValueError:
+        return pages.ROOT
+    return own_page(f"{address.path}?{address.query}" if address.query else address.path)

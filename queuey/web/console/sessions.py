@@ -73,21 +73,38 @@ def read_form(request: Request, cookie: str) -> dict[str, str]:
         NotAllowed: It is not certain that one of our pages has sent it.
         InvalidRequest: It is no form, or too long.
     """
+    fields = read_fields(request)
+    if defect := form_defect(request, cookie, fields):
+        raise NotAllowed(f"{defect} Open the page again.")
+    return fields
+
+
+def read_fields(request: Request) -> dict[str, str]:
+    """Returns the fields of a form, whose token is still to be checked.
+
+    Raises:
+        NotAllowed: A page of another site has sent it.
+        InvalidRequest: It is no form, or too long.
+    """
     if not _is_of_this_site(request):
         raise NotAllowed(
             "The form was sent by a page of another site. If there is a proxy in front of the service, have it pass "
             "the header Host on unchanged."
         )
+    return parse_form(read_body(request, MAX_FORM).decode("latin-1"), "body")
+
+
+def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:
+    """Returns why a form does not belong to a cookie; blank: it does."""
     token = cookies.read(request, cookie)
-    fields = parse_form(read_body(request, MAX_FORM).decode("latin-1"), "body")
     if token is None:
-        raise NotAllowed(
+        return (
             "The browser did not send the cookie of this form: it is an hour old, or cookies are off, or the console "
-            "is reached over http from another machine. Open the page again, over https."
+            "is reached over http from another machine and needs https."
         )
     if not hmac.compare_digest(cookies.form_token(token).encode(), fields.get("form_token", "").encode()):
-        raise NotAllowed("The form belongs to another session. Open the page again.")
-    return fields
+        return "The form belongs to another session."
+    return ""
 
 
 def _is_of_this_site(request: Request) -> bool:
