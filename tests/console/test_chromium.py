@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -234,6 +235,70 @@ def test_charts_go_on(page: Page, watched: Watched, client: Client) -> None:
     expect(charts).to_have_attribute("data-state", "live", timeout=60_000)
 
 
+def test_a_page_that_nobody_sees_has_no_stream(page: Page, watched: Watched, client: Client) -> None:
+    """A tab that was opened in the background asks for no stream until one looks at it."""
+    client.create_queue("unseen")
+    page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => !window.seen})")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/live") else None)
+    watched.open(f"a/{APPLICATION}/unseen")
+    page.wait_for_timeout(300)
+    assert asked == []
+    page.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
+
+
+def test_charts_that_stop_say_so(page: Page, watched: Watched, client: Client) -> None:
+    """When the stream is refused or ends the page says so, and the charts go on when it can be had again."""
+    client.create_queue("stopped")
+    bye = "event: bye\ndata: {}\n\n"
+    answers = iter([{"status": 503, "body": "busy"}, {"body": bye, "content_type": "text/event-stream"}])
+
+    def answer(route: Route) -> None:
+        given = next(answers, None)
+        route.continue_() if given is None else route.fulfill(**given)  # type: ignore[arg-type]
+
+    page.route("**/live", answer)
+    watched.open(f"a/{APPLICATION}/stopped")
+    expect(page.get_by_text("The charts have stopped.")).to_be_visible()
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "ended")
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
+    expect(page.get_by_text("The charts have stopped.")).to_be_hidden()
+    assert next(answers, None) is None
+
+
+def test_charts_have_their_times_in_utc(chromium: Browser, session: StorageState, client: Client, url: str) -> None:
+    """Wherever one is, the axis of a chart has the hours that tables have."""
+    client.create_queue("abroad")
+    abroad = chromium.new_context(timezone_id="Asia/Kolkata", storage_state=session)
+    with closing(abroad) as context:
+        page = context.new_page()
+        page.add_init_script(
+            "{ const fill = CanvasRenderingContext2D.prototype.fillText; window.drawn = [];"
+            " CanvasRenderingContext2D.prototype.fillText = function (text, ...rest)"
+            " { window.drawn.push(text); return fill.call(this, text, ...rest); } }"
+        )
+        Watched(page, url).open(f"a/{APPLICATION}/abroad")
+        expect(page.locator("[data-live] canvas")).to_have_count(2)
+        page.wait_for_function("window.drawn.some(text => /^\\d\\d:\\d\\d$/.test(text))")
+        drawn = {text[:2] for text in page.evaluate("window.drawn") if re.fullmatch(r"\d\d:\d[05]", text)}
+        now = datetime.now(UTC)
+        assert drawn <= {f"{(now - timedelta(hours=back)).hour:02d}" for back in (0, 1)}
+        expect(page.get_by_text("times in UTC").first).to_be_visible()
+
+
+def test_a_step_that_fails_can_be_tried_again(page: Page, watched: Watched, client: Client) -> None:
+    """After an error the scan's row has a link that does the step which failed."""
+    client.create_queue("failing")
+    client.send_many("failing", ["hay"] * 1200)
+    watched.open(f"a/{APPLICATION}/failing/messages")
+    page.route("**/messages?*cursor*", lambda route: route.continue_(url=f"{route.request.url}&partition=99"))
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator("tbody > tr.more").get_by_role("alert")).to_be_visible()
+    expect(page.locator("tbody > p")).to_have_count(0)
+    expect(page.get_by_role("link", name="Try again")).to_be_visible()
+
+
 def test_without_scripts(chromium: Browser, served: Served, filled: Client) -> None:
     """Where no script runs, links lead to what scripts would have put into the page."""
     with closing(chromium.new_context(java_script_enabled=False)) as context:
@@ -242,6 +307,7 @@ def test_without_scripts(chromium: Browser, served: Served, filled: Client) -> N
         page.get_by_label("Key of an application").fill(str(served.profile.key))
         page.get_by_role("button", name="Log in").click()
         page.goto(f"http://127.0.0.1:{served.port}/console/a/{APPLICATION}/orders")
+        expect(page.get_by_text("The charts need JavaScript.")).to_be_visible()
         page.locator("section", has_text="Jobs").get_by_role("link", name="Show").first.click()
         expect(page.get_by_text("Wait to be claimed")).to_be_visible()
         page.goto(f"http://127.0.0.1:{served.port}/console/a/{APPLICATION}/orders/messages")

@@ -59,6 +59,7 @@ class ListViews:
             prefix=prefix,
             following=following if following is not None and following.startswith(prefix) else None,
             patterns=[] if "*" in patterns else patterns,
+            is_whole=not start and following is None,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -91,6 +92,7 @@ class MessageViews:
             matched=asked.matched + len(found.messages),
             reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
             following=_following(access, asked, found),
+            everywhere=_address(access, asked, partition=0),
             goes_on=not asked.wanted.anything and not _is_pause(asked, found),
         )
 
@@ -207,18 +209,33 @@ def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
     """Returns the address of the next page; None: this is the last one."""
     if not found.cursor:
         return None
-    return pages.link(
-        "a",
-        access.queue.application,
-        access.queue.name,
-        "messages",
-        **msgspec.structs.asdict(asked.wanted),
+    return _address(
+        access,
+        asked,
         partition=asked.partition,
-        since=asked.since,
-        cursor=found.cursor,
+        cursor=_shortened(found),
         scanned=asked.scanned + found.scanned,
         matched=asked.matched + len(found.messages),
     )
+
+
+def _address(access: QueueAccess, asked: Asked, **fields: object) -> str:
+    """Returns the address of a list of what is asked for."""
+    queue, wanted = access.queue, msgspec.structs.asdict(asked.wanted)
+    return pages.link("a", queue.application, queue.name, "messages", **wanted, since=asked.since, **fields)
+
+
+def _shortened(found: Found) -> str:
+    """Returns one id in place of a cursor that has one for each partition, which 200 of them make 7 kB long.
+
+    Nothing between the message looked at last and the highest id of the cursor is unread. So every partition may go on
+    from that id, unless the two share an instant: then some partition may have shown messages at or below it.
+    """
+    marks = parse_bound(found.cursor)
+    if not isinstance(marks, Mapping) or found.reached is None:
+        return found.cursor
+    highest = max(mark.start for mark in marks.values())
+    return ids.to_hex(highest) if highest[0] < found.reached else found.cursor
 
 
 def _is_pause(asked: Asked, found: Found) -> bool:

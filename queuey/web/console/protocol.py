@@ -9,8 +9,8 @@ from queuey.errors import NotAuthenticated
 from queuey.web.console import cookies, pages
 from queuey.web.console.login import own_page
 from queuey.web.console.sessions import SessionCallers
-from queuey.web.requests import Request
-from queuey.web.responses import STATUS_LINES, Header, Response
+from queuey.web.requests import Request, wants_events
+from queuey.web.responses import STATUS_LINES, TEXT, Header, Response
 
 MAX_FOLLOWING = 2000
 """Characters of an address to go on to after the login. Proxies refuse a request line that is much longer."""
@@ -39,13 +39,21 @@ class Console:
         return True
 
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """Answers with a page; who has not logged in is asked to."""
+        """Answers with a page, or in plain text to a stream; who has not logged in is asked to."""
         if isinstance(error, NotAuthenticated):
             return self._to_login(request)
         headers: tuple[Header, ...] = ()
         if status in {429, 503}:
             headers = (("Retry-After", str(getattr(error, "retry_after", 1))),)
+        if request.stream is not None or wants_events(request):
+            return Response(status, text.encode(), TEXT, *pages.HEADERS, *headers)
         title = STATUS_LINES[status]
+        if pages.is_part(request) and request.path.endswith("/messages"):
+            # It takes the place of a table's last row, which says how far a scan is and leads on.
+            address = f"{quote(request.path, safe='/')}?{request.query}"
+            return pages.render(
+                request, "error_row.html", *headers, status=status, title=title, text=text, address=address
+            )
         return pages.render(request, "error.html", *headers, status=status, title=title, text=text)
 
     def _to_login(self, request: Request) -> Response:

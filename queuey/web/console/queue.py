@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from shlex import quote
 from typing import Any
 
 import msgspec
 
 from queuey import ids
 from queuey.access import format_principal
-from queuey.deadletters import queues_for
+from queuey.deadletters import SUFFIX, holds_dead, queues_for
 from queuey.errors import ClaimsRefused, NotAllowed, NotFound
 from queuey.messages import Queue
 from queuey.service import Progress, QueueAccess, Service
@@ -148,8 +149,10 @@ class QueueViews:
 
     def _dead(self, request: Request, access: QueueAccess) -> dict[str, Any]:
         queue = access.queue
-        names = sorted(queues_for(queue.name, queue.dead_letter))
-        return {"found": [self._failures(request, queue, name) for name in names]}
+        names = {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter)
+        found = [self._failures(request, queue, name) for name in sorted(names)]
+        has_letters = any(one["failures"] and one["failures"].groups for one in found)
+        return {"found": found, "command": _redrive(queue) if has_letters else None}
 
     def _failures(self, request: Request, queue: Queue, name: str) -> dict[str, Any]:
         """Returns a sample of one queue of dead letters, or why there is none."""
@@ -161,6 +164,12 @@ class QueueViews:
             return {"name": name, "failures": None, "why": "There is no such queue, so there are no dead letters."}
         except NotAllowed as refusal:
             return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0]}"}
+
+
+def _redrive(queue: Queue) -> str:
+    """Returns the command that shows which dead letters of a queue, or in it, would go back."""
+    origin = queue.name.removesuffix(SUFFIX)
+    return f"qdo deadletter redrive --app={quote(queue.application)} --queue={quote(origin)} --dry-run"
 
 
 def _time(position: ids.Position | None) -> float | None:

@@ -92,6 +92,14 @@ def test_a_key_has_some_streams(app: Any, browser: Browser, measuring: Browser, 
     running(app, waiters=50)(work)
 
 
+def test_errors_of_a_stream_are_plain_text(browser: Browser, owner: Caller) -> None:
+    """A stream that cannot be had is refused in one sentence, as nobody sees a page there."""
+    reply = browser.get(LIVE, headers=EVENTS)
+    assert reply.status == 404
+    assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert "<" not in reply.text
+
+
 def test_messages_are_counted_round_after_round(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
     """Those of the queues that were used are counted, of a queue that is gone none, until the service ends."""
     service = app.registry.service

@@ -117,6 +117,58 @@ def test_a_scan_pauses(browser: Browser, owner: Caller) -> None:
             assert "data-scan" not in browser.get(LIST, query="text=x").text
 
 
+def test_many_partitions(browser: Browser, owner: Caller) -> None:
+    """Of many partitions the first is listed, and the page says so; all together have short addresses."""
+    owner.create("q", partitions=200)
+    sent = [str(number) for number in range(400)]
+    for begin in range(0, 400, 50):
+        items = ({"body": body, "partition": int(body) % 200 + 1} for body in sent[begin : begin + 50])
+        assert owner.batch("q", *items).status == 201
+    page = browser.get(LIST).text
+    assert "Partition 1 of 200 only." in text_of(page)
+    assert "this is the end of partition 1." in text_of(page)
+    [everywhere] = re.findall(r'<a href="[^"?]*\?([^"]*)">Look in all partitions', page)
+    html = browser.get(LIST, query=everywhere).text
+    assert "only." not in text_of(html)
+    assert len(following(html) or "") < 200
+    assert walk(browser, everywhere) == sent[::-1]
+    assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
+
+
+def test_ids_that_several_partitions_share(browser: Browser, owner: Caller) -> None:
+    """Where a page ends between messages of one id, the next page has the rest of them, and none is shown twice."""
+    owner.create("q", partitions=3)
+    expected = []
+    for number in range(4):
+        sent = owner.post("q", f"{number} in 1", X_Partition="1")
+        for part in (2, 3):
+            assert owner("PUT", f"q/{part}:{sent['key']}", f"{number} in {part}").status in {200, 201}
+        expected += [f"{number} in {part}" for part in (1, 2, 3)]
+    for size in range(1, 8):
+        with replace_in(messages, messages.PAGE, size):
+            assert walk(browser) == expected[::-1]
+
+
+def test_an_error_of_a_step_is_a_row(browser: Browser, owner: Caller) -> None:
+    """A step that fails leaves a row in the table, from which one tries the same step again."""
+    owner.create("q")
+    query = "text=x&partition=7&scanned=500"
+    reply = browser.part(LIST, query=query)
+    assert reply.status == 400
+    assert reply.text.startswith('<tr class="more">')
+    assert following(reply.text) == query
+    assert "Try again" in reply.text
+    assert "<tr" not in browser.get(LIST, query=query).text
+
+
+def test_a_key_that_is_not_kept(browser: Browser, owner: Caller) -> None:
+    """The field for a key says where it only chooses the partition."""
+    owner.create("q", partitions=2)
+    owner.create("o", kind="ordered")
+    assert "only chooses the partition" in browser.get(LIST).text
+    assert "only chooses the partition" not in browser.get("/console/a/queuey/o/messages").text
+
+
 def test_too_long_texts(browser: Browser, owner: Caller) -> None:
     """What is looked for has a bound, as each message is compared with it."""
     owner.create("q")

@@ -203,6 +203,47 @@ def test_dead_letters(browser: Browser, owner: Caller) -> None:
     ]
     assert "gave up after &lt;n&gt; s" in page
     assert "newest 5 messages there; 1 of them say no reason" in text_of(page)
+    assert "qdo deadletter redrive --app=queuey --queue=q --dry-run" in page
+    assert "<h3>" in (alone := browser.part("/console/a/queuey/q.dead/parts/dead").text)
+    assert "q.dead.dead" not in alone
+    assert "gave up after &lt;n&gt; s" in alone
+    assert "--queue=q --dry-run" in alone
+
+
+def test_dead_letters_without_reasons(browser: Browser, owner: Caller) -> None:
+    """Where no message says why it is there, the page says so and has no table."""
+    owner.create("q")
+    owner.create("q.dead")
+    owner.post("q.dead", "no dead letter")
+    page = browser.part("/console/a/queuey/q/parts/dead").text
+    assert "None of the newest 1 messages there says why it was given up." in text_of(page)
+    assert "<table>" not in page
+    assert "redrive" not in page
+
+
+def test_an_application_without_queues(browser: Browser, limited: Browser) -> None:
+    """Who may see all queues learns that there are none; others only that they see none."""
+    assert "There are no queues." in browser.get("/console/a/queuey").text
+    for other in (limited.get("/console/a/queuey"), browser.get("/console/a/queuey", query="start=x")):
+        assert "There are no queues." not in other.text
+
+
+def test_names_are_isolated(browser: Browser, owner: Caller) -> None:
+    """A name that is written from right to left does not turn the words of a heading around."""
+    owner.create("q")
+    for path in ("", "/q", "/q/messages", "/q/parts/size"):
+        assert re.search("<h1>.*<bdi>", browser.get(f"/console/a/queuey{path}").text)
+
+
+def test_a_queue_that_nothing_claims_from(browser: Browser, owner: Caller) -> None:
+    """As long as nothing is claimed, the page says why all messages wait."""
+    owner.create("q")
+    owner.post("q", "a")
+    owner.post("q", "b")
+    said = "If nothing claims from this queue, all its messages count as waiting."
+    assert said in browser.part("/console/a/queuey/q/parts/backlog").text
+    owner.claim("q", limit=1)
+    assert said not in browser.part("/console/a/queuey/q/parts/backlog").text
 
 
 def bury(owner: Caller, error: str, text: str) -> None:
@@ -264,7 +305,8 @@ def test_bytes(browser: Browser, owner: Caller, store: Store) -> None:
     store.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(20)])
     assert "200 bytes of bodies" in text_of(browser.part("/console/a/queuey/q/parts/size").text)
     store.append(queue, [NewMessage("x" * 10, 1, 60) for _ in range(180)])
-    assert "About 2.0 KiB" in text_of(browser.part("/console/a/queuey/q/parts/size").text)
+    said = "About 2.0 KiB of bodies. This is an estimate: there are 200 messages, and the newest 100 have 10 bytes each"
+    assert said in text_of(browser.part("/console/a/queuey/q/parts/size").text)
 
 
 def test_a_group_that_is_forgotten_meanwhile(browser: Browser, store: Store, app: Any) -> None:  # noqa: ANN401

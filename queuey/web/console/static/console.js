@@ -27,7 +27,9 @@ document.addEventListener("keydown", (event) => {
 // Charts of the last hour: each event of the stream has all of it.
 const charts = document.querySelector("[data-live]");
 if (charts !== null) {
-  let source = null, plots = [], figures = null;
+  const MAX_RETRIES = 5, RETRY_MILLISECONDS = 5000;
+  const notice = document.querySelector("[data-ended]");
+  let source = null, plots = [], figures = null, retries = 0, timer = null;
 
   // A canvas takes no colour that depends on the scheme, so an element has it worked out.
   const colour = (name) => {
@@ -36,9 +38,11 @@ if (charts !== null) {
     charts.style.color = "";
     return found;
   };
+  // Tables have their times in UTC too.
+  const time = (at) => new Date(at * 1e3).toISOString().slice(11, 19);
   const lines = [
-    ["Messages a second", [["sent", "--link"], ["taken", "--warn"]], ["sent", "read or claimed"]],
-    ["Messages in the queue", [["depth", "--link"]], ["messages"]],
+    ["Messages a second (times in UTC)", [["sent", "--link"], ["taken", "--warn"]], ["sent", "read or claimed"]],
+    ["Messages in the queue (times in UTC)", [["depth", "--link"]], ["messages"]],
   ];
 
   const draw = () => {
@@ -47,11 +51,20 @@ if (charts !== null) {
       const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
       const one = ([name, variable], number) => ({ label: labels[number], stroke: colour(variable), width: 2, spanGaps: name === "depth", points: { show: name === "depth", size: 4 } });
       const options = {
-        title, width: Math.max(260, charts.children[index].clientWidth), height: 200, cursor: { drag: { setScale: false } },
-        axes: [axis, { ...axis, size: 60 }], series: [{}, ...series.map(one)], scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
+        title, tzDate: (at) => uPlot.tzDate(new Date(at * 1e3), "Etc/UTC"), width: Math.max(260, charts.children[index].clientWidth), height: 200, cursor: { drag: { setScale: false } },
+        axes: [{ ...axis, values: (_, splits) => splits.map((at) => time(at).slice(0, 5)) }, { ...axis, size: 60 }],
+        series: [{ value: (_, at) => (at === null ? "" : time(at)) }, ...series.map(one)],
+        scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
       };
       return new uPlot(options, [figures.at, ...series.map(([name]) => figures[name])], charts.children[index]);
     });
+  };
+
+  const end = () => {
+    source.close();
+    charts.dataset.state = "ended";
+    notice.hidden = false;
+    if (retries < MAX_RETRIES) timer = setTimeout(listen, RETRY_MILLISECONDS * ++retries);
   };
 
   const listen = () => {
@@ -61,17 +74,23 @@ if (charts !== null) {
       if (plots.length === 0) draw();
       else plots.forEach((plot, index) => plot.setData([figures.at, ...lines[index][1].map(([name]) => figures[name])]));
       charts.dataset.state = "live";
+      notice.hidden = true;
+      retries = 0;
     });
-    source.addEventListener("bye", () => source.close());
+    source.addEventListener("bye", end);
+    // After a lost connection the browser tries again by itself; after an answer that is no stream it does not.
+    source.addEventListener("error", (event) => { if (event.target.readyState === EventSource.CLOSED) end(); });
   };
 
   // A browser has few connections to a host, so a page that nobody sees has none.
   document.addEventListener("visibilitychange", () => {
-    source.close();
+    source?.close();
+    clearTimeout(timer);
+    retries = 0;
     if (!document.hidden) listen();
   });
   const again = () => { if (figures !== null) draw(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   window.addEventListener("resize", again);
-  listen();
+  if (!document.hidden) listen();
 }
