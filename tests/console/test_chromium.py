@@ -307,7 +307,6 @@ def test_without_scripts(chromium: Browser, served: Served, filled: Client) -> N
         page.get_by_label("Key of an application").fill(str(served.profile.key))
         page.get_by_role("button", name="Log in").click()
         page.goto(f"http://127.0.0.1:{served.port}/console/a/{APPLICATION}/orders")
-        expect(page.get_by_text("The charts need JavaScript.")).to_be_visible()
         page.locator("section", has_text="Jobs").get_by_role("link", name="Show").first.click()
         expect(page.get_by_text("Wait to be claimed")).to_be_visible()
         page.goto(f"http://127.0.0.1:{served.port}/console/a/{APPLICATION}/orders/messages")

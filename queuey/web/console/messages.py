@@ -228,14 +228,15 @@ def _address(access: QueueAccess, asked: Asked, **fields: object) -> str:
 def _shortened(found: Found) -> str:
     """Returns one id in place of a cursor that has one for each partition, which 200 of them make 7 kB long.
 
-    Nothing between the message looked at last and the highest id of the cursor is unread. So every partition may go on
-    from that id, unless the two share an instant: then some partition may have shown messages at or below it.
+    Nothing between the last message and the highest id of the cursor is unread, so every partition may go on from that
+    id, unless the last message has it too: then other partitions have shown theirs. A scan that shows some messages
+    only does not know the last one that it looked at, and keeps the cursor.
     """
     marks = parse_bound(found.cursor)
-    if not isinstance(marks, Mapping) or found.reached is None:
+    if not isinstance(marks, Mapping) or not found.messages or found.scanned != len(found.messages):
         return found.cursor
     highest = max(mark.start for mark in marks.values())
-    return ids.to_hex(highest) if highest[0] < found.reached else found.cursor
+    return ids.to_hex(highest) if highest < found.messages[-1].position else found.cursor
 
 
 def _is_pause(asked: Asked, found: Found) -> bool:

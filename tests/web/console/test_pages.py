@@ -148,7 +148,14 @@ def test_a_queue(browser: Browser, owner: Caller) -> None:
     owner.create("q", partitions=3, ttl=7200, max_deliveries=4, principals="app:queuey,app:guest=read")
     owner.post("q", "one", X_Partition="2")
     page = text_of(browser.get("/console/a/queuey/q").text)
-    for words in ("1 messages", "3 partitions", "2 h", "Deliveries at most 4", "app:guest=read"):
+    for words in (
+        "The charts need JavaScript.",
+        "1 messages",
+        "3 partitions",
+        "2 h",
+        "Deliveries at most 4",
+        "app:guest=read",
+    ):
         assert words in page
 
 
