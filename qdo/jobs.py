@@ -132,11 +132,13 @@ class Task(Generic[P, R]):
             InvalidArgument: The arguments do not fit the function, or are no JSON.
             ClientError: It could not be sent.
         """
-        return self._jobs.client.send(self.queue, json=self.call(*args, **kwargs).body)
+        body = self.call(*args, **kwargs).body  # Before a client is made: a wrong call is refused without a service.
+        return self._jobs.client.send(self.queue, json=body)
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
         """Is :meth:`send` for async code."""
-        return await self._jobs.async_client.send(self.queue, json=self.call(*args, **kwargs).body)
+        body = self.call(*args, **kwargs).body
+        return await self._jobs.async_client.send(self.queue, json=body)
 
     def send_many(self, calls: Iterable[TaskCall]) -> list[Receipt]:
         """Sends calls (see :meth:`call`) in as few requests as the service allows."""
