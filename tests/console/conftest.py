@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import subprocess
-import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import platformdirs
 import pytest
-from playwright.sync_api import Browser, Page, StorageState, expect, sync_playwright
+from playwright.sync_api import Browser, Page, StorageState
 
 from queuey.client import Client
 from tests.console.seeing import Watched
+from tests.servers import chromium as browsers
+from tests.servers.chromium import CHROMIUM
 from tests.servers.served import Served
 
 AXE = "4.14.1"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NPM = shutil.which("npm")
-PATIENCE = 30_000
-"""Milliseconds: a busy machine is slow."""
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +41,8 @@ def chromium() -> Iterator[Browser]:
     """A browser without windows."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium, which is not installed")
-    expect.set_options(timeout=PATIENCE)
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with browsers.chromium() as found:
         yield found
-        found.close()
-    with warnings.catch_warnings():
-        # Playwright leaves its driver's process to the garbage collector, which would complain in another test.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from tests.pages import SCRIPTS, Reader, blocks, to_run
+from tests.servers.chromium import CHROMIUM, chromium
 from tests.servers.processes import ending
 from tests.servers.served import Served, environment, free_port
 
 INBOX = Path(__file__).parents[2] / "deploy" / "demo" / "inbox" / "run.py"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATH = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
 LANGUAGES = ("toml", "python", "html")
-PATIENCE = 30_000
-"""Milliseconds: a busy machine is slow."""
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which is not installed")
 
@@ -46,19 +41,12 @@ def url() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A browser without windows."""
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as found:
         yield found
-        found.close()
-    with warnings.catch_warnings():
-        # Playwright leaves its driver's process to the garbage collector, which would complain in another test.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 def test_an_inbox(browser: Browser, url: str) -> None:
     """Two users in two windows: each sees at once what is for them alone, also after a kill, until it is dismissed."""
-    expect.set_options(timeout=PATIENCE)
     ada, bob = browser.new_page(), browser.new_page()
     troubles: list[str] = []
     for page, user in ((ada, "ada"), (bob, "bob")):
@@ -94,7 +82,6 @@ def test_an_inbox(browser: Browser, url: str) -> None:
 def test_the_page_on_notifications(browser: Browser, tmp_path: Path) -> None:
     """What the page has one type, from an empty folder on, shows each user the own inbox, and what comes to it."""
     page, port = "docs/inbox.md", free_port()
-    expect.set_options(timeout=PATIENCE)
     settings, program, html = (next(each for each in blocks(page) if each.language == one) for one in LANGUAGES)
     (tmp_path / "notify.py").write_text(program.text)
     typed = [block for block in to_run(page) if block.language == "sh"]

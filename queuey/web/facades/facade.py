@@ -90,14 +90,7 @@ class Facade(ABC):
 
     @abstractmethod
     def error_response(self, request: Request, error: Exception, status: int, text: str) -> Response:
-        """Makes the answer of an error.
-
-        Args:
-            request: The one that failed.
-            error: What happened.
-            status: What version 1 would answer.
-            text: For the caller; it says nothing of a defect but an id.
-        """
+        """See :class:`~queuey.web.requests.Protocol`."""
 
     def application_of(self, _caller: Caller) -> str:
         """Returns the application for whose queues a caller's requests are counted."""

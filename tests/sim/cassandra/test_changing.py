@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
@@ -15,17 +14,16 @@ from queuey.storage.cassandra.admin import stored_timing
 from queuey.storage.cassandra.timing import Timing, settled
 from queuey.storage.cassandra.timing_in_force import TimingInForce
 from tests.replacing import replace, replace_in
-from tests.sim.cassandra import changing
+from tests.sim.cassandra import changing, histories
 from tests.sim.cassandra.changing import ChangingStorm, short_lease
+from tests.sim.cassandra.histories import FIRST
 from tests.sim.cassandra.posts import PostSite
 from tests.sim.cassandra.threads import simulated_threads
 
 HISTORIES = 10
 """Of `make test`, of each kind."""
-MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000")) // 4
+MANY = histories.MANY // 4
 """Of the slow tests, of each kind; they are longer than others."""
-FIRST = int(os.environ.get("SIM_SEED", "0"))
-"""The first seed of the slow tests."""
 ENOUGH = 200
 """Histories in which a mechanism that is missing must have been missed."""
 
@@ -54,15 +52,7 @@ def _threads() -> Iterator[None]:
         yield
 
 
-def violations(
-    seeds: Sequence[int], breaking: tuple[str, ...] = ("",), storm: Callable[[int], ChangingStorm] = ChangingStorm
-) -> list[str]:
-    """Runs histories until a promise is broken, of those that are named; says which, with the seed."""
-    for seed in seeds:
-        found = [text for text in storm(seed).run() if text.startswith(breaking)]
-        if found:
-            return [f"seed {seed}: {text}" for text in found]
-    return []
+violations = partial(histories.violations, storm=ChangingStorm)
 
 
 def test_lower() -> None:
@@ -131,4 +121,4 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of them some history breaks a promise that it is for."""
     instead, storm, first = MUTATIONS[name]
     with instead():
-        assert violations([*range(first, ENOUGH), *range(first)], ("G1", "none", "attempt"), storm)
+        assert violations([*range(first, ENOUGH), *range(first)], ("G1", "none", "attempt"), storm=storm)

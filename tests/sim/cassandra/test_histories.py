@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -28,16 +27,13 @@ from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace, replace_in
 from tests.sim import storm
 from tests.sim.cassandra.claims import ON_CLUSTER
+from tests.sim.cassandra.histories import FIRST, MANY, violations
 from tests.sim.cassandra.messages import MessageStorm, Site
 from tests.sim.cassandra.threads import simulated_threads
 
 ORDERED = dataclasses.replace(ON_CLUSTER, kinds=("ordered",))
 HISTORIES = 60
 """Of `make test`, of each kind."""
-MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000"))
-"""Of the slow tests, of each kind."""
-FIRST = int(os.environ.get("SIM_SEED", "0"))
-"""The first seed of the slow tests."""
 ENOUGH = 300
 """Histories in which a mechanism that is missing must have been missed."""
 
@@ -46,17 +42,6 @@ ENOUGH = 300
 def _threads() -> Iterator[None]:
     with simulated_threads():
         yield
-
-
-def violations(
-    seeds: Sequence[int], breaking: tuple[str, ...] = ("",), storm: Callable[[int], MessageStorm] = MessageStorm
-) -> list[str]:
-    """Runs histories until a promise is broken, of those that are named; says which, with the seed."""
-    for seed in seeds:
-        found = [text for text in storm(seed).run() if text.startswith(breaking)]
-        if found:
-            return [f"seed {seed}: {text}" for text in found]
-    return []
 
 
 class SharedStorm(MessageStorm):
@@ -264,4 +249,6 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of them some history breaks a promise that it is for."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        assert violations([*range(mutation.first, ENOUGH), *range(mutation.first)], mutation.breaks, mutation.storm)
+        assert violations(
+            [*range(mutation.first, ENOUGH), *range(mutation.first)], mutation.breaks, storm=mutation.storm
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -25,7 +24,9 @@ from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import AppendOperation, Done, InFlightBatch
 from queuey.storage.cassandra.write.writer import MessageWriter
 from tests.replacing import replace
+from tests.sim.cassandra import histories
 from tests.sim.cassandra.early import EarlyReader, EarlyStorm
+from tests.sim.cassandra.histories import FIRST, MANY
 from tests.sim.cassandra.messages import MessageStorm
 from tests.sim.cassandra.ordered import OrderedStorm
 from tests.sim.cassandra.pace import SOON
@@ -34,10 +35,6 @@ from tests.sim.cassandra.threads import simulated_threads
 
 HISTORIES, FEW = 30, 5
 """Of `make test`: of plain posts, and of each kind beside."""
-MANY = int(os.environ.get("SIM_CLUSTER_HISTORIES", "1000"))
-"""Of the slow tests, of each kind."""
-FIRST = int(os.environ.get("SIM_SEED", "0"))
-"""The first seed of the slow tests."""
 ENOUGH = 300
 """Histories in which a mechanism that is missing must have been missed."""
 
@@ -48,15 +45,7 @@ def _threads() -> Iterator[None]:
         yield
 
 
-def violations(
-    seeds: Sequence[int], breaking: tuple[str, ...] = ("",), storm: Callable[[int], MessageStorm] = PostStorm
-) -> list[str]:
-    """Runs histories until a promise is broken, of those that are named; says which, with the seed."""
-    for seed in seeds:
-        found = [text for text in storm(seed).run() if text.startswith(breaking)]
-        if found:
-            return [f"seed {seed}: {text}" for text in found]
-    return []
+violations = partial(histories.violations, storm=PostStorm)
 
 
 class HarshStorm(PostStorm):
@@ -333,4 +322,6 @@ def test_each_mechanism_is_needed(name: str) -> None:
     """Without any one of them some history breaks a promise that it is for."""
     mutation = MUTATIONS[name]
     with mutation.instead():
-        assert violations([*range(mutation.first, ENOUGH), *range(mutation.first)], mutation.breaks, mutation.storm)
+        assert violations(
+            [*range(mutation.first, ENOUGH), *range(mutation.first)], mutation.breaks, storm=mutation.storm
+        )
