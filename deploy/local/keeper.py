@@ -1,10 +1,11 @@
 """Runs one command and ends it when the process that asked for it is gone, however that one went.
 
 Started as ``python keeper.py PARENT REMOVE COMMAND...`` with a pipe from the parent as its standard input. It prints
-the command's process id (what the command prints goes to standard error), then waits for the first of three: the
-command ends; the pipe closes; its own parent is another one (a fork of the parent may hold the pipe open). In the last
-two it kills the command and removes the directory REMOVE, if that is not empty. On Linux the kernel kills the command
-if this process is killed itself.
+the command's process id and keeps its standard output open until it ends, so that the parent sees its end there (what
+the command prints goes to standard error). Then it waits for the first of three: the command ends; the pipe closes;
+its own parent is another one (a fork of the parent may hold the pipe open). In the last two it kills the command and
+removes the directory REMOVE, if that is not empty. On Linux the kernel kills the command if this process is killed
+itself.
 
 It imports nothing but the standard library, so that it starts in a few milliseconds.
 """
@@ -32,7 +33,6 @@ def main(parent: int, remove: str, command: list[str]) -> int:
     # This process has one thread, so between fork and exec nothing of it can be held locked.
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, preexec_fn=_die_with_parent)  # noqa: PLW1509
     os.write(1, b"%d\n" % child.pid)
-    os.close(1)
     watched = [woken, 0]
     while child.poll() is None:
         ready = select.select(watched, [], [], LOOK_SECONDS)[0]

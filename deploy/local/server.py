@@ -55,7 +55,10 @@ class Server(ABC):
     @property
     def alive(self) -> bool:
         """Whether the process is there, paused or not."""
-        return self._keeper is not None and self._keeper.poll() is None
+        if self._keeper is None or self._keeper.stdout is None:
+            return False
+        # Not by poll(): it holds a lock, which Ctrl-C between two of its steps would leave held for ever.
+        return not select.select([self._keeper.stdout], [], [], 0)[0]
 
     @property
     def log(self) -> Path:

@@ -122,7 +122,8 @@ class ChildProcess:
     @property
     def gone(self) -> bool:
         """Whether it cannot be given anything: it was killed, or has ended."""
-        return self.dead or self._process is None or self._process.returncode is not None
+        ended = self._process is None or self._process.returncode is not None
+        return self.dead or ended or self._reader.at_eof()
 
     def strike(self) -> None:
         """Kills it and the processes that it has started."""
