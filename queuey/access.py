@@ -307,6 +307,24 @@ def concerns(queue: Queue, caller: Caller) -> bool:
     return any(_is_named(queue, principal, names) for principal in queue.principals)
 
 
+def may_hand_on(caller: Caller, application: str, scope: Scope) -> bool:
+    """Returns whether a caller may make a key that is limited so: it needs ``admin``, and more rights than the key has.
+
+    A pattern within a pattern is found by reading the stars of the inner one as a text that only a star can match.
+    """
+    for grant in caller.grants_within(application):
+        patterns = grant.queues
+        if isinstance(patterns, str) or "admin" not in grant.allow or not grant.allow.issuperset(scope.allow):
+            continue
+        if not all(any(matches(outer, inner) for outer in patterns) for inner in scope.queues):
+            continue
+        owns = owner_name(application) in caller.names
+        narrower = any(not any(matches(inner, outer) for inner in scope.queues) for outer in patterns)
+        if owns or narrower or not grant.allow.issubset(scope.allow):
+            return True
+    return False
+
+
 def lacking(caller: Caller, application: str, action: Action, name: str | None = None) -> str:
     """Says in a sentence what the caller's grants lack for an action that is not allowed; blank if it has none.
 

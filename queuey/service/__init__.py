@@ -22,6 +22,9 @@ from queuey.service.messages import MessageUseCases
 from queuey.service.moves import MoveReport, MoveUseCases
 from queuey.service.names import NameUseCases
 from queuey.service.offsets import OffsetUseCases, Progress
+from queuey.service.operating.audit import AuditLog
+from queuey.service.operating.keys import Keys
+from queuey.service.operating.redriving import Redriving
 from queuey.service.queue_access import Check, InThread, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
@@ -98,8 +101,12 @@ class Service:
         self.names = NameUseCases(store, self.limits, self.metrics, self.claims)
         self.moves = MoveUseCases(store, self.claims, self.stopping)
         # What people look at is not counted as delivered.
-        self.browsing = Browsing(Reader(store, self.limits, Metrics(), self.core))
+        looking = Reader(store, self.limits, Metrics(), self.core)
+        self.browsing = Browsing(looking)
         self.sessions = Sessions(store)
+        self.audit = AuditLog(store, self.messages, looking, self.core)
+        self.keys = Keys(store)
+        self.redriving = Redriving(self.messages, looking, self.core)
 
     def join(self, identity: WorkerIdentity) -> None:
         """Takes an identity among the worker processes of a service, before any use case begins."""

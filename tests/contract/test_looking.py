@@ -1,16 +1,19 @@
-"""What the console asks of a store: sessions that every process knows, and scans that meet each message once."""
+"""What the console asks of a store: sessions, scans, an audit log, and dead letters that go back once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
+from queuey.deadletters import Cause, DeadLetter, Origin, headers_of
 from queuey.errors import NotAuthenticated
-from queuey.messages import NewMessage, QueueSpec
-from queuey.service import Service
-from queuey.service.browsing import Wanted
+from queuey.messages import Meta, NewMessage, QueueSpec
+from queuey.service import QueueAccess, Service
+from queuey.service.browsing import Wanted as Sought
+from queuey.service.operating.redriving import Wanted
 from queuey.service.sessions import Sessions
 from queuey.storage import Store
 from tests.backends import APP
@@ -38,7 +41,7 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
     service = Service(store)
     access = service.enter(queue, lambda _queue: None)
 
-    def scanned(wanted: Wanted) -> list[str | bytes]:
+    def scanned(wanted: Sought) -> list[str | bytes]:
         found: list[str | bytes] = []
         since = ""
         while True:
@@ -48,9 +51,53 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
             if not since:
                 return found
 
-    eventually(lambda: scanned(Wanted()) == bodies[::-1])
-    assert scanned(Wanted(text="BODY 2")) == [*reversed(bodies[20:]), "body 2"]
+    eventually(lambda: scanned(Sought()) == bodies[::-1])
+    assert scanned(Sought(text="BODY 2")) == [*reversed(bodies[20:]), "body 2"]
     assert service.browsing.sizes(access).count == len(bodies)
+
+
+def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
+    """What one process writes down another one finds at once, and a form that both get is written down once."""
+    logs = [Service(each).audit for each in (store, other)]
+    begun = [log.begin(APP, "k" * 22, act="purge", who="me", queue="q", details={"a": "b"}) for log in logs]
+    (place, entry, is_known), (same, _, is_known_there) = begun
+    assert (place, is_known, is_known_there) == (same, False, True)
+    assert logs[1].find(APP, place) == entry
+    logs[0].end(APP, place, entry, "done", "Purged.")
+    ended = logs[1].find(APP, place)
+    assert ended is not None
+    assert (ended.outcome, ended.text, ended.details) == ("done", "Purged.", {"a": "b"})
+    eventually(lambda: [each for _, each in logs[1].page(APP).entries] == [ended])
+    assert logs[1].page("nobody").entries == []
+
+
+def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
+    """Of two processes that send the same dead letters back, each stores those that the other one has not."""
+    store.create_queue(APP, "q", QueueSpec(partitions=2))
+    dead, _ = store.create_queue(APP, "q.dead", QueueSpec(partitions=2))
+    for number in range(6):
+        origin = Origin(
+            queue="q", partition=number % 2 + 1, id="0" * 32, json=False, content_type=None, headers={"n": str(number)}
+        )
+        headers = headers_of(origin, Cause(attempts=1, error="E", at=1.0))
+        store.append(dead, [NewMessage(f"{number}", number % 2 + 1, 600, Meta(None, tuple(headers.items())))])
+    services = [Service(store), Service(other)]
+
+    def entered(service: Service, name: str) -> QueueAccess:
+        return service.enter(service.find(APP, name), lambda _queue: None)
+
+    def found(service: Service) -> list[DeadLetter]:
+        return service.redriving.find(entered(service, "q.dead"), Wanted(error="E")).letters
+
+    eventually(lambda: len(found(services[0])) == 6)
+    letters = found(services[0])
+    first, second = (
+        service.redriving.send_back(entered(service, "q.dead"), some, partial(entered, service))
+        for service, some in zip(services, (letters[:4], letters), strict=True)
+    )
+    assert (first.sent, second.left) == ({"q": 4}, {})
+    eventually(lambda: services[1].queues.count(services[1].find(APP, "q")) == 6)
+    assert services[1].queues.count(dead) == 0
 
 
 def eventually(holds: Callable[[], bool]) -> None:

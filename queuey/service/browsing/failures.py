@@ -57,7 +57,7 @@ def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
     sampled = unknown = 0
     for message in messages:
         sampled += 1
-        one = _read(message, lies_in)
+        one = letter_of(message, lies_in)
         if one is None:
             unknown += 1
             continue
@@ -67,10 +67,13 @@ def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
     return Failures(lies_in, sampled, unknown, sorted(found, key=lambda each: (-each.count, -each.latest)))
 
 
-def _read(message: Message, lies_in: str) -> DeadLetter | None:
+def letter_of(message: Message, lies_in: str) -> DeadLetter | None:
+    """Returns a message of a queue as the dead letter that it is; None: it is none."""
     meta = message.meta or Meta()
     lies = (lies_in, message.partition, message.id)
-    return dead_letter_from(dict(meta.headers), message.body, lies=lies, content_type=meta.content_type, json=meta.json)
+    return dead_letter_from(
+        dict(meta.headers), message.body, lies=lies, content_type=meta.content_type, json=meta.json, key=meta.key
+    )
 
 
 def _failure(key: tuple[str, str, str], letters: list[DeadLetter]) -> Failure:

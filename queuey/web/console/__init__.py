@@ -1,8 +1,8 @@
 """The console: pages on which operators see queues. One include, at ``/console``; the setting ``console`` turns it on.
 
-It calls the use cases that version 1 of the API calls, with the rights of the key that one has logged in with. It
-changes nothing but sessions. ``docs/console.md`` is for its users, ``docs/decisions/0040-console-sessions.md`` and
-``0041-console-parts.md`` say why it is as it is.
+It calls the use cases that version 1 of the API calls, with the rights of the key that one has logged in with. What it
+changes is an act of :mod:`.acts`, which stands in the audit log. ``docs/console.md`` is for its users,
+``docs/decisions/0040-console-sessions.md`` and ``0041-console-parts.md`` say why it is as it is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from queuey.service import Service
 from queuey.service.browsing.history import History
 from queuey.web.authorization import Authorization
 from queuey.web.console import static_files
+from queuey.web.console.acts import ActViews
+from queuey.web.console.audit import AuditView, KeysView
 from queuey.web.console.charts import ChartView, start_sampling
 from queuey.web.console.health import Examine, HealthView
 from queuey.web.console.lists import ListViews
@@ -30,8 +32,13 @@ QUEUE = APP + "/{queue:[^/_][^/]*}"
 Resource = tuple[str, str, dict[str, View | Handler]]
 
 
-def resources(service: Service, authorization: Authorization, examine: Examine, history: History) -> list[Resource]:
+def resources(
+    service: Service, authorization: Authorization, examine: Examine, history: History, callers: SessionCallers
+) -> list[Resource]:
     """Returns name, pattern and views of every page."""
+    acts = ActViews(service, authorization, callers)
+    audit, keys = AuditView(service, authorization, callers), KeysView(service, authorization)
+    doing: dict[str, View | Handler] = {"GET": View(acts.show, asks=True), "POST": acts.do}
     charts = ChartView(service, authorization, history)
     lists, queues = ListViews(service, authorization), QueueViews(service, authorization)
     messages, health = MessageViews(service, authorization), HealthView(service, authorization, examine)
@@ -42,6 +49,11 @@ def resources(service: Service, authorization: Authorization, examine: Examine, 
         ("console.logout", "/console/logout", {"POST": login.log_out}),
         ("console.health", "/console/health", {"GET": View(health.show)}),
         ("console.static", static_files.ROUTE, {"GET": static_files.show}),
+        ("console.keys", APP + "/_keys", {"GET": View(keys.show)}),
+        ("console.audit", APP + "/_audit", {"GET": View(audit.list, asks=True)}),
+        ("console.entry", APP + "/_audit/{place}", {"GET": View(audit.show)}),
+        ("console.application_act", APP + "/_acts/{act}", doing),
+        ("console.queue_act", QUEUE + "/acts/{act}", doing),
         ("console.queues", APP, {"GET": View(lists.queues, asks=True)}),
         ("console.queue", QUEUE, {"GET": View(queues.show)}),
         ("console.part", QUEUE + "/parts/{part}", {"GET": View(queues.part, asks=True, page=True)}),
@@ -70,7 +82,7 @@ def console(examine: Examine, *, samples: bool = False) -> Callable[[Any], None]
         service.metrics.heard = history.note
         if samples:
             start_sampling(service, history)
-        for name, pattern, views in resources(service, registry.authorization, examine, history):
+        for name, pattern, views in resources(service, registry.authorization, examine, history, callers):
             config.add_resource(name, pattern, views)
 
     return includeme

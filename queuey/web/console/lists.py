@@ -60,6 +60,7 @@ class ListViews:
             following=following if following is not None and following.startswith(prefix) else None,
             patterns=[] if "*" in patterns else patterns,
             is_whole=not start and following is None,
+            administers=bool(caller.patterns(application, "admin")),
         )
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import unquote
 
-from queuey.errors import NotAuthenticated, TooManyRequests
+from queuey.errors import NotAuthenticated
 from queuey.service.sessions import TOKEN_BYTES, Sessions
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
 from queuey.web.console import cookies, pages
+from queuey.web.console.bounds import Bound
 from queuey.web.console.sessions import form_defect, read_fields, read_form
 from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
-from queuey.web.gateway.rates import Buckets, Rate
+from queuey.web.gateway.rates import Rate
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
 
@@ -27,8 +26,6 @@ ATTEMPTS = Rate(0.2, 20)
 """Wrong keys of an address that are answered: twenty at once, and one more every five seconds."""
 LOGINS = Rate(0.02, 20)
 """Logins with one key: each writes to the store. Twenty at once, and one more every 50 seconds."""
-MAX_COUNTED = 4096
-"""Addresses that are counted, and keys."""
 _FIELDS = frozenset({"next"})
 
 
@@ -52,10 +49,8 @@ class LoginViews:
         self._keys = ApplicationKeys(applications)
         self._sessions = sessions
         self._authorization = authorization
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._of_address = Buckets(MAX_COUNTED)
-        self._of_key = Buckets(MAX_COUNTED)
+        self._of_address = Bound(ATTEMPTS, "logins of this address with wrong keys", clock)
+        self._of_key = Bound(LOGINS, "logins of this key", clock)
 
     async def form(self, request: Request, match: Match) -> Response:
         """Shows the form."""
@@ -85,9 +80,9 @@ class LoginViews:
         try:
             ends = self._end_of(digest)
         except NotAuthenticated as error:
-            self._count(self._of_address, counted_as(request.peer), ATTEMPTS, "this address with wrong keys")
+            self._of_address.take(counted_as(request.peer))
             return self._form(request, following, status=403, error=str(error))
-        self._count(self._of_key, digest.hex(), LOGINS, "this key")
+        self._of_key.take(digest.hex())
         token, session = self._sessions.begin(digest, until=ends)
         self._end(request)
         return pages.redirect(
@@ -124,22 +119,6 @@ class LoginViews:
         if token is not None:
             self._sessions.end(token)
             self._authorization.forget(request)
-
-    def _count(self, buckets: Buckets, name: str, rate: Rate, whose: str) -> None:
-        """Counts a login.
-
-        Raises:
-            TooManyRequests: It is one too many.
-        """
-        with self._lock:
-            now = self._clock()
-            bucket = buckets.look(name, rate, now)
-            if not bucket.wait:
-                buckets.take(name, bucket, now)
-                return
-        error = TooManyRequests(f"Too many logins of {whose}. Try again after {math.ceil(bucket.wait)} s.")
-        error.retry_after = math.ceil(bucket.wait)
-        raise error
 
 
 def counted_as(address: str) -> str:

@@ -13,6 +13,7 @@ from queuey.messages import Message, Meta
 from queuey.partitions import by_key
 from queuey.service import QueueAccess, Service, parse_bound
 from queuey.service.browsing import Found, Wanted
+from queuey.service.browsing.failures import letter_of
 from queuey.terminal.time_parsing import point
 from queuey.web import validators
 from queuey.web.authorization import Authorization
@@ -119,6 +120,8 @@ class MessageViews:
             expires=ids.ticks_to_seconds(message.expires) if message else None,
             body=bodies.shown(message) if message else None,
             reasons=explanation.reasons,
+            rights=self._authorization.rights(request, access.queue.application, access.queue.name),
+            is_dead=message is not None and letter_of(message, access.queue.name) is not None,
         )
 
     def download(self, request: Request, match: Match) -> Response:

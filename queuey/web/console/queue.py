@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from shlex import quote
 from typing import Any
 
 import msgspec
 
 from queuey import ids
 from queuey.access import format_principal
-from queuey.deadletters import SUFFIX, holds_dead, queues_for
+from queuey.deadletters import holds_dead, queues_for
 from queuey.errors import ClaimsRefused, NotAllowed, NotFound
 from queuey.messages import Queue
 from queuey.service import Progress, QueueAccess, Service
 from queuey.web.authorization import Authorization
 from queuey.web.console import pages
+from queuey.web.console.acts import OF_QUEUES, OFFERED
 from queuey.web.console.sessions import require_caller
 from queuey.web.endpoint import Match
 from queuey.web.errors import NoSuchResource
@@ -85,6 +85,7 @@ class QueueViews:
             exact=all(part.exact for part in about.partitions),
             rights=self._authorization.rights(request, queue.application, queue.name),
             parts=list(self._parts),
+            acts=[act for act in OF_QUEUES if act.name in OFFERED],
         )
 
     def part(self, request: Request, match: Match) -> Response:
@@ -95,12 +96,14 @@ class QueueViews:
             raise NoSuchResource("The resource could not be found.")
         access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
         values = find(request, access)
+        rights = self._authorization.rights(request, access.queue.application, access.queue.name)
         return pages.render(
             request,
             f"parts/{match['part']}.html",
             caller=caller,
             application=access.queue.application,
             queue=access.queue,
+            rights=rights,
             **values,
         )
 
@@ -151,25 +154,20 @@ class QueueViews:
         queue = access.queue
         names = {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter)
         found = [self._failures(request, queue, name) for name in sorted(names)]
-        has_letters = any(one["failures"] and one["failures"].groups for one in found)
-        return {"found": found, "command": _redrive(queue) if has_letters else None}
+        return {"found": found}
 
     def _failures(self, request: Request, queue: Queue, name: str) -> dict[str, Any]:
         """Returns a sample of one queue of dead letters, or why there is none."""
         try:
             letters = self._authorization.find(request, {"app": queue.application, "queue": name})
             access = self._authorization.enter(request, letters, "read")
-            return {"name": name, "failures": self._service.browsing.failures(access), "why": ""}
         except NotFound:
             return {"name": name, "failures": None, "why": "There is no such queue, so there are no dead letters."}
         except NotAllowed as refusal:
             return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0]}"}
-
-
-def _redrive(queue: Queue) -> str:
-    """Returns the command that shows which dead letters of a queue, or in it, would go back."""
-    origin = queue.name.removesuffix(SUFFIX)
-    return f"qdo deadletter redrive --app={quote(queue.application)} --queue={quote(origin)} --dry-run"
+        rights = self._authorization.rights(request, queue.application, name)
+        failures = self._service.browsing.failures(access)
+        return {"name": name, "failures": failures, "why": "", "may_send_back": "delete" in rights}
 
 
 def _time(position: ids.Position | None) -> float | None:

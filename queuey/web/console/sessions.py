@@ -9,6 +9,7 @@ import msgspec
 
 from queuey.access import Caller
 from queuey.errors import NoCredential, NotAllowed, NotAuthenticated
+from queuey.messages import Key
 from queuey.service.sessions import Sessions
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
@@ -31,6 +32,7 @@ class SessionCallers:
     believed = ApplicationKeys.believed
 
     def __init__(self, applications: Applications, sessions: Sessions) -> None:
+        self._applications = applications
         self._keys = ApplicationKeys(applications)
         self._sessions = sessions
         self._mark = secrets.token_hex(8)
@@ -49,6 +51,21 @@ class SessionCallers:
         expires = session.expires if identity.expires is None else min(session.expires, identity.expires)
         return msgspec.structs.replace(identity, expires=expires)
 
+    def holder(self, request: Request) -> str:
+        """Returns who has logged in, for people."""
+        key = self._key(request)
+        return f"key {key.id} ({key.note})" if key.note else f"key {key.id}"
+
+    def key_ends(self, request: Request) -> float | None:
+        """Returns when the key of a session ends, in seconds since 1970; None: never."""
+        return self._key(request).expires
+
+    def _key(self, request: Request) -> Key:
+        key = self._applications.find_key(self._sessions.find(cookies.read(request, cookies.SESSION) or "").digest)
+        if key is None:
+            raise NotAuthenticated("The key of this session was revoked.")
+        return key
+
 
 def require_caller(authorization: Authorization, request: Request) -> Caller:
     """Returns who has logged in.
@@ -62,24 +79,25 @@ def require_caller(authorization: Authorization, request: Request) -> Caller:
     return caller
 
 
-def read_form(request: Request, cookie: str) -> dict[str, str]:
+def read_form(request: Request, cookie: str, most: int = MAX_FORM) -> dict[str, str]:
     """Returns the fields of a form that a page of ours has sent.
 
     Args:
         request: A POST.
         cookie: The name of the cookie that the form is bound to.
+        most: Bytes that it may have.
 
     Raises:
         NotAllowed: It is not certain that one of our pages has sent it.
         InvalidRequest: It is no form, or too long.
     """
-    fields = read_fields(request)
+    fields = read_fields(request, most)
     if defect := form_defect(request, cookie, fields):
         raise NotAllowed(f"{defect} Open the page again.")
     return fields
 
 
-def read_fields(request: Request) -> dict[str, str]:
+def read_fields(request: Request, most: int = MAX_FORM) -> dict[str, str]:
     """Returns the fields of a form, whose token is still to be checked.
 
     Raises:
@@ -91,7 +109,7 @@ def read_fields(request: Request) -> dict[str, str]:
             "The form was sent by a page of another site. If there is a proxy in front of the service, have it pass "
             "the header Host on unchanged."
         )
-    return parse_form(read_body(request, MAX_FORM).decode("latin-1"), "body")
+    return parse_form(read_body(request, most).decode("latin-1"), "body")
 
 
 def form_defect(request: Request, cookie: str, fields: dict[str, str]) -> str:

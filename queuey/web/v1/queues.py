@@ -24,7 +24,7 @@ from queuey.messages import (
     QueueSpec,
 )
 from queuey.partitions import MAX_PARTITIONS
-from queuey.service import Service
+from queuey.service import Limits, Service
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
@@ -60,10 +60,10 @@ def _backoff(value: object) -> Backoff:
         raise validators.BadField(str(error)) from error
 
 
-def _spec(given: dict[str, Any], errors: Errors, most_principals: int) -> QueueSpec:
+def read_spec(given: dict[str, Any], errors: Errors, limits: Limits) -> QueueSpec:
     """Reads what is given about a queue; the old spelling ``principles`` and the right one mean the same."""
-    old = errors.take("principles", _principals, given.get("principles"), most_principals)
-    new = errors.take("principals", _principals, given.get("principals"), most_principals)
+    old = errors.take("principles", _principals, given.get("principles"), limits.max_principals)
+    new = errors.take("principals", _principals, given.get("principals"), limits.max_principals)
     if old is not None and new is not None and old != new:
         errors["principals"] = "Differs from principles"
     return QueueSpec(
@@ -141,7 +141,7 @@ class QueueViews:
         given = read_fields(request, self._limits.max_body)
         errors = Errors()
         name = errors.take("queue_name", validators.text, given.get("queue_name"))
-        spec = _spec(given, errors, self._limits.max_principals)
+        spec = read_spec(given, errors, self._limits)
         errors.check()
         check(name or "*")
         self._authorization.require_dead_letter(request, match["app"], name, spec.dead_letter)
@@ -210,7 +210,7 @@ class QueueViews:
         access = self._authorization.enter(request, self._authorization.find(request, match), "admin")
         given = read_fields(request, self._limits.max_body)
         errors = Errors()
-        spec = _spec(given, errors, self._limits.max_principals)
+        spec = read_spec(given, errors, self._limits)
         errors.check()
         access = self._authorization.enter(request, access.queue, "admin", dead_letter=spec.dead_letter)
         queue = self._queues.update(access, spec, _resets(given))

@@ -1,0 +1,168 @@
+"""The audit log: what people do at the console is written down before it is done, and then what became of it.
+
+The log of an application is a queue of the service's own application, :data:`OWNER`. No key is for that application, so
+nobody who stands in the log can change it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+
+from queuey.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
+from queuey.messages import Location, Message, Meta, PostKey, QueueSpec
+from queuey.service.core import Core
+from queuey.service.drafts import Draft
+from queuey.service.messages import MessageUseCases
+from queuey.service.queue_access import QueueAccess, find_queue
+from queuey.service.ranges import Range, parse_bound
+from queuey.service.reading import Reader
+from queuey.storage import Store
+
+OWNER = "@console"
+"""The application that owns the logs."""
+KEPT = 366 * 86_400
+"""Seconds for which an entry is kept."""
+KEY_SECONDS = 86_400
+"""For which a form that is sent twice is known."""
+PAGE = 100
+"""Entries of a page."""
+_JSON = Meta("application/json", (), json=True)
+
+Outcome = Literal["unknown", "done", "failed"]
+"""``unknown``: it is under way, or the process ended before it could say."""
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody has done, or was about to do.
+
+    Attributes:
+        act: Its name.
+        who: Who did it, in words.
+        queue: With which queue; blank: with the application.
+        details: What it was about, by name.
+        began: Seconds since 1970.
+        outcome: What became of it.
+        text: The same in a sentence.
+    """
+
+    act: str
+    who: str
+    queue: str
+    details: dict[str, str]
+    began: float
+    outcome: Outcome = "unknown"
+    text: str = ""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a log, the newest entry first.
+
+    Attributes:
+        entries: With their places.
+        cursor: Where the next page begins; blank: there is none.
+    """
+
+    entries: list[tuple[Location, Entry]]
+    cursor: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Entry).decode
+
+
+class AuditLog:
+    """Writes and reads the logs of applications; blocks.
+
+    Args:
+        store: Has the queues.
+        messages: Store entries.
+        reader: Reads them; what it reads is not counted as delivered.
+        core: Where coroutines run.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        messages: MessageUseCases,
+        reader: Reader,
+        core: Core,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._messages = messages
+        self._reader = reader
+        self._core = core
+        self._clock = clock
+
+    def begin(
+        self, application: str, key: str, *, act: str, who: str, queue: str, details: dict[str, str]
+    ) -> tuple[Location, Entry, bool]:
+        """Writes down what is about to be done, once for each key.
+
+        Returns:
+            Where the entry is, the entry, and whether it was there before: then it was done before, or is being done.
+
+        Raises:
+            KeyReused: The key is that of another act.
+            StoreUnavailable: It could not be written down, so it must not be done.
+        """
+        entry = Entry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
+        content = blake2b(_encode((act, who, queue, sorted(details.items()))), digest_size=16).digest()
+        draft, post_key = Draft(_encode(entry).decode(), meta=_JSON), PostKey(key, content, KEY_SECONDS)
+        access = self._access(application, create=True)
+        posted = self._core.use(access, lambda row: self._messages.post(row, [draft], key=post_key))
+        return posted.locations[0], entry, posted.replayed
+
+    def end(self, application: str, place: Location, entry: Entry, outcome: Outcome, text: str) -> None:
+        """Writes down what became of it."""
+        ended = msgspec.structs.replace(entry, outcome=outcome, text=text)
+        draft = Draft(_encode(ended).decode(), meta=_JSON)
+        self._messages.put(self._access(application, create=True), [place], draft)
+
+    def find(self, application: str, place: Location) -> Entry | None:
+        """Returns an entry; None: there is none at this place."""
+        try:
+            found = self._messages.fetch(self._access(application), [place], charted=False)
+        except (ApplicationNotFound, QueueNotFound):
+            return None
+        return _decode(found[0].body) if found else None
+
+    def page(self, application: str, cursor: str = "") -> Page:
+        """Returns entries, the newest first.
+
+        Raises:
+            ValueError: ``cursor`` is none.
+        """
+        since = parse_bound(cursor)
+        try:
+            access = self._access(application)
+        except (ApplicationNotFound, QueueNotFound):
+            return Page([], "")
+        wanted = Range(partitions=None, limit=PAGE, descending=True, since=since, delayed=False, merge=True)
+        reading = self._reader.read(access, wanted)
+        return Page(
+            [(_place(message), _decode(message.body)) for message in reading.messages],
+            reading.cursor if reading.more else "",
+        )
+
+    def _access(self, application: str, *, create: bool = False) -> QueueAccess:
+        try:
+            queue = find_queue(self._store, OWNER, application)
+        except (ApplicationNotFound, QueueNotFound):
+            if not create:
+                raise
+            with suppress(ApplicationExists):
+                self._store.create_application(OWNER)
+            queue, _ = self._store.create_queue(OWNER, application, QueueSpec(ttl=KEPT))
+        return QueueAccess.enter(self._store, queue, lambda _: None)
+
+
+def _place(message: Message) -> Location:
+    return message.partition, message.position

@@ -1,0 +1,155 @@
+"""What an act at the console is: a plan that a page shows and asks about, and the deed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from queuey.access import Action, Caller
+from queuey.errors import InvalidRequest
+from queuey.service import QueueAccess, Service
+from queuey.web.authorization import Authorization
+from queuey.web.requests import Request
+
+MAX_FIELD = 1000
+"""Characters of a field of a form, unless an act says otherwise."""
+
+
+class Field(msgspec.Struct, frozen=True):
+    """A field of a form.
+
+    Attributes:
+        name: Under which it is sent.
+        label: What people read.
+        value: What it has at first.
+        kind: How it is filled in.
+        hint: What it may have.
+        choices: Of a choice: values and what they are called.
+    """
+
+    name: str
+    label: str
+    value: str = ""
+    kind: Literal["line", "text", "choice"] = "line"
+    hint: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What an act would do.
+
+    Attributes:
+        about: Says it, in paragraphs of a line each.
+        hidden: Fields that the page sends back as they are, beside those that it was given.
+        head, rows: A table of what would change.
+        button: What does it; blank: nothing can be done yet.
+        typed: What has to be typed before; blank: nothing.
+    """
+
+    about: str = ""
+    hidden: Mapping[str, str] = {}
+    head: tuple[str, ...] = ()
+    rows: Sequence[Sequence[object]] = ()
+    button: str = ""
+    typed: str = ""
+
+
+class Deed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done.
+
+    Attributes:
+        text: In a sentence.
+        details: What the audit log keeps of it beside what was asked for.
+        secret: What is shown once and kept nowhere.
+    """
+
+    text: str
+    details: Mapping[str, str] = {}
+    secret: str = ""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who asks for an act.
+
+    Attributes:
+        given: The fields of the form or the address.
+        name: Of the queue; blank: the act is about the application.
+        ends: When the caller's key ends, in seconds since 1970; None: never.
+    """
+
+    service: Service
+    authorization: Authorization
+    request: Request
+    caller: Caller
+    application: str
+    name: str
+    given: Mapping[str, str]
+    ends: float | None
+
+    def enter(self, action: Action, name: str = "", *, dead_letter: str | None = None) -> QueueAccess:
+        """Lets the caller in to the queue, or to another one of the application.
+
+        Raises:
+            NotFound: There is none.
+            NotAllowed: The caller may not do this.
+        """
+        match = {"app": self.application, "queue": name or self.name}
+        queue = self.authorization.find(self.request, match)
+        return self.authorization.enter(self.request, queue, action, dead_letter=dead_letter)
+
+    def get(self, name: str, longest: int = MAX_FIELD) -> str:
+        """Returns a field without blanks around it.
+
+        Raises:
+            InvalidRequest: It is too long.
+        """
+        text = self.given.get(name, "").strip()
+        if len(text) > longest:
+            raise InvalidRequest({name: f"Longer than {longest} characters"})
+        return text
+
+
+class Act(ABC):
+    """Something that people do at the console.
+
+    Attributes:
+        name: In addresses and in the audit log.
+        title: For people.
+        needs: What the caller must be allowed; what else it needs, it asks for itself.
+        fields: Those that it knows.
+        noted: Those that the audit log keeps.
+        previews: The fields are filled in first; then the page shows what would change.
+        longest: Bytes of the form.
+    """
+
+    name: str
+    title: str
+    needs: Action
+    fields: frozenset[str] = frozenset()
+    noted: tuple[str, ...] = ()
+    previews = False
+    longest = 16 * 1024
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns the fields to fill in."""
+        return ()
+
+    @abstractmethod
+    def plan(self, ask: Ask) -> Plan:
+        """Says what would be done; changes nothing.
+
+        Raises:
+            InvalidRequest: A field cannot be.
+            NotFound, NotAllowed: As for the deed.
+        """
+
+    @abstractmethod
+    def do(self, ask: Ask) -> Deed:
+        """Does it.
+
+        Raises:
+            QueueyError: It was not done, or it is not known whether it was.
+        """

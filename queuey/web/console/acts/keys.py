@@ -1,0 +1,89 @@
+"""Acts on keys: make one that may do less than one's own, and revoke such a one."""
+
+from __future__ import annotations
+
+from queuey.access import VERBS, parse_scope
+from queuey.errors import InvalidRequest
+from queuey.messages import Scope
+from queuey.terminal.time_parsing import duration
+from queuey.web.console import pages
+from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
+
+
+class IssueKey(Act):
+    """Makes a key."""
+
+    name, title, needs = "key-add", "Make a key", "admin"
+    fields = frozenset({*VERBS, "queues", "expires", "note"})
+    noted = (*VERBS, "queues", "expires", "note")
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns the rights, the end and what it is for."""
+        no_yes = (("", "no"), ("yes", "yes"))
+        return (
+            *(Field(verb, f"May {verb}", "", "choice", choices=no_yes) for verb in VERBS),
+            Field("queues", "Queues", "*", hint="Patterns, separated by commas: orders-*"),
+            Field("expires", "Ends after", "90d", hint="Such as 12h or 90d; at most a year."),
+            Field("note", "What it is for"),
+        )
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says what the key may do."""
+        return Plan(
+            about="A key may do less than the one that you have logged in with, and ends no later.",
+            button="Make the key",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Makes it."""
+        keys, scope, note = ask.service.keys, _scope(ask), ask.get("note")
+        try:
+            seconds = duration(ask.get("expires"))
+        except ValueError as error:
+            raise InvalidRequest({"expires": str(error)}) from None
+        expires = keys.check(ask.application, ask.caller, scope, seconds=seconds, note=note, until=ask.ends)
+        secret, key = keys.issue(ask.application, scope, expires, note)
+        text = f"Made key {key.id}: {', '.join(scope.allow)} for {', '.join(scope.queues)}, until "
+        return Deed(text=f"{text}{pages.moment(expires)}.", details={"key": key.id}, secret=secret)
+
+
+def _scope(ask: Ask) -> Scope:
+    """Reads what a key is limited to.
+
+    Raises:
+        InvalidRequest: It has no verb, or a pattern cannot be.
+    """
+    verbs = [verb for verb in VERBS if ask.get(verb)]
+    if not verbs:
+        raise InvalidRequest({VERBS[0]: "Choose at least one verb"})
+    try:
+        scope = parse_scope(verbs, ask.get("queues").split(","))
+    except ValueError as error:
+        raise InvalidRequest({"queues": str(error)}) from None
+    assert scope is not None  # noqa: S101 - there are verbs
+    return scope
+
+
+class RevokeKey(Act):
+    """Revokes a key."""
+
+    name, title, needs = "key-revoke", "Revoke a key", "admin"
+    fields = frozenset({"key"})
+    noted = ("key",)
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says which."""
+        key = ask.service.keys.find(ask.application, ask.caller, ask.get("key"))
+        note = f" ({key.note})" if key.note else ""
+        return Plan(
+            about=(
+                f"Key {key.id}{note} is refused from then on: here at once, in other processes within ten seconds.\n"
+                "This cannot be undone."
+            ),
+            button="Revoke it",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Revokes it."""
+        ask.service.keys.revoke(ask.application, ask.caller, ask.get("key"))
+        return Deed(text=f"Revoked key {ask.get('key')}.")

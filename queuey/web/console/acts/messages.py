@@ -1,0 +1,217 @@
+"""Acts on messages: send, delete, release, and send dead letters back."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from queuey import ids
+from queuey.claims import ClaimReceipt, ReceiptStatus
+from queuey.errors import InvalidRequest
+from queuey.messages import MAX_TTL, Location
+from queuey.service import QueueAccess
+from queuey.service.operating.redriving import Found, Wanted
+from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
+from queuey.web.v1.messages import parse_place, read_batch
+
+MAX_BODY = 32 * 1024
+"""Characters of a test message."""
+WRITTEN = 12
+"""Bytes of a form that a character may take: four, each percent-encoded."""
+SECONDS = 5.0
+"""For which dead letters are sent back, or counted before; then somebody has to say go on."""
+MAX_PREVIEWED = 2000
+"""Messages that are looked at before."""
+
+
+class SendMessage(Act):
+    """Stores one message."""
+
+    name, title, needs = "send", "Send a message", "send"
+    fields = frozenset({"body", "form", "message_key", "partition", "delay", "ttl", "headers"})
+    noted = ("form", "message_key", "partition", "delay", "ttl")
+    longest = WRITTEN * MAX_BODY + Act.longest
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns the fields of a message."""
+        return (
+            Field("body", "Body", kind="text"),
+            Field("form", "The body is", "text", "choice", choices=(("text", "text"), ("json", "a JSON value"))),
+            Field("message_key", "Key", hint="Messages of one key go to one partition; ordered queues need one."),
+            Field("partition", "Partition", hint="Blank: the service chooses."),
+            Field("delay", "Delay", hint=f"Seconds, up to {MAX_TTL}."),
+            Field("ttl", "Time to live", hint="Seconds; blank: that of the queue."),
+            Field("headers", "Headers", kind="text", hint="One on a line: name: value"),
+        )
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says where the message goes."""
+        return Plan(about="Workers and readers get it as any other message.", button="Send it")
+
+    def do(self, ask: Ask) -> Deed:
+        """Stores it."""
+        access = ask.enter("send")
+        service = ask.service
+        (draft,) = read_batch(msgspec.json.encode({"messages": [_item(ask)]}), service.limits, access.queue)
+        posted = service.core.use(access, lambda queue: service.messages.post(queue, [draft]))
+        partition, position = posted.locations[0]
+        place = f"{partition}:{ids.to_hex(position)}"
+        return Deed(text=f"Stored message {place}.", details={"message": place})
+
+
+def _item(ask: Ask) -> dict[str, Any]:
+    """Returns a message as a batch of the API has it."""
+    # A browser sends the ends of lines as two characters each.
+    body = ask.given.get("body", "").replace("\r\n", "\n")
+    if not 0 < len(body) <= MAX_BODY:
+        raise InvalidRequest({"body": f"Not 1 to {MAX_BODY} characters"})
+    item: dict[str, Any] = {"body": body}
+    if ask.get("form") == "json":
+        try:
+            msgspec.json.decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InvalidRequest({"body": f"No JSON value: {error}"}) from None
+        item = {"body": msgspec.Raw(body.encode())}
+    item |= {name: text for name in ("message_key", "partition", "delay", "ttl") if (text := ask.get(name))}
+    lines = [line for line in ask.given.get("headers", "").splitlines() if line.strip()]
+    if lines:
+        pairs = (line.partition(":") for line in lines)
+        item["headers"] = {name.strip(): value.strip() for name, _, value in pairs}
+    return item
+
+
+class DeleteMessage(Act):
+    """Deletes a message."""
+
+    name, title, needs = "delete", "Delete a message", "delete"
+    fields = frozenset({"message"})
+    noted = ("message",)
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says which."""
+        number, position = _place(ask)
+        return Plan(
+            about=(
+                f"Message {ids.to_hex(position)} of partition {number} is deleted: no reader and no worker gets it "
+                "from then on. A worker that has it already is not stopped.\n"
+                "This cannot be undone."
+            ),
+            button="Delete it",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Deletes it."""
+        place = _place(ask)
+        count = ask.service.messages.delete(ask.enter("delete"), [place])
+        return Deed(text="Deleted the message." if count else "There was no such message, so nothing was deleted.")
+
+
+class ReleaseJob(Act):
+    """Ends the claim of a message."""
+
+    name, title, needs = "release", "Release a job", "admin"
+    fields = frozenset({"message", "then"})
+    noted = ("message", "then")
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns what becomes of the message."""
+        choices = (("again", "another worker gets it now"), ("dead", "it becomes a dead letter"))
+        return (Field("then", "Then", "again", "choice", choices=choices),)
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says which."""
+        number, position = _place(ask)
+        return Plan(
+            about=(
+                f"The claim of message {ids.to_hex(position)} of partition {number} ends. The worker that has it is "
+                "not stopped, and learns of it when it acknowledges or renews: then two may have worked at it."
+            ),
+            button="Release it",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Releases it."""
+        number, position = _place(ask)
+        retry = ask.get("then") != "dead"
+        claims, core = ask.service.claims, ask.service.core
+        receipt = ClaimReceipt(number, *position)
+        (settled,) = core.use(ask.enter("admin"), lambda queue: claims.release(queue, [receipt], retry=retry))
+        if settled.status is not ReceiptStatus.DONE:
+            return Deed(text="Nobody has this message, or it was done before, so nothing was released.")
+        return Deed(text="Released: another worker gets it." if retry else "Gave it up: it becomes a dead letter.")
+
+
+class Redrive(Act):
+    """Sends dead letters back to where they came from."""
+
+    name, title, needs = "redrive", "Send dead letters back", "delete"
+    fields = frozenset({"queue", "error", "shape", "message", "cursor"})
+    noted = ("queue", "error", "shape", "message", "cursor")
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says which go back, as far as they can be counted in a moment."""
+        wanted, counts, looked = _wanted(ask), Counter[str](), 0
+        access, cursor, more = ask.enter("read"), ask.get("cursor"), True
+        until = time.monotonic() + SECONDS
+        while more and looked < MAX_PREVIEWED and time.monotonic() < until:
+            found = _find(ask, access, wanted, cursor)
+            counts.update(letter.queue for letter in found.letters)
+            looked, cursor, more = looked + found.looked, found.cursor, bool(found.cursor)
+        number = sum(counts.values())
+        seen = f"Of the oldest {looked} messages in {ask.name}" if more else f"Of {looked} messages in {ask.name}"
+        return Plan(
+            about=(
+                f"{seen}, {number} are meant. Each is stored at the end of the partition that it came from, with a new "
+                f"id, and then removed here.{' Those that lie beyond are meant, too.' if more else ''}"
+            ),
+            head=("Queue", "Dead letters that go back there"),
+            rows=sorted(counts.items()),
+            button="Send them back" if number or more else "",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Sends back what can be in a moment."""
+        wanted, cursor = _wanted(ask), ask.get("cursor")
+        reading, way = ask.enter("read"), ask.enter("delete")
+        sent, left = Counter[str](), Counter[str]()
+        until = time.monotonic() + SECONDS
+        while True:
+            found = _find(ask, reading, wanted, cursor)
+            if found.letters:
+                done = ask.service.redriving.send_back(way, found.letters, lambda name: ask.enter("send", name))
+                sent, left = sent + done.sent, left + done.left
+            cursor = found.cursor
+            if not cursor or time.monotonic() > until:
+                break
+        parts = [f"Sent back {count} to {name}." for name, count in sorted(sent.items())] or ["Sent back none."]
+        parts += [f"{count} stay: {reason.rstrip('.')}." for reason, count in left.most_common(5)]
+        if cursor:
+            parts.append("There are further messages to look at: go on.")
+        return Deed(text=" ".join(parts), details={"go_on": cursor} if cursor else {})
+
+
+def _find(ask: Ask, access: QueueAccess, wanted: Wanted, cursor: str) -> Found:
+    try:
+        return ask.service.redriving.find(access, wanted, cursor)
+    except ValueError as error:
+        raise InvalidRequest({"cursor": str(error)}) from None
+
+
+def _wanted(ask: Ask) -> Wanted:
+    place = _place(ask) if ask.get("message") else None
+    return Wanted(queue=ask.get("queue"), error=ask.get("error"), shape=ask.get("shape"), place=place)
+
+
+def _place(ask: Ask) -> Location:
+    """Returns the message that is meant.
+
+    Raises:
+        InvalidRequest: It is not named by partition and id.
+    """
+    number, position = parse_place(ask.get("message"))
+    if number is None:
+        raise InvalidRequest({"message": "Is no <partition>:<id>"})
+    return number, position

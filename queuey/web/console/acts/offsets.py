@@ -1,0 +1,126 @@
+"""The act on consumer groups: set the offsets of one back, or forward."""
+
+from __future__ import annotations
+
+import time
+from hashlib import blake2b
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import InvalidRequest
+from queuey.ids import Position
+from queuey.messages import Offset, OffsetChange
+from queuey.service import Progress, parse_mark
+from queuey.terminal.time_parsing import point
+from queuey.web import validators
+from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
+from queuey.web.validators import Errors
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """Where each partition is, and where it is to be."""
+
+    group: str
+    position: Position
+    partitions: list[Progress]
+
+    @property
+    def seen(self) -> str:
+        """What the page has shown: it changes when a worker records an offset."""
+        texts = (f"{one.partition}:{_text(one.offset)}" for one in self.partitions)
+        return blake2b(",".join(texts).encode(), digest_size=16).hexdigest()
+
+    @property
+    def changed(self) -> list[Progress]:
+        """Partitions whose offset is another one."""
+        return [one for one in self.partitions if one.offset is None or one.offset.position != self.position]
+
+
+class Rewind(Act):
+    """Sets the offsets of a consumer group."""
+
+    name, title, needs = "rewind", "Set the offsets of a group", "claim"
+    fields = frozenset({"group", "to", "partition", "seen"})
+    noted = ("group", "to", "partition")
+    previews = True
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns where to."""
+        hint = "earliest, latest, a time, such as 2026-11-26T09:00Z or -1h, or the id of the last message that is done"
+        return (
+            Field("group", "Group"),
+            Field("to", "To", hint=hint),
+            Field("partition", "Partition", hint="Blank: all."),
+        )
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says which offsets change, and how many messages lie ahead then."""
+        about = (
+            "Stop the workers of the group first: one that runs goes on where it is, and records its own offset again. "
+            "Groups of Qdo keep their offsets in ZooKeeper or in a local file; use qdo offsets for those."
+        )
+        if not ask.get("group") or not ask.get("to"):
+            return Plan(about=about)
+        wanted = _wanted(ask)
+        changed = wanted.changed
+        ahead = dict(ask.service.offsets.lag(ask.enter("measure"), {one.partition: wanted.position for one in changed}))
+        return Plan(
+            about=about if changed else f"{about}\nAll offsets are there already.",
+            hidden={"seen": wanted.seen, "to": ids.to_hex(wanted.position)},
+            head=("Partition", "From", "To", "Messages ahead now", "Messages ahead then"),
+            rows=[
+                (one.partition, _text(one.offset), ids.to_hex(wanted.position), one.lag.count, then.count)
+                for one in changed
+                for then in (ahead[one.partition],)
+            ],
+            button="Set the offsets" if changed else "",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Sets those that are still as they were shown."""
+        wanted = _wanted(ask)
+        if ask.get("seen") != wanted.seen:
+            raise InvalidRequest({"seen": "An offset was recorded meanwhile; look at the table again"})
+        changes = [
+            OffsetChange(one.partition, wanted.position, one.offset.position if one.offset else None, compare=True)
+            for one in wanted.changed
+        ]
+        ask.service.offsets.record(ask.enter("claim"), wanted.group, changes)
+        return Deed(text=f"Set {len(changes)} offsets of group {wanted.group} to {ids.to_hex(wanted.position)}.")
+
+
+def _wanted(ask: Ask) -> _Wanted:
+    """Reads what is asked for.
+
+    Raises:
+        InvalidRequest: It cannot be.
+        GroupNotFound: Nothing is recorded for the group.
+    """
+    access, errors = ask.enter("measure"), Errors()
+    text = ask.get("partition") or None
+    number = errors.take("partition", validators.integer, text, 1, access.queue.partitions)
+    position = errors.take("to", lambda value: _position(ask, validators.text(value)), ask.get("to"))
+    errors.check()
+    found = ask.service.offsets.progress(access, ask.get("group"))
+    return _Wanted(ask.get("group"), position or ids.FIRST, [one for one in found if number in {None, one.partition}])
+
+
+def _position(ask: Ask, text: str) -> Position:
+    """Returns the id of the last message that counts as done."""
+    if text == "earliest":
+        return ids.FIRST
+    if text == "latest":
+        horizon = ask.service.queues.describe(ask.enter("measure")).horizon
+        return ids.preceding((horizon, ids.LOW_MIN))
+    try:
+        named = point(text, time.time())
+        mark = parse_mark(named)
+    except ValueError as error:
+        raise validators.BadField(str(error)) from None
+    # An id is done itself; of an instant, and of a cursor's place, what lies before it is.
+    return mark.start if ids.following(mark.start) == mark.end else ids.preceding(mark.start)
+
+
+def _text(offset: Offset | None) -> str:
+    return "none" if offset is None else ids.to_hex(offset.position)

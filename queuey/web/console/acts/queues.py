@@ -1,0 +1,184 @@
+"""Acts on whole queues: options, moves, purge and deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from queuey.access import format_principal
+from queuey.errors import InvalidRequest
+from queuey.messages import CONSISTENCIES, ON_ACK, TYPES, Queue
+from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
+from queuey.web.v1.queues import RESETTABLE, read_spec
+from queuey.web.validators import Errors
+
+
+class ChangeOptions(Act):
+    """Changes the options of a queue."""
+
+    name, title, needs = "options", "Change the options", "admin"
+    fields = frozenset({"partitions", "type", "consistency", *RESETTABLE})
+    noted = ("partitions", "type", "consistency", *RESETTABLE)
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns the options, with what they are now."""
+        now = _texts(ask.enter("admin").queue)
+        return (
+            Field("partitions", "Partitions", now["partitions"], hint="More than now, or as many."),
+            Field("type", "Type", now["type"], "choice", choices=_choices(TYPES)),
+            Field("consistency", "Consistency", now["consistency"], "choice", choices=_choices(CONSISTENCIES)),
+            Field("ttl", "Time to live", now["ttl"], hint="Seconds; blank: that of the service."),
+            Field("read_delay", "Read delay", now["read_delay"], hint="Seconds; blank: that of the store."),
+            Field("max_deliveries", "Deliveries at most", now["max_deliveries"], hint="Blank: no limit."),
+            Field("backoff", "Delay after a failure", now["backoff"], hint="Seconds: first=5,most=600; blank: usual."),
+            Field("dead_letter", "Dead letters go to", now["dead_letter"], hint=f"Blank: {ask.name}.dead"),
+            Field("on_ack", "When acknowledged", now["on_ack"], "choice", choices=_choices(ON_ACK)),
+            Field("principals", "Principals", now["principals"], hint="Separated by commas: app:shop=read"),
+        )
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says what a change means."""
+        return Plan(
+            about="Only what differs is changed. More partitions cannot become fewer again.",
+            button="Change the options",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Changes what differs."""
+        access = ask.enter("admin")
+        now = _texts(access.queue)
+        given = {name: ask.get(name) for name in now if name in ask.given}
+        changed: dict[str, Any] = {name: text for name, text in given.items() if text != now[name]}
+        if blank := sorted(name for name, text in changed.items() if not text and name not in RESETTABLE):
+            raise InvalidRequest(dict.fromkeys(blank, "Missing"))
+        if not changed:
+            return Deed(text="Nothing differs, so nothing was changed.")
+        errors = Errors()
+        spec = read_spec({name: text for name, text in changed.items() if text}, errors, ask.service.limits)
+        errors.check()
+        access = ask.enter("admin", dead_letter=spec.dead_letter)
+        queue = ask.service.queues.update(access, spec, [name for name, text in changed.items() if not text])
+        after = _texts(queue)
+        parts = (f"{name} from {now[name] or 'the usual'} to {after[name] or 'the usual'}" for name in sorted(changed))
+        return Deed(text=f"Changed {', '.join(parts)}.")
+
+
+def _choices(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((value, value) for value in values)
+
+
+def _texts(queue: Queue) -> dict[str, str]:
+    """Returns the options of a queue as they are typed."""
+    delays = msgspec.structs.asdict(queue.backoff) if queue.backoff else {}
+    return {
+        "partitions": str(queue.partitions),
+        "type": queue.type,
+        "consistency": queue.consistency,
+        "ttl": "" if queue.ttl is None else str(queue.ttl),
+        "read_delay": "" if queue.read_delay is None else f"{queue.read_delay:g}",
+        "max_deliveries": str(queue.max_deliveries or ""),
+        "backoff": ",".join(f"{name}={value:g}" for name, value in delays.items()),
+        "dead_letter": queue.dead_letter,
+        "on_ack": queue.on_ack,
+        "principals": ",".join(map(format_principal, queue.principals)),
+    }
+
+
+class MoveMessages(Act):
+    """Begins to move all messages to another queue."""
+
+    name, title, needs = "move", "Move the messages", "delete"
+    fields = frozenset({"to"})
+    noted = ("to",)
+
+    def inputs(self, ask: Ask) -> tuple[Field, ...]:
+        """Returns where to."""
+        return (Field("to", "To the queue"),)
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says what a move is."""
+        ask.enter("read")
+        return Plan(
+            about=(
+                "All messages that are here now are moved to another queue of the application, except those that a "
+                "worker has. This goes on when the page is closed; the page of the queue shows how far it is and "
+                "can cancel it."
+            ),
+            button="Move them",
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Begins the move."""
+        target = ask.get("to")
+        if not target:
+            raise InvalidRequest({"to": "Missing"})
+        ask.enter("read")
+        report = ask.service.moves.begin(ask.enter("delete"), ask.enter("send", target))
+        return Deed(text=f"Move {report.id} from {report.source} to {report.target} is {report.state}.")
+
+
+class CancelMove(Act):
+    """Ends a move."""
+
+    name, title, needs = "cancel-move", "Cancel a move", "delete"
+    fields = frozenset({"move"})
+    noted = ("move",)
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says what becomes of the messages."""
+        return Plan(about=f"Move {ask.get('move')} ends soon. What it has moved stays where it is.", button="Cancel it")
+
+    def do(self, ask: Ask) -> Deed:
+        """Cancels it."""
+        name = ask.name
+        report = ask.service.moves.cancel(ask.application, ask.get("move"), lambda source: source == name)
+        return Deed(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
+
+
+class Purge(Act):
+    """Removes all messages."""
+
+    name, title, needs = "purge", "Purge the queue", "admin"
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says how many."""
+        count = ask.service.queues.count(ask.enter("admin").queue) or 0
+        return Plan(
+            about=(
+                f"All messages are removed, about {count:,} now, and those that are not due yet. Options and offsets "
+                "of groups stay.\nThis cannot be undone."
+            ),
+            button="Purge the queue",
+            typed=ask.name,
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Removes them."""
+        access = ask.enter("admin")
+        count = ask.service.queues.count(access.queue) or 0
+        ask.service.queues.purge(access)
+        return Deed(text=f"Removed all messages, about {count:,}.")
+
+
+class DeleteQueue(Act):
+    """Deletes a queue."""
+
+    name, title, needs = "delete-queue", "Delete the queue", "admin"
+
+    def plan(self, ask: Ask) -> Plan:
+        """Says what goes with it."""
+        count = ask.service.queues.count(ask.enter("admin").queue) or 0
+        return Plan(
+            about=(
+                f"The queue is deleted with about {count:,} messages, its options, and the offsets of its groups.\n"
+                "This cannot be undone."
+            ),
+            button="Delete the queue",
+            typed=ask.name,
+        )
+
+    def do(self, ask: Ask) -> Deed:
+        """Deletes it."""
+        ask.service.queues.delete(ask.enter("admin"))
+        return Deed(text=f"Deleted queue {ask.name}.")

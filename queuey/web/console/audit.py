@@ -1,0 +1,91 @@
+"""Views of what stands in the audit log, and of the keys that one may make and revoke."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from queuey import ids
+from queuey.access import matches
+from queuey.errors import InvalidRequest
+from queuey.messages import Location
+from queuey.service import Service
+from queuey.service.operating.audit import Entry
+from queuey.web.authorization import Authorization
+from queuey.web.console import pages
+from queuey.web.console.sessions import SessionCallers, require_caller
+from queuey.web.endpoint import Match
+from queuey.web.errors import NoSuchResource
+from queuey.web.requests import Request, read_query
+from queuey.web.responses import Response
+from queuey.web.v1.messages import parse_place
+
+FIELDS = frozenset({"cursor", "queue"})
+
+
+class AuditView:
+    """Views of ``_audit`` under an application: entries of queues where the caller has the right ``admin``."""
+
+    def __init__(self, service: Service, authorization: Authorization, callers: SessionCallers) -> None:
+        self._service = service
+        self._authorization = authorization
+        self._callers = callers
+
+    def list(self, request: Request, match: Match) -> Response:
+        """Lists entries, the newest first."""
+        caller = require_caller(self._authorization, request)
+        application, given = match["app"], read_query(request, FIELDS)
+        patterns = self._authorization.patterns(request, application, "admin")
+        try:
+            page = self._service.audit.page(application, given.get("cursor", ""))
+        except ValueError as error:
+            raise InvalidRequest({"cursor": str(error)}) from None
+        queue = given.get("queue", "")
+        seen = [(_text(place), entry) for place, entry in page.entries if _is_seen(entry, patterns)]
+        return pages.render(
+            request,
+            "audit.html",
+            caller=caller,
+            application=application,
+            queue_name=queue,
+            rows=[(place, entry) for place, entry in seen if queue in {"", entry.queue}],
+            following=page.cursor,
+            patterns=[] if "*" in patterns else patterns,
+        )
+
+    def show(self, request: Request, match: Match) -> Response:
+        """Shows one entry, to those who see it in the list and to who has done it."""
+        caller = require_caller(self._authorization, request)
+        application = match["app"]
+        self._service.queues.require_application(application)
+        partition, position = parse_place(match["place"])
+        entry = self._service.audit.find(application, (partition or 1, position))
+        is_own = entry is not None and entry.who == self._callers.holder(request)
+        if entry is None or not (is_own or _is_seen(entry, caller.patterns(application, "admin"))):
+            raise NoSuchResource("There is no such entry of the audit log that you may see.")
+        return pages.render(
+            request, "entry.html", caller=caller, application=application, entry=entry, queue_name=entry.queue
+        )
+
+
+def _is_seen(entry: Entry, patterns: Sequence[str]) -> bool:
+    """Returns whether somebody who may change queues of these patterns sees an entry."""
+    return "*" in patterns or (bool(entry.queue) and any(matches(pattern, entry.queue) for pattern in patterns))
+
+
+class KeysView:
+    """The view of ``_keys`` under an application."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        self._service = service
+        self._authorization = authorization
+
+    def show(self, request: Request, match: Match) -> Response:
+        """Lists the keys that the caller could have made."""
+        caller = require_caller(self._authorization, request)
+        self._authorization.patterns(request, match["app"], "admin")
+        keys = self._service.keys.list(match["app"], caller)
+        return pages.render(request, "keys.html", caller=caller, application=match["app"], keys=keys)
+
+
+def _text(place: Location) -> str:
+    return f"{place[0]}:{ids.to_hex(place[1])}"

@@ -1,0 +1,483 @@
+"""Acts at the console: each asks once, does what it says, and stands in the audit log with what became of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from html import unescape
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from queuey.access import VERBS, Caller, Grant, may_hand_on, parse_scope
+from queuey.errors import StoreUnavailable
+from queuey.messages import QueueSpec, Scope
+from queuey.service.messages import MessageUseCases
+from queuey.service.operating.audit import OWNER, AuditLog
+from queuey.storage import Store
+from queuey.web.console.acts import OF_APPLICATIONS, OF_QUEUES, RATE
+from queuey.web.credentials.application_keys import digest_of
+from tests.replacing import replace_in
+from tests.web.caller import Caller as ApiCaller
+from tests.web.conftest import KEY
+from tests.web.console.browser import Browser
+from tests.web.console.conftest import logged_in
+from tests.web.console.test_pages import bury, text_of
+from tests.web.gateway_calls import Reply
+
+Q = "/console/a/queuey/q"
+WORKER_KEY, ADMIN_KEY = "4" * 64, "5" * 64
+
+
+def act(browser: Browser, address: str, query: str = "", **fields: str) -> Reply:
+    """Opens the page of an act, fills in the form and sends it."""
+    return browser.post(address, form(browser, address, query) | fields)
+
+
+def form(browser: Browser, address: str, query: str = "") -> dict[str, str]:
+    """Returns the fields of the form of an act as they are at first."""
+    reply = browser.get(address, query=query)
+    assert reply.status == 200, reply.text
+    sent = reply.text[reply.text.index('method="post" action="/console/a') :]
+    found = dict(re.findall(r'<input (?:type="hidden" )?name="([^"]*)" value="([^"]*)"', sent))
+    found |= dict.fromkeys(re.findall(r'<textarea name="([^"]*)"', sent), "")
+    found |= {
+        name: chosen[0] if (chosen := re.findall(r'<option value="([^"]*)" selected', options)) else ""
+        for name, options in re.findall(r'<select name="([^"]*)">(.*?)</select>', sent, re.DOTALL)
+    }
+    return {name: unescape(value) for name, value in found.items()}
+
+
+def said(browser: Browser, reply: Reply) -> str:
+    """Returns the text of the page that says what was done."""
+    assert reply.status == 303, reply.text
+    return text_of(browser.get(reply.headers["Location"]).text)
+
+
+def test_send(browser: Browser, owner: ApiCaller) -> None:
+    """A test message is stored as the form has it, with the ends of lines that the body has."""
+    owner.create("q", partitions=3)
+    reply = act(browser, f"{Q}/acts/send", body='{"a":\r\n1}', form="json", partition="2", headers="x-trace: 7\r\n\r\n")
+    page = said(browser, reply)
+    assert "Stored message 2:" in page
+    (message,) = owner.get("q", partitions=2).json["messages"]
+    assert (message["body"], message["headers"]) == ({"a": 1}, {"x-trace": "7"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"body": ""}, "body"),
+        ({"body": "{", "form": "json"}, "body"),
+        ({"body": "x", "partition": "9"}, "partition"),
+        ({"body": "x", "headers": "no name"}, "headers"),
+        ({"body": "x" * 33_000}, "body"),
+    ],
+)
+def test_a_mistake_keeps_what_was_typed(browser: Browser, owner: ApiCaller, fields: dict[str, str], field: str) -> None:
+    """A field that cannot be is marked, and all others still have what was typed."""
+    owner.create("q")
+    reply = act(browser, f"{Q}/acts/send", **{"message_key": "kept" if field != "partition" else "", **fields})
+    assert reply.status == 400
+    assert f"{field}: " in text_of(reply.text)
+    assert re.search(rf'name="{field}"[^>]*aria-invalid="true"', reply.text)
+    assert field == "partition" or 'value="kept"' in reply.text
+    assert owner.get("q/size").json["size"] == 0
+
+
+def test_a_form_does_it_once(browser: Browser, owner: ApiCaller) -> None:
+    """A form that is sent twice leads to what was done the first time."""
+    owner.create("q")
+    sent = form(browser, f"{Q}/acts/send") | {"body": "once"}
+    first, second = browser.post(f"{Q}/acts/send", sent), browser.post(f"{Q}/acts/send", sent)
+    assert first.headers["Location"] == second.headers["Location"]
+    assert owner.get("q/size").json["size"] == 1
+    assert browser.post(f"{Q}/acts/send", sent | {"partition": "1"}).status == 422
+    assert browser.post(f"{Q}/acts/send", sent | {"act_id": "x"}).status == 400
+    assert owner.get("q/size").json["size"] == 1
+
+
+def test_a_form_of_another_session(browser: Browser, app: Any, owner: ApiCaller) -> None:  # noqa: ANN401
+    """A form belongs to the session for which it was made."""
+    owner.create("q")
+    sent = form(browser, f"{Q}/acts/purge") | {"typed": "q"}
+    other = logged_in(app, KEY)
+    assert other.post(f"{Q}/acts/purge", sent).status == 403
+    assert browser.post(f"{Q}/acts/purge", sent, {"origin": "https://elsewhere.example"}).status == 403
+
+
+def test_delete(browser: Browser, owner: ApiCaller) -> None:
+    """A message is deleted; a second time there is none."""
+    owner.create("q")
+    place = f"1:{owner.post('q', 'a')['key']}"
+    assert "Delete" in browser.get(f"{Q}/messages/{place}").text
+    assert "Deleted the message." in said(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
+    assert owner.get("q/size").json["size"] == 0
+    again = said(browser, act(browser, f"{Q}/acts/delete", f"message={place}"))
+    assert "There was no such message, so nothing was deleted." in again
+    assert browser.get(f"{Q}/acts/delete", query="message=x").status == 400
+
+
+@pytest.mark.parametrize("then", ["again", "dead"])
+def test_release(browser: Browser, owner: ApiCaller, then: str) -> None:
+    """A claimed message is given to another worker, or becomes a dead letter."""
+    owner.create("q")
+    key = owner.post("q", "a")["key"]
+    assert len(owner.claim("q", ttl=600)) == 1
+    assert "/acts/release?message=1%3A" in browser.part(f"{Q}/parts/backlog").text
+    page = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}", then=then))
+    assert ("another worker gets it" if then == "again" else "it becomes a dead letter") in page
+    assert len(owner.claim("q")) == (1 if then == "again" else 0)
+    if then == "dead":
+        assert owner.get("q.dead/size").json["size"] == 1
+        again = said(browser, act(browser, f"{Q}/acts/release", f"message=1:{key}"))
+        assert "nothing was released" in again
+
+
+@pytest.mark.parametrize("name", ["purge", "delete-queue"])
+def test_the_name_has_to_be_typed(browser: Browser, owner: ApiCaller, name: str) -> None:
+    """Nothing is removed until the name of the queue is typed as it is."""
+    owner.create("q")
+    owner.post("q", "a")
+    address = f"{Q}/acts/{name}"
+    assert "about 1" in text_of(browser.get(address).text)
+    for typed in ("", "Q", "q "):
+        assert act(browser, address, typed=typed).status == 400
+    assert owner.get("q/size").json["size"] == 1
+    page = said(browser, act(browser, address, typed="q"))
+    assert ("Removed all messages" if name == "purge" else "Deleted queue q") in page
+    assert owner.get("q/size").status == (200 if name == "purge" else 404)
+
+
+def test_options(browser: Browser, owner: ApiCaller) -> None:
+    """What differs is changed, what is blank goes back to what is usual, all else stays."""
+    owner.create("q", ttl=600, max_deliveries=3)
+    address = f"{Q}/acts/options"
+    assert form(browser, address)["ttl"] == "600"
+    assert "Nothing differs" in said(browser, act(browser, address))
+    page = said(browser, act(browser, address, ttl="", partitions="2", backoff="first=1,most=60"))
+    assert "ttl from 600 to the usual" in page
+    info = owner.get("q/info").json
+    assert (info["partitions"], info["max_deliveries"], info["backoff"]["most"]) == (2, 3, 60)
+    reply = act(browser, address, partitions="1")
+    assert reply.status == 400
+    assert "partitions" in text_of(reply.text)
+    assert act(browser, address, partitions="").status == 400
+
+
+def test_move(browser: Browser, owner: ApiCaller) -> None:
+    """A move begins and is cancelled; one that cannot be says why."""
+    owner.create("q")
+    owner.create("target")
+    assert act(browser, f"{Q}/acts/move").status == 400
+    assert act(browser, f"{Q}/acts/move", to="q").status == 400
+    assert act(browser, f"{Q}/acts/move", to="nowhere").status == 404
+    page = said(browser, act(browser, f"{Q}/acts/move", to="target"))
+    move = re.search(r"Move (\S+) from q to target", page)
+    assert move is not None
+    assert move[1] in said(browser, act(browser, f"{Q}/acts/cancel-move", f"move={move[1]}"))
+    assert act(browser, f"{Q}/acts/cancel-move", "move=nothing").status == 404
+
+
+def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> None:
+    """Dead letters with one reason go back, and the others stay; the page said how many before."""
+    owner.create("q")
+    owner.create("q.dead")
+    for number in range(3):
+        bury(owner, "requests.Timeout", f"gave up after {number} s")
+    bury(owner, "KeyError", "'name'")
+    owner.post("q.dead", "no dead letter")
+    part = browser.part(f"{Q}/parts/dead").text
+    (path, query), *_ = [
+        unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)
+    ]
+    assert "3 are meant" in text_of(browser.get(path, query=query).text)
+    assert "Sent back 3 to q." in said(browser, act(browser, path, query))
+    assert owner.get("q/size").json["size"] == 3
+    assert owner.get("q.dead/size").json["size"] == 2
+    nothing = browser.get(path, query=query).text
+    assert "0 are meant" in text_of(nothing)
+    assert "Send them back" not in nothing
+
+
+def test_redrive_one(browser: Browser, owner: ApiCaller) -> None:
+    """One dead letter goes back from its own page, as the message that it was."""
+    owner.create("q")
+    owner.create("q.dead")
+    bury(owner, "KeyError", "'a'")
+    bury(owner, "KeyError", "'b'")
+    letter = owner.get("q.dead").json["messages"][0]
+    page = browser.get(f"/console/a/queuey/q.dead/messages/1:{letter['message_id']}").text
+    path, query = unescape(re.findall(r'href="([^"]*redrive[^"]*)"', page)[0]).split("?")
+    assert "Sent back 1 to q." in said(browser, act(browser, path, query))
+    (message,) = owner.get("q").json["messages"]
+    assert message["body"] == "x"
+    assert "headers" not in message
+    assert owner.get("q.dead/size").json["size"] == 1
+
+
+def test_redrive_what_cannot_go_back(browser: Browser, owner: ApiCaller) -> None:
+    """Dead letters of a queue that is gone, or of one whose letters lie elsewhere, stay, and the page says why."""
+    owner.create("q.dead")
+    bury(owner, "KeyError", "'a'")
+    page = said(browser, act(browser, "/console/a/queuey/q.dead/acts/redrive"))
+    assert "Sent back none. 1 stay: Queue 'q' does not exist." in page
+    owner.create("q")
+    owner.create("other")
+    letter = owner.get("q.dead").json["messages"][0]
+    headers = {f"X-Header-{name}": text for name, text in letter["headers"].items()}
+    assert owner("POST", "other", b"x", headers=headers).status == 201
+    page = said(browser, act(browser, "/console/a/queuey/other/acts/redrive"))
+    assert "dead letters of q do not go to other" in page
+
+
+def test_redrive_sends_each_once(browser: Browser, owner: ApiCaller) -> None:
+    """A dead letter that was sent and could not be removed is not sent again."""
+    owner.create("q")
+    owner.create("q.dead")
+    bury(owner, "KeyError", "'a'")
+
+    def away(*_: object) -> None:
+        raise StoreUnavailable("away", outcome="none")
+
+    address = "/console/a/queuey/q.dead/acts/redrive"
+    with replace_in(MessageUseCases, MessageUseCases.delete, away):
+        assert act(browser, address).status == 503
+    assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 1)
+    assert "Sent back 1 to q." in said(browser, act(browser, address))
+    assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 0)
+
+
+def test_rewind(browser: Browser, owner: ApiCaller) -> None:
+    """The table says what would change; offsets that a worker has recorded since stay as they are."""
+    owner.create("q", partitions=2)
+    places = [owner.post("q", "a", **{"X-Partition": "1"})["key"] for _ in range(3)]
+    offsets = {"partitions": {"1": {"offset": places[2]}}}
+    owner.send_json("PUT", "q/offsets/group", offsets)
+    address = f"{Q}/acts/rewind"
+    assert "Set its offsets" in browser.part(f"{Q}/parts/groups").text
+    blank = browser.get(address, query="group=group").text
+    assert 'method="post" action="/console/a' not in blank
+    query = urlencode({"group": "group", "to": places[0], "partition": "1"})
+    page = browser.get(address, query=query).text
+    assert re.findall(r"<td><bdi>([^<]*)</bdi></td>", page) == ["1", places[2], places[0], "0", "2"]
+    late = form(browser, address, query)
+    assert "Set 1 offsets" in said(browser, act(browser, address, query))
+    recorded = owner.get("q/offsets/group").json["partitions"]
+    assert recorded["1"]["offset"] == places[0]
+    owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": places[1]}}})
+    reply = browser.post(address, late)
+    assert reply.status == 400
+    assert "An offset was recorded meanwhile" in text_of(reply.text)
+    said(browser, act(browser, address, query))
+    assert "All offsets are there already." in text_of(browser.get(address, query=query).text)
+
+
+@pytest.mark.parametrize(("to", "ahead"), [("earliest", 2), ("latest", 0), ("-1h", 2), ("now", 0)])
+def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: int) -> None:
+    """An offset is set to a moment as the page resolved it, however late the form is sent."""
+    owner.create("q")
+    first, _ = owner.post("q", "a")["key"], owner.post("q", "b")["key"]
+    owner.send_json("PUT", "q/offsets/group", {"partitions": {"1": {"offset": first}}})
+    query = urlencode({"group": "group", "to": to})
+    resolved = form(browser, f"{Q}/acts/rewind", query)["to"]
+    assert resolved in said(browser, act(browser, f"{Q}/acts/rewind", query, to=resolved))
+    assert owner.get("q/offsets/group").json["partitions"]["1"]["lag"] == ahead
+
+
+def test_a_rewind_that_cannot_be(browser: Browser, owner: ApiCaller) -> None:
+    """A group that has no offsets, a moment and a partition that are none are said to be."""
+    owner.create("q")
+    assert browser.get(f"{Q}/acts/rewind", query="group=g&to=earliest").status == 404
+    for query in ("group=g&to=yesterday-ish", "group=g&to=earliest&partition=9"):
+        reply = browser.get(f"{Q}/acts/rewind", query=query)
+        assert reply.status == 400
+        assert "Show what would change" in reply.text
+
+
+@pytest.fixture
+def workers(app: Any, store: Store) -> Browser:  # noqa: ANN401
+    """A browser whose user may read and claim, and change nothing."""
+    store.add_key("queuey", digest_of(WORKER_KEY), scope=parse_scope(["read", "claim"]))
+    return logged_in(app, WORKER_KEY)
+
+
+@pytest.fixture
+def admin(app: Any, store: Store) -> Browser:  # noqa: ANN401
+    """A browser whose user may do everything with some of the queues."""
+    store.add_key("queuey", digest_of(ADMIN_KEY), scope=parse_scope(VERBS, ["q*"]), note="of q")
+    return logged_in(app, ADMIN_KEY)
+
+
+def test_rights(workers: Browser, owner: ApiCaller) -> None:
+    """Who may not do something is not offered it, and is refused it with the right that is missing."""
+    owner.create("q")
+    owner.post("q", "a")
+    page = workers.get(Q).text
+    assert "/acts/" not in page
+    assert "_audit" not in page
+    for each in OF_QUEUES:
+        reply = workers.get(f"{Q}/acts/{each.name}", query="message=1:" + "0" * 32)
+        assert (reply.status == 403) == (each.needs not in {"read", "claim", "measure"}), each.name
+        refused = workers.post(f"{Q}/acts/{each.name}", {"form_token": workers.token(Q)})
+        assert refused.status == (400 if each.needs == "claim" else 403)
+    for each in OF_APPLICATIONS:
+        assert workers.get(f"/console/a/queuey/_acts/{each.name}").status == 403
+    assert workers.get("/console/a/queuey/_audit").status == 403
+    assert workers.get("/console/a/queuey/_keys").status == 403
+
+
+def test_what_needs_a_login(stranger: Browser, operator: Browser, owner: ApiCaller) -> None:
+    """Without a login every page of an act leads to one; an operator's key may do nothing."""
+    owner.create("q")
+    for path in (f"{Q}/acts/purge", "/console/a/queuey/_acts/key-add", "/console/a/queuey/_audit"):
+        assert stranger.get(path).status == 303
+        assert stranger.post(path, {}).status in {303, 404, 405}
+        assert operator.get(path).status == 403
+    assert stranger.get(f"{Q}/acts/nothing").status == 404
+
+
+def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: ApiCaller) -> None:
+    """Each act stands in the log with who did it; who may change some queues sees entries about these alone."""
+    owner.create("q")
+    owner.create("other")
+    done = act(admin, f"{Q}/acts/send", body="secret body").headers["Location"]
+    act(browser, "/console/a/queuey/other/acts/purge", typed="other")
+    act(browser, "/console/a/queuey/other/acts/move", to="nowhere")
+    whole = text_of(browser.get("/console/a/queuey/_audit").text)
+    assert whole.index("not done") < whole.index("purge") < whole.index("(of q)")
+    assert "secret body" not in whole
+    some = text_of(admin.get("/console/a/queuey/_audit").text)
+    assert "purge" not in some
+    assert "Stored message" in some
+    assert "Entries about other queues, and about keys, are not shown" in some
+    only = browser.get("/console/a/queuey/_audit", query="queue=other").text
+    assert "Stored message" not in only
+    for other in (browser, admin):
+        assert other.get(done).status == 200
+    assert workers.get(done).status == 404
+    place = owner.post("other", "a")["key"]
+    assert browser.get(f"/console/a/queuey/_audit/1:{place}").status == 404
+
+
+def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> None:  # noqa: ANN401
+    """A long log has pages."""
+    store.create_queue("queuey", "q", QueueSpec())
+    audit: AuditLog = app.registry.service.audit
+    for number in range(130):
+        audit.begin("queuey", f"{number:022}", act="send", who="w", queue=f"q{number:03}", details={})
+    first = browser.get("/console/a/queuey/_audit").text
+    assert ("q129" in first, "q030" in first, "q029" in first) == (True, True, False)
+    address = unescape(re.findall(r'rel="next" href="([^"]*)"', first)[0])
+    second = browser.get(*address.split("?")[:1], query=address.partition("?")[2]).text
+    assert ("q030" in second, "q029" in second, 'rel="next"' in second) == (False, True, False)
+    assert browser.get("/console/a/queuey/_audit", query="cursor=x").status == 400
+
+
+def test_nobody_changes_the_audit_log(browser: Browser, owner: ApiCaller, app: Any) -> None:  # noqa: ANN401
+    """The log is a queue of an application that no key is for."""
+    owner.create("q")
+    act(browser, f"{Q}/acts/send", body="x")
+    of_log = ApiCaller(app, owner.authorization, f"/v1/{OWNER}")
+    assert of_log.get("queuey").status == 403
+    assert of_log("DELETE", "queuey/messages", b"").status == 403
+
+
+def test_no_act_without_an_entry(browser: Browser, owner: ApiCaller) -> None:
+    """What cannot be written down is not done; what is interrupted is not known."""
+    owner.create("q")
+
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away", outcome="none")
+
+    with replace_in(AuditLog, AuditLog.begin, away):
+        assert act(browser, f"{Q}/acts/send", body="x").status == 503
+    assert owner.get("q/size").json["size"] == 0
+    with replace_in(AuditLog, AuditLog.end, away):
+        assert act(browser, f"{Q}/acts/send", body="x").status == 503
+    assert owner.get("q/size").json["size"] == 1
+    page = browser.get("/console/a/queuey/_audit").text
+    assert "not known" in page
+    entry = browser.get(re.findall(r'href="([^"]*_audit/[^"]*)"', page)[0]).text
+    assert "Whether it was done is not known" in entry
+
+
+def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
+    """One caller writes only so many entries at once."""
+    owner.create("q")
+    sent = form(browser, f"{Q}/acts/send") | {"body": "x"}
+    replies = [browser.post(f"{Q}/acts/send", sent | {"act_id": f"{number:022}"}) for number in range(RATE.burst + 1)]
+    assert {reply.status for reply in replies[:-1]} == {303}
+    assert replies[-1].status == 429
+
+
+def test_keys(browser: Browser, app: Any, owner: ApiCaller) -> None:  # noqa: ANN401
+    """A key is made with what was chosen, shown once, and revoked."""
+    owner.create("q")
+    reply = act(browser, "/console/a/queuey/_acts/key-add", read="yes", queues="q, r*", expires="1h", note="<b>tests")
+    assert reply.status == 200
+    secret = re.findall(r">([0-9a-f]{64})</pre>", reply.text)[0]
+    assert ApiCaller(app, f"Application {secret}").get("q").status == 200
+    page = browser.get("/console/a/queuey/_keys").text
+    assert "&lt;b&gt;tests" in page
+    assert secret not in page + browser.get("/console/a/queuey/_audit").text
+    key = re.findall(r"key-revoke\?key=([0-9a-f]+)\">", page[page.index("&lt;b&gt;tests") :])[0]
+    assert f"Revoked key {key}." in said(browser, act(browser, "/console/a/queuey/_acts/key-revoke", f"key={key}"))
+    assert browser.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
+
+
+def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
+    """Who is limited makes keys that are more limited, and neither sees nor revokes others."""
+    address = "/console/a/queuey/_acts/key-add"
+    every: dict[str, str] = {verb: "yes" for verb in VERBS}
+    wrong: list[dict[str, str]] = [
+        {"queues": "*", "read": "yes"},
+        {"queues": "q*", **every},
+        {"queues": "q*"},
+        {"queues": "q*", "read": "yes", "expires": "900d"},
+        {"queues": "q*", "read": "yes", "expires": "soon"},
+        {"queues": "q*", "read": "yes", "note": "x" * 101},
+    ]
+    before = len(store.keys("queuey"))
+    for fields in wrong:
+        assert act(admin, address, **fields).status in {400, 403}, fields
+    assert len(store.keys("queuey")) == before
+    assert act(admin, address, queues="q1", **every).status == 200
+    page = admin.get("/console/a/queuey/_keys").text
+    assert len(re.findall("key-revoke", page)) == 1
+    others = [key.id for key in store.keys("queuey") if key.id not in page]
+    assert others
+    for key in others:
+        assert admin.get("/console/a/queuey/_acts/key-revoke", query=f"key={key}").status == 404
+
+
+def test_a_key_ends_no_later_than_its_maker(app: Any, store: Store) -> None:  # noqa: ANN401
+    """A key that ends makes only keys that end before it."""
+    store.add_key("queuey", digest_of("6" * 64), expires=time.time() + 7200)
+    short = logged_in(app, "6" * 64)
+    address = "/console/a/queuey/_acts/key-add"
+    assert act(short, address, read="yes", expires="3h").status == 400
+    assert act(short, address, read="yes", expires="1h").status == 200
+
+
+@pytest.mark.parametrize(
+    ("grant", "scope", "may"),
+    [
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("read",), ("q1", "q2*")), True),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q1",)), True),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q*",)), False),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q*", "q1")), False),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("read",), ("r",)), False),
+        (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("send",), ("q1",)), False),
+        (Grant("a", frozenset({"read"}), ("q*",)), Scope(("read",), ("q1",)), False),
+        (Grant("b", frozenset(VERBS), ("*",)), Scope(("read",), ("q1",)), False),
+        (Grant("a", frozenset(VERBS), "q1"), Scope(("read",), ("q1",)), False),
+        (Grant("a", frozenset(VERBS), ("a*z",)), Scope(("read",), ("a*b*z",)), True),
+        (Grant("a", frozenset(VERBS), ("a*z",)), Scope(("read",), ("a*",)), False),
+        (Grant(None, frozenset({"measure"})), Scope(("measure",), ("q",)), False),
+    ],
+)
+def test_what_may_be_handed_on(grant: Grant, scope: Scope, may: bool) -> None:  # noqa: FBT001
+    """A key has fewer rights than its maker, who may change the same queues."""
+    assert may_hand_on(Caller(grants=(grant,)), "a", scope) == may
