@@ -430,7 +430,7 @@ def test_keys(browser: Browser, app: Any, owner: ApiCaller) -> None:  # noqa: AN
 def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
     """Who is limited makes keys that are more limited, and neither sees nor revokes others."""
     address = "/console/a/queuey/_acts/key-add"
-    every: dict[str, str] = {verb: "yes" for verb in VERBS}
+    every = dict.fromkeys(map(str, VERBS), "yes")
     wrong: list[dict[str, str]] = [
         {"queues": "*", "read": "yes"},
         {"queues": "q*", **every},
