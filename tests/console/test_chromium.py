@@ -169,6 +169,11 @@ ADDRESSES = [
     f"a/{APPLICATION}/orders/parts/backlog",
     f"a/{APPLICATION}/orders/messages",
     f"a/{APPLICATION}/orders/messages?text=number",
+    f"a/{APPLICATION}/orders/acts/send",
+    f"a/{APPLICATION}/orders/acts/purge",
+    f"a/{APPLICATION}/_acts/key-add",
+    f"a/{APPLICATION}/_audit",
+    f"a/{APPLICATION}/_keys",
     f"a/{APPLICATION}/nothing",
     "health",
 ]

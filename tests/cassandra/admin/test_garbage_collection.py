@@ -15,7 +15,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
-from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra import CassandraStore, claim_logs, covers
 from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector, own_buckets
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
 from queuey.storage.cassandra.catalogue import pending_deletes as grave_rows
@@ -137,6 +137,20 @@ def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Q
     store.reap()
     assert rows_left(store, queue.qid) != {}
     assert [pending.qid for pending in pending_deletes(store, application)] == [queue.qid]
+
+
+@pytest.mark.parametrize("statement", [claim_logs._END, claim_logs._FORGET_ALL, covers.FORGET_ALL])
+def test_stopped_between_the_parts_of_a_log(
+    reaping: CassandraStore, wire: Wire, application: str, queue: Queue, statement: Statement
+) -> None:
+    """Whatever part of a log cannot be removed, the next run removes it, and all others."""
+    reaping.delete_queue(queue)
+    wire.fail([statement])
+    reaping.reap()
+    assert pending_deletes(reaping, application) != []
+    reaping.reap()
+    assert rows_left(reaping, queue.qid) == {}
+    assert pending_deletes(reaping, application) == []
 
 
 def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application: str, queue: Queue) -> None:
