@@ -19,7 +19,6 @@ class ChangeOptions(Act):
 
     name, title, needs = "options", "Change the options", "admin"
     fields = frozenset({"partitions", "type", "consistency", *RESETTABLE})
-    noted = ("partitions", "type", "consistency", *RESETTABLE)
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         """Returns the options, with what they are now."""
