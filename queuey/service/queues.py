@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
@@ -189,9 +188,8 @@ class Queues:
 
     def applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
         """Lists applications by name in the same way."""
-        names = self._store.applications()
-        first = bisect_left(names, start)
-        return names[first : first + limit], names[first + limit] if len(names) > first + limit else None
+        names = self._store.applications(start=start, limit=limit + 1)
+        return names[:limit], names[limit] if len(names) > limit else None
 
     def count(self, queue: Queue) -> int | None:
         """Returns how many messages a listed queue has, None if it has gone meanwhile."""

@@ -63,7 +63,7 @@ def application(store: Store, options: StoreOptions) -> str:
         if not store.has_application(options.application):
             raise OptionError(f"There is no application {options.application!r} in the store. It has {_named(store)}.")
         return options.application
-    names = store.applications()
+    names = store.applications(limit=2)
     if len(names) != 1:
         raise OptionError(
             f"Option application (--app) is needed unless the store has exactly one. It has {_named(store)}."
@@ -72,10 +72,12 @@ def application(store: Store, options: StoreOptions) -> str:
 
 
 def _named(store: Store) -> str:
-    names = store.applications()
+    names = store.applications(limit=_SHOWN + 1)
     if not names:
         return "none; queuey app create makes one"
-    return f"{len(names)}: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''}"
+    if len(names) > _SHOWN:
+        return f"more than {_SHOWN}: {', '.join(names[:_SHOWN])}, …"
+    return f"{len(names)}: {', '.join(names)}"
 
 
 def queue(store: Store, options: StoreOptions, name: str) -> Queue:

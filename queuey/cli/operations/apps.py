@@ -236,7 +236,7 @@ def key_import(
 
 
 def _existing(store: Store, name: str) -> None:
-    if name != OPERATORS and name not in store.applications():
+    if name != OPERATORS and not store.has_application(name):
         raise ApplicationNotFound(name)
 
 

@@ -221,7 +221,7 @@ def _look_at_cassandra(settings: Settings) -> Start:
     place = f"store {settings.store}"
     store = opening.open_store(settings, jobs=False)
     try:
-        applications = store.applications()
+        applications = store.applications(limit=1)
         promise = store.acknowledgement()
         _require_application(store, settings)
     except StoreUnavailable as error:

@@ -137,10 +137,19 @@ class History:
                 ring.depth[ring.turn(last)] = count
 
     def lately(self) -> list[tuple[str, str]]:
-        """Returns the applications and names of queues whose messages are to be counted."""
+        """Returns the applications and names of queues whose messages are to be counted.
+
+        Applications take turns, each with the queue that it used last of those that are left.
+        """
         with self._lock:
             found = sorted(self._rings.values(), key=lambda ring: -ring.used)
-            return [(ring.application, ring.name) for ring in found[:MAX_SAMPLED]]
+        turns = Counter[str]()
+        turn_of: dict[int, int] = {}
+        for ring in found:
+            turn_of[id(ring)] = turns[ring.application]
+            turns[ring.application] += 1
+        found.sort(key=lambda ring: turn_of[id(ring)])
+        return [(ring.application, ring.name) for ring in found[:MAX_SAMPLED]]
 
     def own(self, uid: int) -> Cells:
         """Returns what this process has noted of a queue."""

@@ -96,8 +96,11 @@ class Applications(ABC):
         """
 
     @abstractmethod
-    def applications(self) -> list[str]:
-        """Lists the names, sorted."""
+    def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
+        """Lists applications by name, ``start`` inclusive, in the order of code points; without ``limit`` all of them.
+
+        Cost: proportional to what it returns, not to the number of applications.
+        """
 
     @abstractmethod
     def has_application(self, name: str) -> bool:

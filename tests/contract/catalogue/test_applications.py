@@ -28,6 +28,24 @@ def test_created_and_listed(store: Store, other: Store) -> None:
         assert one.has_application("globex")
 
 
+def test_pages_of_applications(store: Store, other: Store) -> None:
+    """A page begins at a name, inclusive, and has so many; the order is that of code points, also beyond 16 bits."""
+    names = ["A", "a", "a*", "ab", "z", "é", "\uffee", "\U0001f600"]
+    for name in names:
+        store.create_application(name)
+    names = sorted([*names, APP])
+    for one in (store, other):
+        assert one.applications(limit=len(names)) == names
+        found: list[str] = []
+        while page := one.applications(start=f"{found[-1]}\0" if found else "", limit=2):
+            assert len(page) <= 2
+            found += page
+        assert found == names
+        assert one.applications(start="a*", limit=1) == ["a*"]
+        assert one.applications(start="b") == [name for name in names if name >= "b"]
+        assert one.applications(start="\U0001f601") == []
+
+
 def test_exists_once(store: Store, other: Store) -> None:
     """A second application of a name is refused and changes nothing."""
     store.add_key(APP, digest("k"))

@@ -114,6 +114,21 @@ def test_one_application_pushes_out_no_other() -> None:
     assert kept.lately()[0] == ("a", "q39")
 
 
+def test_applications_take_turns_at_being_counted() -> None:
+    """However many busy queues one application has, those of others are counted too: the ones used last."""
+    clock = Moving()
+    kept = History(Workers(), clock)
+    for number in range(3):
+        kept.note(Queue(application="quiet", name=f"quiet{number}", uid=1000 + number, qid=1), 1, 0)
+        clock.now += STEP
+    kept.note(Queue(application="single", name="single", uid=2000, qid=1), 1, 0)
+    for uid in range(20):
+        clock.now += STEP
+        kept.note(queue(uid), 1, 0)
+    with replace_in(history, history.MAX_SAMPLED, 6):
+        assert [name for _, name in kept.lately()] == ["q19", "single", "quiet2", "q18", "quiet1", "q17"]
+
+
 def test_to_count_the_messages_of_a_queue_is_not_to_use_it() -> None:
     """Queues are ordered by when they were used; a queue that nobody has used has a ring only where there is room."""
     clock = Moving()

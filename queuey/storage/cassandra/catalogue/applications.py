@@ -26,7 +26,9 @@ _CREATE = Statement(
     "INSERT INTO applications (shard, name, created, version) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
 )
 _APPLICATION = Statement("SELECT version FROM applications WHERE shard = 0 AND name = ?")
-_APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0")
+_APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0 AND name >= ? LIMIT ?")
+_ALL = (1 << 31) - 1
+"""The highest limit that Cassandra takes."""
 
 _KEY = Statement("SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?")
 _ADD_KEY = Statement(
@@ -89,9 +91,9 @@ class CassandraApplications(Applications):
         if not self._transactions.run(_CREATE, values).applied and self._ask(_APPLICATION, name) != [(token,)]:
             raise ApplicationExists(name)
 
-    def applications(self) -> list[str]:
-        """See the contract."""
-        return sorted(name for (name,) in self._ask(_APPLICATIONS))
+    def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
+        """See the contract. Names are the clustering key, which Cassandra keeps in the order of UTF-8 bytes."""
+        return [name for (name,) in self._ask(_APPLICATIONS, start, _ALL if limit is None else limit)]
 
     def has_application(self, name: str) -> bool:
         """See the contract."""

@@ -13,6 +13,7 @@ from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
+_LIST = "SELECT name FROM applications WHERE name >= ? ORDER BY name LIMIT ?"
 _KEY = "SELECT application, id, created, expires, note, scope FROM keys "
 _CACHED = 5.0
 """Seconds for which the existence of an application is remembered."""
@@ -36,10 +37,11 @@ class SqliteApplications(Applications):
 
         self._db.writer.perform(work)
 
-    def applications(self) -> list[str]:
+    def applications(self, *, start: str = "", limit: int | None = None) -> list[str]:
         """See the contract."""
+        most = -1 if limit is None else limit
         with self._db.readers.reading() as connection:
-            return [name for (name,) in connection.execute("SELECT name FROM applications ORDER BY name")]
+            return [name for (name,) in connection.execute(_LIST, (start, most))]
 
     def has_application(self, name: str) -> bool:
         """See the contract. Only names that exist are remembered, so the memory stays small."""
