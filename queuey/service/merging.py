@@ -122,7 +122,7 @@ class Merge:
         self._next[number] = at
         self._unread.pop(number, None)
         if page.more and at is not None:
-            bound = min(piece.upper, (self._horizon, LOW_MIN))
+            bound = min(piece.upper, (self._horizon, LOW_MIN)) if piece.due else piece.upper
             lower, upper = (piece.lower, min(bound, ids.following(at))) if piece.descending else (at, bound)
             self._unread[number] = self._key(at, number), replace(piece, lower=lower, upper=upper)
 

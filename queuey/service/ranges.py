@@ -87,6 +87,8 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
         delayed: Stay behind the queue's read delay.
         early: Give as well what lies between that and now, once all before is given; ascending only.
         early_after: Of that only what is above.
+        due: False: give also delayed messages that are not due.
+        bodies: False: only ids are of interest; see :class:`~queuey.messages.Slice`.
         merge: One list in time order instead of partition after partition.
         looks_ahead: Partitions that there is no room for say with ``next`` where their first message is.
     """
@@ -101,6 +103,8 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     delayed: bool = True
     early: bool = False
     early_after: Bound = None
+    due: bool = True
+    bodies: bool = True
     merge: bool = False
     looks_ahead: bool = False
 
@@ -169,6 +173,8 @@ def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: i
                 max_bytes=max_bytes,
                 descending=wanted.descending,
                 delayed=wanted.delayed,
+                due=wanted.due,
+                bodies=wanted.bodies,
             )
         )
     return found

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from queuey import ids
 from queuey.deadletters import Cause, DeadLetter, Origin, headers_of
 from queuey.errors import NotAuthenticated
 from queuey.messages import Meta, NewMessage, QueueSpec
@@ -98,6 +99,52 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
     assert (first.sent, second.left) == ({"q": 4}, {})
     eventually(lambda: services[1].queues.count(services[1].find(APP, "q")) == 6)
     assert services[1].queues.count(dead) == 0
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 20])
+def test_messages_that_are_not_due(store: Store, partitions: int) -> None:
+    """They are shown by themselves, the next one first, each once, however many partitions and steps there are."""
+    queue, _ = store.create_queue(APP, "delayed", QueueSpec(partitions=partitions))
+    due = [f"in {number:02} h" for number in range(1, 41)]
+    for number, body in reversed(list(enumerate(due))):
+        store.append(queue, [NewMessage(body, number * 7 % partitions + 1, 600, delay=3600.0 * (number + 1))])
+    store.append(queue, [NewMessage("due", 1, 600)])
+    browsing = Service(store).browsing
+    access = Service(store).enter(queue, lambda _queue: None)
+    for limit in (1, 7, 100):
+        found: list[str | bytes] = []
+        since = ""
+        while True:
+            step = browsing.scan(access, Sought(), partitions=None, since=since, limit=limit, upcoming=True)
+            found += [message.body for message in step.messages]
+            since = step.cursor
+            assert len(since) <= 35
+            if not since:
+                break
+        assert found == due
+    step = browsing.scan(access, Sought(text="7"), partitions=(1,), since="", limit=100, upcoming=True)
+    assert [message.body for message in step.messages] == [
+        body for number, body in enumerate(due) if number * 7 % partitions == 0 and "7" in body
+    ]
+
+
+def test_neighbours(store: Store) -> None:
+    """A message's neighbours are those of its partition, whether due or not; at the ends there are none."""
+    queue, _ = store.create_queue(APP, "neighbours", QueueSpec(partitions=2))
+    sent = [
+        ids.to_hex(store.append(queue, [NewMessage("x", 2, 600, delay=delay)])[0]) for delay in (0.0, 0.0, 0.0, 600.0)
+    ]
+    store.append(queue, [NewMessage("elsewhere", 1, 600)])
+    service = Service(store)
+    access = service.enter(queue, lambda _queue: None)
+
+    def neighbours(index: int) -> tuple[str | None, str | None]:
+        return service.browsing.neighbours(access, 2, ids.parse_position(sent[index]))
+
+    eventually(lambda: neighbours(1) == (sent[0], sent[2]))
+    assert neighbours(0) == (None, sent[1])
+    assert neighbours(2) == (sent[1], sent[3])
+    assert neighbours(3) == (sent[2], None)
 
 
 def eventually(holds: Callable[[], bool]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -35,7 +34,9 @@ MAX_TEXT = 200
 """Characters of what is looked for."""
 SEVERAL = 16
 """Partitions that are read together unless one is chosen."""
-FIELDS = frozenset({"partition", "since", "cursor", "key", "header", "value", "text", "id", "scanned", "matched"})
+FIELDS = frozenset(
+    {"partition", "since", "cursor", "key", "header", "value", "text", "id", "scanned", "matched", "delayed"}
+)
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         begin: Where this page begins: a time, an id or a cursor; blank: with the newest message.
         scanned: Messages that pages before this one have looked at.
         matched: Messages that they have shown.
+        delayed: Those that are not due yet, the next one first; else those that are, newest first.
     """
 
     wanted: Wanted
@@ -56,6 +58,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     begin: str
     scanned: int
     matched: int
+    delayed: bool
 
 
 class MessageViews:
@@ -80,6 +83,7 @@ class MessageViews:
             partitions=(asked.partition,) if asked.partition else None,
             since=asked.begin,
             limit=PAGE if asked.wanted.anything else STEP,
+            upcoming=asked.delayed,
         )
         return pages.render(
             request,
@@ -94,6 +98,9 @@ class MessageViews:
             reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
             following=_following(access, asked, found),
             everywhere=_address(access, asked, partition=0),
+            others=_address(
+                access, msgspec.structs.replace(asked, delayed=not asked.delayed), partition=asked.partition
+            ),
             goes_on=not asked.wanted.anything and not _is_pause(asked, found),
         )
 
@@ -105,6 +112,7 @@ class MessageViews:
         message = self._fetch(access, partition, position)
         explanation = self._service.explaining.explain(access, position, partition)
         meta = (message.meta if message else None) or Meta()
+        number = message.partition if message else partition
         return pages.render(
             request,
             "message.html",
@@ -122,6 +130,8 @@ class MessageViews:
             reasons=explanation.reasons,
             rights=self._authorization.rights(request, access.queue.application, access.queue.name),
             is_dead=message is not None and letter_of(message, access.queue.name) is not None,
+            number=number,
+            neighbours=(None, None) if number is None else self._service.browsing.neighbours(access, number, position),
         )
 
     def download(self, request: Request, match: Match) -> Response:
@@ -188,7 +198,13 @@ def _asked(given: dict[str, str], access: QueueAccess) -> Asked:
     # Only ordered queues keep the key with the message; elsewhere it chooses the partition alone.
     wanted = Wanted(**texts, key=key if queue.kind == "ordered" else "")
     return Asked(
-        wanted=wanted, partition=partition, since=since, begin=begin, scanned=counts[0] or 0, matched=counts[1] or 0
+        wanted=wanted,
+        partition=partition,
+        since=since,
+        begin=begin,
+        scanned=counts[0] or 0,
+        matched=counts[1] or 0,
+        delayed=bool(given.get("delayed")),
     )
 
 
@@ -216,7 +232,7 @@ def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
         access,
         asked,
         partition=asked.partition,
-        cursor=_shortened(found),
+        cursor=found.cursor,
         scanned=asked.scanned + found.scanned,
         matched=asked.matched + len(found.messages),
     )
@@ -225,21 +241,8 @@ def _following(access: QueueAccess, asked: Asked, found: Found) -> str | None:
 def _address(access: QueueAccess, asked: Asked, **fields: object) -> str:
     """Returns the address of a list of what is asked for."""
     queue, wanted = access.queue, msgspec.structs.asdict(asked.wanted)
-    return pages.link("a", queue.application, queue.name, "messages", **wanted, since=asked.since, **fields)
-
-
-def _shortened(found: Found) -> str:
-    """Returns one id in place of a cursor that has one for each partition, which 200 of them make 7 kB long.
-
-    Nothing between the last message and the highest id of the cursor is unread, so every partition may go on from that
-    id, unless the last message has it too: then other partitions have shown theirs. A scan that shows some messages
-    only does not know the last one that it looked at, and keeps the cursor.
-    """
-    marks = parse_bound(found.cursor)
-    if not isinstance(marks, Mapping) or not found.messages or found.scanned != len(found.messages):
-        return found.cursor
-    highest = max(mark.start for mark in marks.values())
-    return ids.to_hex(highest) if highest < found.messages[-1].position else found.cursor
+    fields |= wanted | {"since": asked.since, "delayed": "on" if asked.delayed else ""}
+    return pages.link("a", queue.application, queue.name, "messages", **fields)
 
 
 def _is_pause(asked: Asked, found: Found) -> bool:

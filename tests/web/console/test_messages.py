@@ -132,6 +132,9 @@ def test_many_partitions(browser: Browser, owner: Caller) -> None:
     assert "only." not in text_of(html)
     assert len(following(html) or "") < 200
     assert walk(browser, everywhere) == sent[::-1]
+    with replace_in(messages, messages.STEP, 50):
+        assert len(following(browser.get(LIST, query="partition=0&text=7").text) or "") < 200
+        assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
     assert sorted(walk(browser, "partition=0&text=7")) == sorted(body for body in sent if "7" in body)
 
 
@@ -147,6 +150,24 @@ def test_ids_that_several_partitions_share(browser: Browser, owner: Caller) -> N
     for size in range(1, 8):
         with replace_in(messages, messages.PAGE, size):
             assert walk(browser) == expected[::-1]
+
+
+def test_messages_that_are_not_due_yet(browser: Browser, owner: Caller) -> None:
+    """They have a list of their own, the next one first, and pages; filters and the form keep to it."""
+    owner.create("q", partitions=3)
+    owner.post("q", "due")
+    for number in range(9, 0, -1):
+        owner.post("q", f"{number} h", X_Delay=str(3600 * number), X_Partition=str(number % 3 + 1))
+    assert walk(browser) == ["due"]
+    [query] = re.findall(r'<a href="[^"?]*\?([^"]*)">Not due yet', browser.get(LIST).text)
+    with replace_in(messages, messages.PAGE, 2):
+        assert walk(browser, unescape(query)) == [f"{number} h" for number in range(1, 10)]
+    assert walk(browser, "delayed=on&text=7") == ["7 h"]
+    page = browser.get(LIST, query="delayed=on").text
+    assert '<input type="hidden" name="delayed" value="on">' in page
+    assert "this is the end" in text_of(page)
+    assert "Messages that are due" in page
+    assert walk(browser, "delayed=on&since=%2B390m") == ["7 h", "8 h", "9 h"]
 
 
 def test_an_error_of_a_step_is_a_row(browser: Browser, owner: Caller) -> None:
@@ -195,6 +216,24 @@ def test_a_message(browser: Browser, owner: Caller) -> None:
     assert '{\n  "a": [' in unescape(page)
     for words in ("trace abc", "application/vnd.x", "Range reads show it.", "It expires at"):
         assert words in text_of(page)
+
+
+def test_neighbours_of_a_message(browser: Browser, owner: Caller) -> None:
+    """A message's page leads to the ones before and after it in its partition; one that is gone has them too."""
+    owner.create("q", partitions=2)
+    first, second, third = (owner.post("q", body, X_Partition="2")["key"] for body in "abc")
+    owner.post("q", "elsewhere", X_Partition="1")
+
+    def neighbours(place: str) -> dict[str, str]:
+        page = browser.get(f"{LIST}/{place}").text
+        return dict(re.findall(r'rel="(prev|next)" href="[^"]*%3A([0-9a-f]+)"', page))
+
+    assert neighbours(f"2:{second}") == neighbours(second) == {"prev": first, "next": third}
+    assert neighbours(f"2:{first}") == {"next": second}
+    assert neighbours(f"2:{third}") == {"prev": second}
+    owner("DELETE", f"q/2:{second}")
+    assert neighbours(f"2:{second}") == {"prev": first, "next": third}
+    assert neighbours(second) == {}
 
 
 def test_a_message_that_is_not_there(browser: Browser, owner: Caller) -> None:
