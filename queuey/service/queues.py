@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -193,11 +194,21 @@ class Queues:
 
     def count(self, queue: Queue) -> int | None:
         """Returns how many messages a listed queue has, None if it has gone meanwhile."""
+        partitions = self.partitions(queue)
+        return None if partitions is None else sum(partition.count for partition in partitions)
+
+    def partitions(self, queue: Queue, *, rough: bool = False) -> Sequence[PartitionInfo] | None:
+        """Returns what is known of the partitions of a listed queue, None if it has gone meanwhile.
+
+        Args:
+            queue: The queue.
+            rough: Estimates of the counts will do.
+        """
         try:
-            _, partitions = QueueAccess(self._store, queue, lambda _: None).use(self._store.inspect)
+            access = QueueAccess(self._store, queue, lambda _: None)
+            return access.use(partial(self._store.inspect, rough=rough))[1]
         except QueueNotFound:
             return None
-        return sum(partition.count for partition in partitions)
 
     def update(
         self,

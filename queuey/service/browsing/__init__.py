@@ -11,13 +11,13 @@ from typing import Any
 from queuey import ids
 from queuey.ids import Position
 from queuey.messages import Message, body_bytes
-from queuey.service.browsing.failures import Failures, grouped
+from queuey.service.browsing.failures import Failures, by_reason, grouped
 from queuey.service.browsing.wanted import Wanted
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, Reading, mark_of, parse_bound
 from queuey.service.reading import Reader
 
-__all__ = ["Browsing", "Failures", "Found", "Sizes", "Wanted"]
+__all__ = ["Browsing", "Failures", "Found", "Sizes", "Wanted", "by_reason"]
 
 MAX_SCANNED = 500
 """Messages that one step of a scan reads; a page of so many bytes as a read may have ends it sooner."""

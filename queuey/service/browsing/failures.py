@@ -67,6 +67,15 @@ def grouped(messages: Iterable[Message], lies_in: str) -> Failures:
     return Failures(lies_in, sampled, unknown, sorted(found, key=lambda each: (-each.count, -each.latest)))
 
 
+def by_reason(samples: Iterable[Failures]) -> list[list[tuple[str, Failure]]]:
+    """Puts together failures of one reason, each with the queue that it lies in; the most frequent reason first."""
+    reasons: dict[tuple[str, str], list[tuple[str, Failure]]] = {}
+    for sample in samples:
+        for one in sample.groups:
+            reasons.setdefault((one.error, one.shape), []).append((sample.lies_in, one))
+    return sorted(reasons.values(), key=lambda some: -sum(one.count for _, one in some))
+
+
 def letter_of(message: Message, lies_in: str) -> DeadLetter | None:
     """Returns a message of a queue as the dead letter that it is; None: it is none."""
     meta = message.meta or Meta()

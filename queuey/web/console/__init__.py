@@ -55,6 +55,7 @@ def resources(
         ("console.application_act", APP + "/_acts/{act}", doing),
         ("console.queue_act", QUEUE + "/acts/{act}", doing),
         ("console.queues", APP, {"GET": View(lists.queues, asks=True)}),
+        ("console.failures", APP + "/_failures", {"GET": View(lists.failures, asks=True, page=True)}),
         ("console.queue", QUEUE, {"GET": View(queues.show)}),
         ("console.part", QUEUE + "/parts/{part}", {"GET": View(queues.part, asks=True, page=True)}),
         ("console.live", QUEUE + "/live", {"GET": View(charts.live, reads=True, waits=always)}),

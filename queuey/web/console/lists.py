@@ -1,19 +1,52 @@
-"""Views of lists: applications and their queues, by prefix and page by page."""
+"""Views of lists: applications and their queues, by prefix and page by page, and what has failed in an application."""
 
 from __future__ import annotations
 
-from queuey.access import Caller, owner_name
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from queuey import ids
+from queuey.access import VERBS, Caller, allowed, owner_name
+from queuey.deadletters import holds_dead
+from queuey.errors import NotAllowed
+from queuey.messages import Queue
 from queuey.service import Service
+from queuey.service.browsing import by_reason
 from queuey.web.authorization import Authorization
 from queuey.web.console import pages
+from queuey.web.console.queue import failures
 from queuey.web.console.sessions import require_caller
 from queuey.web.endpoint import Match
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
 
-FIELDS = frozenset({"prefix", "start"})
+FIELDS = frozenset({"prefix", "start", "depth", "queue"})
 PAGE = 100
 """Names on a page."""
+MAX_PARTITIONS = 400
+"""Of the queues of a page whose messages are counted, all together."""
+COUNTING_SECONDS = 1.0
+"""After which no further queue of a page is counted."""
+MAX_SEARCHED = 1000
+"""Queues of an application among which one page of failures looks for dead letters."""
+MAX_SAMPLED = 20
+"""Queues of dead letters that one page of failures looks into."""
+MAX_REASONS = 100
+"""Reasons on a page."""
+
+
+class Depth(msgspec.Struct, frozen=True):
+    """What the list of queues shows of the messages of one.
+
+    Attributes:
+        oldest: When the oldest was sent, or is due, in seconds since 1970; None: there is none.
+    """
+
+    count: int
+    exact: bool
+    oldest: float | None
 
 
 class ListViews:
@@ -26,7 +59,7 @@ class ListViews:
     def applications(self, request: Request, match: Match) -> Response:
         """Lists the applications that the caller's key may see."""
         caller = require_caller(self._authorization, request)
-        prefix, start = _asked(request)
+        prefix, start = _asked(read_query(request, FIELDS))
         operates = any(grant.application is None for grant in caller.grants)
         if operates:
             names, following = self._service.queues.applications(start=start, limit=PAGE)
@@ -44,29 +77,114 @@ class ListViews:
         )
 
     def queues(self, request: Request, match: Match) -> Response:
-        """Lists the queues of an application that the caller's key may see."""
+        """Lists the queues of an application that the caller's key may see, or says what it may do there instead."""
         caller = require_caller(self._authorization, request)
         application = match["app"]
-        prefix, start = _asked(request)
-        patterns = self._authorization.patterns(request, application, "measure")
+        given = read_query(request, FIELDS)
+        if name := given.get("queue"):
+            return pages.redirect(pages.link("a", application, name))
+        try:
+            patterns = self._authorization.patterns(request, application, "measure")
+        except NotAllowed as refusal:
+            return _without_list(request, caller, application, refusal)
+        prefix, start = _asked(given)
         found, following = self._service.queues.list(application, start=start, limit=PAGE, patterns=patterns)
+        queues = [queue for queue in found if queue.name.startswith(prefix)]
+        depths = self._depths(caller, queues) if "depth" in given else None
         return pages.render(
             request,
-            "queues.html",
+            "queues_counted.html" if depths is not None and pages.is_part(request) else "queues.html",
             caller=caller,
             application=application,
-            queues=[queue for queue in found if queue.name.startswith(prefix)],
+            queues=queues,
+            depths=depths,
+            uncounted=len(queues) - len(depths or ()),
+            counted=pages.link("a", application, prefix=prefix, start=start, depth="on"),
             prefix=prefix,
             following=following if following is not None and following.startswith(prefix) else None,
             patterns=[] if "*" in patterns else patterns,
             is_whole=not start and following is None,
             administers=bool(caller.patterns(application, "admin")),
+            reads=bool(caller.patterns(application, "read")),
+        )
+
+    def _depths(self, caller: Caller, queues: Sequence[Queue]) -> dict[str, Depth]:
+        """Counts messages of queues, in their order, as long as that is cheap."""
+        found: dict[str, Depth] = {}
+        left, until = MAX_PARTITIONS, time.monotonic() + COUNTING_SECONDS
+        for queue in queues:
+            if queue.partitions > left or time.monotonic() > until or not allowed(queue, caller, "measure"):
+                continue
+            left -= queue.partitions
+            if partitions := self._service.queues.partitions(queue, rough=True):
+                oldest = min((each.oldest for each in partitions if each.oldest is not None), default=None)
+                found[queue.name] = Depth(
+                    sum(each.count for each in partitions),
+                    all(each.exact for each in partitions),
+                    None if oldest is None else ids.ticks_to_seconds(oldest[0]),
+                )
+        return found
+
+    def failures(self, request: Request, match: Match) -> Response:
+        """Groups the newest dead letters of an application by their reasons, over some queues of these at a time."""
+        caller = require_caller(self._authorization, request)
+        application = match["app"]
+        start = read_query(request, FIELDS).get("start", "")
+        patterns = self._authorization.patterns(request, application, "read")
+        found, following = self._service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
+        names: dict[str, None] = {}
+        for queue in found:
+            more = [name for name in _letters_of(queue) if name not in names]
+            if len(names) + len(more) > MAX_SAMPLED:
+                following = queue.name
+                break
+            names |= dict.fromkeys(more)
+        samples = [failures(self._service, self._authorization, request, application, name) for name in names]
+        reasons = by_reason(sample["failures"] for sample in samples if sample["failures"] is not None)
+        return pages.render(
+            request,
+            "failures.html",
+            caller=caller,
+            application=application,
+            samples=samples,
+            reasons=reasons[:MAX_REASONS],
+            left_out=len(reasons[MAX_REASONS:]),
+            start=start,
+            following=following,
+            patterns=[] if "*" in patterns else patterns,
         )
 
 
-def _asked(request: Request) -> tuple[str, str]:
+def _letters_of(queue: Queue) -> list[str]:
+    """Returns the queues of dead letters that a queue of a list leads to."""
+    own = [queue.name] if holds_dead(queue.name) else []
+    return [*own, queue.dead_letter] if queue.dead_letter else own
+
+
+def _without_list(request: Request, caller: Caller, application: str, refusal: NotAllowed) -> Response:
+    """Shows what a caller may do that may not see which queues there are; queues open by their names."""
+    grants = caller.grants_within(application)
+    rights = [
+        (
+            [verb for verb in VERBS if verb in grant.allow],
+            () if isinstance(grant.queues, str) else grant.queues,
+            grant.queues if isinstance(grant.queues, str) else None,
+        )
+        for grant in grants
+    ]
+    return pages.render(
+        request,
+        "queues_unlisted.html",
+        status=200 if grants else 403,
+        caller=caller,
+        application=application,
+        rights=rights,
+        why=refusal.args[0],
+    )
+
+
+def _asked(given: dict[str, str]) -> tuple[str, str]:
     """Returns the prefix that is asked for, and the name that the page begins with."""
-    given = read_query(request, FIELDS)
     prefix = given.get("prefix", "")
     return prefix, max(prefix, given.get("start", ""))
 

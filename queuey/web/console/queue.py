@@ -12,7 +12,6 @@ from queuey import ids
 from queuey.access import format_principal
 from queuey.deadletters import holds_dead, queues_for
 from queuey.errors import ClaimsRefused, NotAllowed, NotFound
-from queuey.messages import Queue
 from queuey.service import Progress, QueueAccess, Service
 from queuey.web.authorization import Authorization
 from queuey.web.console import pages
@@ -69,7 +68,22 @@ class QueueViews:
     def show(self, request: Request, match: Match) -> Response:
         """Shows what is known of a queue at once."""
         caller = require_caller(self._authorization, request)
-        access = self._authorization.enter(request, self._authorization.find(request, match), "measure")
+        queue = self._authorization.find(request, match)
+        rights = self._authorization.rights(request, queue.application, queue.name)
+        try:
+            access = self._authorization.enter(request, queue, "measure")
+        except NotAllowed as refusal:
+            if not rights:
+                raise
+            return pages.render(
+                request,
+                "queue_closed.html",
+                caller=caller,
+                application=queue.application,
+                queue=queue,
+                rights=rights,
+                why=refusal.args[0],
+            )
         about = self._service.queues.describe(access)
         queue = about.queue
         return pages.render(
@@ -83,7 +97,7 @@ class QueueViews:
             partitions=[(part, _time(part.oldest), _time(part.newest)) for part in about.partitions],
             count=sum(part.count for part in about.partitions),
             exact=all(part.exact for part in about.partitions),
-            rights=self._authorization.rights(request, queue.application, queue.name),
+            rights=rights,
             parts=list(self._parts),
             acts=[act for act in OF_QUEUES if act.name in OFFERED],
         )
@@ -153,21 +167,25 @@ class QueueViews:
     def _dead(self, request: Request, access: QueueAccess) -> dict[str, Any]:
         queue = access.queue
         names = {queue.name} if holds_dead(queue.name) else queues_for(queue.name, queue.dead_letter)
-        found = [self._failures(request, queue, name) for name in sorted(names)]
+        service, authorization = self._service, self._authorization
+        found = [failures(service, authorization, request, queue.application, name) for name in sorted(names)]
         return {"found": found}
 
-    def _failures(self, request: Request, queue: Queue, name: str) -> dict[str, Any]:
-        """Returns a sample of one queue of dead letters, or why there is none."""
-        try:
-            letters = self._authorization.find(request, {"app": queue.application, "queue": name})
-            access = self._authorization.enter(request, letters, "read")
-        except NotFound:
-            return {"name": name, "failures": None, "why": "There is no such queue, so there are no dead letters."}
-        except NotAllowed as refusal:
-            return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0]}"}
-        rights = self._authorization.rights(request, queue.application, name)
-        failures = self._service.browsing.failures(access)
-        return {"name": name, "failures": failures, "why": "", "may_send_back": "delete" in rights}
+
+def failures(
+    service: Service, authorization: Authorization, request: Request, application: str, name: str
+) -> dict[str, Any]:
+    """Returns a sample of one queue of dead letters, or why there is none."""
+    try:
+        letters = authorization.find(request, {"app": application, "queue": name})
+        access = authorization.enter(request, letters, "read")
+        found = service.browsing.failures(access)
+    except NotFound:
+        return {"name": name, "failures": None, "why": "There is no such queue, so there are no dead letters."}
+    except NotAllowed as refusal:
+        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0]}"}
+    rights = authorization.rights(request, application, name)
+    return {"name": name, "failures": found, "why": "", "may_send_back": "delete" in rights}
 
 
 def _time(position: ids.Position | None) -> float | None:

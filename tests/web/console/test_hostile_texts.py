@@ -32,7 +32,7 @@ ELEMENTS = re.compile(
 ATTRIBUTES = re.compile(
     "lang|charset|name|content|rel|href|nonce|type|src|defer|class|id|tabindex|aria-label|aria-labelledby|method|action|"
     "value|role|scope|for|maxlength|required|autocomplete|autofocus|size|inputmode|title|hidden|download|colspan|"
-    "data-(first|scan|stop|live|ended)|hx-(get|trigger|swap|target)"
+    "data-(first|scan|stop|live|ended)|hx-(get|trigger|swap|swap-oob|target)"
 )
 
 
@@ -73,7 +73,7 @@ def place(store: Store, payload: str, app: Any) -> str:  # noqa: ANN401 - Pyrami
 
 def test_pages_have_hostile_texts_as_text(browser: Browser, place: str) -> None:
     """No page has an element, attribute or address that no template has."""
-    paths = [place, f"{place}/messages", pages.link("a", "queuey")]
+    paths = [place, f"{place}/messages", pages.link("a", "queuey"), pages.link("a", "queuey", "_failures")]
     paths += [f"{place}/parts/{part}" for part in ("size", "backlog", "groups", "moves", "dead")]
     html = browser.get(f"{place}/messages").text
     paths += [html.partition(f'href="{place}/messages/')[2].partition('"')[0]]
@@ -82,6 +82,8 @@ def test_pages_have_hostile_texts_as_text(browser: Browser, place: str) -> None:
         for reply in (browser.get(path), browser.part(path)):
             assert reply.status == 200, (path, reply)
             Strict().feed(reply.text)
+    for reply in (browser.get(paths[2], query="depth=on"), browser.part(paths[2], query="depth=on")):
+        Strict().feed(reply.text)
 
 
 def test_fields_come_back_as_text(browser: Browser, place: str, payload: str) -> None:
@@ -89,8 +91,10 @@ def test_fields_come_back_as_text(browser: Browser, place: str, payload: str) ->
     for path, fields in (
         ("/console", {"prefix": payload}),
         ("/console/a/queuey", {"prefix": payload}),
+        ("/console/a/queuey/_failures", {"start": payload}),
         (f"{place}/messages", {"text": payload, "header": payload, "value": payload, "key": payload}),
         (f"{place}/messages", {"since": payload}),
+        (f"{place}/messages", {"delayed": payload}),
         (f"{place}/messages", {"id": payload, "cursor": payload}),
         ("/console/login", {"next": payload}),
         ("/console/nothing", {payload: payload}),

@@ -123,7 +123,7 @@ def walk(browser: Browser, query: str) -> list[str]:
     while True:
         path, _, query = address.partition("?")
         page = browser.get(path, query=query).text
-        found += re.findall(r'<td><a href="[^"]*"><bdi>([^<]*)</bdi>', page)
+        found += re.findall(r'<td><a id="queue-\d+" href="[^"]*"><bdi>([^<]*)</bdi>', page)
         following = re.search(r'rel="next" href="([^"]*)"', page)
         if following is None:
             return found
@@ -252,11 +252,11 @@ def test_a_queue_that_nothing_claims_from(browser: Browser, owner: Caller) -> No
     assert said not in browser.part("/console/a/queuey/q/parts/backlog").text
 
 
-def bury(owner: Caller, error: str, text: str) -> None:
+def bury(owner: Caller, error: str, text: str, *, into: str = "q.dead") -> None:
     """Stores a dead letter of queue q."""
     said = {"queue": "q", "partition": "1", "id": "0" * 32, "attempts": "3", "error": error, "text": text}
     headers = {f"X-Header-queuey-dead-{name}": value for name, value in said.items()}
-    reply = owner("POST", "q.dead", b"x", headers=headers | {"X-Header-queuey-dead-at": "2026-01-01T00:00:00.000Z"})
+    reply = owner("POST", into, b"x", headers=headers | {"X-Header-queuey-dead-at": "2026-01-01T00:00:00.000Z"})
     assert reply.status == 201
 
 
@@ -277,9 +277,13 @@ def test_what_a_key_may_not_see_is_said(measuring: Browser, owner: Caller) -> No
 
 
 def test_a_queue_of_principals_is_closed(browser: Browser, operator: Browser, owner: Caller) -> None:
-    """The owner of a queue that is for others is kept out; an operator sees its counts alone."""
+    """The owner of a queue that is for others sees nothing of it; an operator sees its counts alone."""
     owner.create("q", principals="app:guest")
-    assert browser.get("/console/a/queuey/q").status == 403
+    owner.post("q", "secret")
+    page = browser.get("/console/a/queuey/q").text
+    assert "This key may do here: send, overwrite, admin." in text_of(page)
+    assert "What the queue has is not shown: the principals of the queue are others." in text_of(page)
+    assert "messages" not in page
     assert operator.get("/console/a/queuey/q").status == 200
     assert operator.get("/console/a/queuey/q/messages").status == 403
 
