@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from hashlib import sha256
 from urllib.parse import urlencode
 
 from bench.harness import Bench, Void, measure
@@ -17,7 +19,11 @@ from bench.measures.over_http import QUEUE
 from bench.results import Report, Row, Verdict, paired
 from bench.started import service
 from bench.started.processes import Process
+from queuey.service.sessions import Sessions
+from queuey.web.console import cookies
 
+MOST_OF_A_PAGE = 100.0
+"""Milliseconds in which a page of the console must be there."""
 FLAT = 2.0
 """What "flat" allows: the dearest at most twice the cheapest."""
 
@@ -159,6 +165,59 @@ def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Re
     ratios = [max(values) / min(values) for values in zip(*costs.values(), strict=True)]
     verdict = Verdict("slowest position / fastest position", ratios, goal=FLAT, better="lower")
     return Report("", "", rows, [verdict], [f"{count:,} messages in one partition; time of a request."])
+
+
+@measure("console", "Pages of the console with a million queues and a million messages in one, beside the API")
+def console(bench: Bench) -> Report:
+    """One connection, so that a figure is a latency; the API is asked for the same contents, as JSON."""
+    queue_count, count = bench.size(1_000_000, 2_000), bench.size(1_000_000, 3_000)
+    directory = bench.fresh("console")
+    store = service.prepare(directory)
+    queue = store.queue(service.APPLICATION, "bench")
+    service.fill(store, queue, traffic.bodies(1000), count)
+    found = service.places(store, queue, 100)
+    token, _ = Sessions(store).begin(sha256(traffic.KEY.encode()).digest())
+    store.close()
+    service.fill_queues(directory, queue_count)
+    bench.say(f"{queue_count:,} queues and {count:,} messages are there")
+    places = [
+        {"start": f"q{bench.rng.randrange(queue_count - 1000):07d}", "at": bench.rng.choice(found[10:])}
+        for _ in range(2000)
+    ]
+    headers = {"Cookie": f"{cookies.SESSION}={token}"}
+    calls: dict[str, Callable[[], Sample]] = {}
+    with service.serve(directory, environment={"QUEUEY_CONSOLE": "on"}) as server:
+        for name, (page, resource) in CONSOLE.items():
+            pages = Job([traffic.request("GET", page.format(**place), headers=headers) for place in places], 200)
+            same = traffic.gets([resource.format(**place) for place in places])
+            for side, job in ((f"{name}, console", pages), (f"{name}, API", same)):
+                calls[side] = partial(traffic.run, server, job, connections=1, seconds=bench.pick(2, 0.3), warm=0.2)
+        samples = bench.interleave(calls, bench.size(5, 1))
+    rows = [
+        Row(name, [run.p50 for run in runs], "ms", {"p99 ms": statistics.median(run.p99 for run in runs)})
+        for name, runs in samples.items()
+    ]
+    verdicts = [
+        Verdict(f"{name}: p99", [run.p99 for run in samples[f"{name}, console"]], "ms", MOST_OF_A_PAGE, better="lower")
+        for name in CONSOLE
+    ]
+    return Report("", "", rows, verdicts, ["Time of a request over one connection, medians over rounds."])
+
+
+_PAGES = f"/console/a/{service.APPLICATION}"
+CONSOLE = {
+    "100 queues": (_PAGES + "?start={start}", service.BASE + "?limit=100&details=1&offset={start}"),
+    "their depths": (_PAGES + "?depth=on&start={start}", service.BASE + "?limit=100&include_count=1&offset={start}"),
+    "queue": (_PAGES + "/bench", QUEUE + "/info"),
+    "50 messages": (_PAGES + "/bench/messages?since={at}", QUEUE + "?limit=50&order=descending&since={at}"),
+    "500 messages for a text": (
+        _PAGES + "/bench/messages?text=nowhere&since={at}",
+        QUEUE + "?limit=500&order=descending&since={at}",
+    ),
+    "message": (_PAGES + "/bench/messages/1:{at}", QUEUE + "/explain/1:{at}"),
+    "failures": (_PAGES + "/_failures?start={start}", service.BASE + "?limit=1000&details=1&offset={start}"),
+}
+"""Pages, and the requests of the API that give what they show; with places for the name of a queue or an id."""
 
 
 @measure("expiry", "Writers and readers while many messages expire and are swept, against the same without expiry")

@@ -27,12 +27,20 @@ APPLICATION = "queuey"
 
 
 @pytest.fixture(scope="module")
-def filled(client: Client) -> Client:
-    """Queues with messages, jobs, groups and dead letters."""
+def filled(client: Client, served: Served) -> Client:
+    """Queues with messages, jobs, groups and dead letters, and another application."""
+    with served.command("app", "create", "another", "--data", str(served.data)) as command:
+        assert command.wait(60) == 0
     client.create_queue("orders", partitions=2, max_deliveries=3)
     client.create_queue("orders.dead")
     client.send_many("orders", [Outgoing(json={"number": number}) for number in range(60)])
     client.send("orders", b"\x00\x01\xfe", partition=1)
+    client.create_queue("later")
+    client.send("later", "x", delay=86_400)
+    client.create_queue("failed.dead")
+    said = {"queue": "orders", "partition": "1", "id": "0" * 32, "attempts": "1", "error": "Timeout", "text": "late"}
+    dead = {f"queuey-dead-{name}": text for name, text in said.items()}
+    client.send("failed.dead", "x", headers=dead | {"queuey-dead-at": "2026-01-01T00:00:00.000Z"})
     return client
 
 
@@ -174,7 +182,10 @@ ADDRESSES = [
     f"a/{APPLICATION}/_acts/key-add",
     f"a/{APPLICATION}/_audit",
     f"a/{APPLICATION}/_keys",
+    f"a/{APPLICATION}/later/messages?delayed=on",
+    f"a/{APPLICATION}/_failures",
     f"a/{APPLICATION}/nothing",
+    "a/another",
     "health",
 ]
 
@@ -238,6 +249,70 @@ def test_charts_go_on(page: Page, watched: Watched, client: Client) -> None:
     expect(page.locator("[data-live] canvas")).to_have_count(2)
     page.evaluate("document.querySelector('[data-live]').dataset.state = 'drawn'")
     expect(charts).to_have_attribute("data-state", "live", timeout=60_000)
+
+
+def test_numbers_and_lists_go_on_with_the_charts(page: Page, watched: Watched, client: Client) -> None:
+    """The number of messages follows the stream, and the list of messages tells of new ones, which a link shows."""
+    client.create_queue("growing")
+    client.send("growing", "first")
+    watched.open(f"a/{APPLICATION}/growing")
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
+    client.send_many("growing", ["x"] * 1233)
+    expect(page.locator(".figures")).to_contain_text("1,234 messages", timeout=60_000)
+    watched.open(f"a/{APPLICATION}/growing/messages")
+    expect(page.locator("[data-live]")).to_have_attribute("data-state", "live")
+    expect(page.get_by_role("status").filter(has_text="new messages")).to_be_hidden()
+    client.send("growing", "the newest")
+    page.get_by_role("link", name="show them").click(timeout=60_000)
+    expect(page.locator("tbody tr").first).to_contain_text("the newest")
+
+
+def test_lists_have_depths_once_they_are_counted(page: Page, watched: Watched, client: Client) -> None:
+    """The list of queues is there at once, and gets its numbers by itself; an error leaves it as it is."""
+    client.create_queue("counted-1")
+    client.send_many("counted-1", ["x"] * 1500)
+    address = f"a/{APPLICATION}?prefix=counted"
+    row = page.get_by_role("row", name="counted-1")
+    watched.open(address)
+    expect(row).to_contain_text("1,500")
+    page.get_by_role("link", name="counted-1").focus()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/*depth=on*", hold)
+    with page.expect_request("**/*depth=on*"):
+        page.goto(f"{watched.url}/{address}")
+    page.get_by_role("link", name="counted-1").focus()
+    expect(row).not_to_contain_text("1,500")
+    held[0].continue_()
+    expect(row).to_contain_text("1,500")
+    expect(page.get_by_role("link", name="counted-1")).to_be_focused()
+    page.unroute_all()
+    page.route("**/*depth=on*", lambda route: route.fulfill(status=503, body="<p>busy</p>", content_type="text/html"))
+    page.goto(f"{watched.url}/{address}")
+    expect(page.get_by_text("busy")).to_be_visible()
+    expect(row).to_be_visible()
+
+
+def test_from_message_to_message(page: Page, watched: Watched, client: Client) -> None:
+    """From one message the keyboard leads to the older and the newer one, and to those that are not due."""
+    client.create_queue("walked")
+    client.send_many("walked", ["one", "two", "three"])
+    client.send("walked", "tomorrow", delay=86_400)
+    watched.open(f"a/{APPLICATION}/walked/messages")
+    expect(page.locator("tbody tr:not(.more)")).to_have_count(3)
+    page.locator("tbody code").first.click()
+    for name, body in (("Older", "two"), ("Older", "one"), ("Newer", "two"), ("Newer", "three"), ("Newer", "tomorrow")):
+        page.get_by_role("link", name=f"{name} message").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("pre")).to_have_text(body)
+    expect(page.get_by_role("link", name="Newer message")).to_have_count(0)
+    watched.open(f"a/{APPLICATION}/walked/messages")
+    page.get_by_role("link", name="Not due yet").click()
+    expect(page.locator("tbody tr:not(.more)")).to_have_count(1)
+    expect(page.locator("tbody")).to_contain_text("tomorrow")
 
 
 def test_a_page_that_nobody_sees_has_no_stream(page: Page, watched: Watched, client: Client) -> None:

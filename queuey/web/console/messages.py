@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from queuey import ids
 from queuey.messages import Message, Meta
@@ -98,9 +99,8 @@ class MessageViews:
             reached=None if found.reached is None else ids.ticks_to_seconds(found.reached),
             following=_following(access, asked, found),
             everywhere=_address(access, asked, partition=0),
-            others=_address(
-                access, msgspec.structs.replace(asked, delayed=not asked.delayed), partition=asked.partition
-            ),
+            others=_address(access, replace(asked, delayed=not asked.delayed), partition=asked.partition),
+            newest=_address(access, asked, partition=asked.partition) if _is_newest(asked) else None,
             goes_on=not asked.wanted.anything and not _is_pause(asked, found),
         )
 
@@ -243,6 +243,11 @@ def _address(access: QueueAccess, asked: Asked, **fields: object) -> str:
     queue, wanted = access.queue, msgspec.structs.asdict(asked.wanted)
     fields |= wanted | {"since": asked.since, "delayed": "on" if asked.delayed else ""}
     return pages.link("a", queue.application, queue.name, "messages", **fields)
+
+
+def _is_newest(asked: Asked) -> bool:
+    """Returns whether a list shows what comes, once it is loaded again."""
+    return asked.wanted.anything and not asked.begin and not asked.delayed
 
 
 def _is_pause(asked: Asked, found: Found) -> bool:

@@ -28,6 +28,8 @@ MAX_JOBS = 20
 """Jobs under way that are listed."""
 MAX_GROUPS = 10
 """Groups on a page: the lag of each is found partition by partition."""
+OTHERS = "The principals of the queue are others."
+"""Why its owner may not see a queue."""
 FIELDS = frozenset({"start"})
 Part = Callable[[Request, QueueAccess], dict[str, Any]]
 
@@ -82,7 +84,7 @@ class QueueViews:
                 application=queue.application,
                 queue=queue,
                 rights=rights,
-                why=refusal.args[0],
+                why=refusal.args[0] or OTHERS,
             )
         about = self._service.queues.describe(access)
         queue = about.queue
@@ -183,7 +185,7 @@ def failures(
     except NotFound:
         return {"name": name, "failures": None, "why": "There is no such queue, so there are no dead letters."}
     except NotAllowed as refusal:
-        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0]}"}
+        return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or OTHERS}"}
     rights = authorization.rights(request, application, name)
     return {"name": name, "failures": found, "why": "", "may_send_back": "delete" in rights}
 

@@ -32,7 +32,7 @@ ELEMENTS = re.compile(
 ATTRIBUTES = re.compile(
     "lang|charset|name|content|rel|href|nonce|type|src|defer|class|id|tabindex|aria-label|aria-labelledby|method|action|"
     "value|role|scope|for|maxlength|required|autocomplete|autofocus|size|inputmode|title|hidden|download|colspan|"
-    "data-(first|scan|stop|live|ended)|hx-(get|trigger|swap|swap-oob|target)"
+    "data-(first|scan|stop|live|ended|depth|fresh)|hx-(get|trigger|swap|swap-oob|target)"
 )
 
 

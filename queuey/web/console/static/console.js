@@ -24,12 +24,13 @@ document.addEventListener("keydown", (event) => {
   field.focus();
 });
 
-// Charts of the last hour: each event of the stream has all of it.
+// The last hour of a queue: each event of the stream has all of it, for charts, for a number, or to tell that there is more.
 const charts = document.querySelector("[data-live]");
 if (charts !== null) {
   const MAX_RETRIES = 5, RETRY_MILLISECONDS = 5000;
   const notice = document.querySelector("[data-ended]");
-  let source = null, plots = [], figures = null, retries = 0, timer = null;
+  const depth = document.querySelector("[data-depth]"), fresh = document.querySelector("[data-fresh]");
+  let source = null, plots = [], figures = null, retries = 0, timer = null, since = null, known = 0;
 
   // A canvas takes no colour that depends on the scheme, so an element has it worked out.
   const colour = (name) => {
@@ -46,6 +47,7 @@ if (charts !== null) {
   ];
 
   const draw = () => {
+    if (!charts.matches(".charts")) return;
     plots.forEach((plot) => plot.destroy());
     plots = lines.map(([title, series, labels], index) => {
       const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
@@ -63,8 +65,17 @@ if (charts !== null) {
   const end = () => {
     source.close();
     charts.dataset.state = "ended";
-    notice.hidden = false;
+    if (notice !== null) notice.hidden = false;
     if (retries < MAX_RETRIES) timer = setTimeout(listen, RETRY_MILLISECONDS * ++retries);
+  };
+
+  const tell = () => {
+    const now = figures.depth.at(-1), begin = since ?? figures.at.at(-1);
+    if (depth !== null && now !== null) depth.textContent = now.toLocaleString("en");
+    if (fresh === null) return;
+    const sent = figures.sent.filter((_, index) => figures.at[index] >= begin).reduce((sum, one) => sum + one, 0);
+    if (since === null) [since, known] = [begin, sent];
+    fresh.hidden = fresh.hidden && sent <= known;
   };
 
   const listen = () => {
@@ -73,8 +84,9 @@ if (charts !== null) {
       figures = JSON.parse(event.data);
       if (plots.length === 0) draw();
       else plots.forEach((plot, index) => plot.setData([figures.at, ...lines[index][1].map(([name]) => figures[name])]));
+      tell();
       charts.dataset.state = "live";
-      notice.hidden = true;
+      if (notice !== null) notice.hidden = true;
       retries = 0;
     });
     source.addEventListener("bye", end);
