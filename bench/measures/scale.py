@@ -209,6 +209,7 @@ CONSOLE = {
     "100 queues": (_PAGES + "?start={start}", service.BASE + "?limit=100&details=1&offset={start}"),
     "their depths": (_PAGES + "?depth=on&start={start}", service.BASE + "?limit=100&include_count=1&offset={start}"),
     "queue": (_PAGES + "/bench", QUEUE + "/info"),
+    "its jobs": (_PAGES + "/bench/parts/backlog", QUEUE + "/backlog"),
     "50 messages": (_PAGES + "/bench/messages?since={at}", QUEUE + "?limit=50&order=descending&since={at}"),
     "500 messages for a text": (
         _PAGES + "/bench/messages?text=nowhere&since={at}",
