@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -27,8 +28,8 @@ PAGE = 100
 """Names on a page."""
 MAX_PARTITIONS = 400
 """Of the queues of a page whose messages are counted, all together."""
-COUNTING_SECONDS = 1.0
-"""After which no further queue of a page is counted."""
+LOOKING_SECONDS = 1.0
+"""After which a page counts no further queue, and looks for no further dead letters."""
 MAX_SEARCHED = 1000
 """Queues of an application among which one page of failures looks for dead letters."""
 MAX_SAMPLED = 20
@@ -111,7 +112,7 @@ class ListViews:
     def _depths(self, caller: Caller, queues: Sequence[Queue]) -> dict[str, Depth]:
         """Counts messages of queues, in their order, as long as that is cheap."""
         found: dict[str, Depth] = {}
-        left, until = MAX_PARTITIONS, time.monotonic() + COUNTING_SECONDS
+        left, until = MAX_PARTITIONS, time.monotonic() + LOOKING_SECONDS
         for queue in queues:
             if queue.partitions > left or time.monotonic() > until or not allowed(queue, caller, "measure"):
                 continue
@@ -132,21 +133,22 @@ class ListViews:
         start = read_query(request, FIELDS).get("start", "")
         patterns = self._authorization.patterns(request, application, "read")
         found, following = self._service.queues.list(application, start=start, limit=MAX_SEARCHED, patterns=patterns)
-        names: dict[str, None] = {}
+        samples: dict[str, dict[str, Any]] = {}
+        until = time.monotonic() + LOOKING_SECONDS
         for queue in found:
-            more = [name for name in _letters_of(queue) if name not in names]
-            if len(names) + len(more) > MAX_SAMPLED:
+            names = [name for name in _letters_of(queue) if name not in samples]
+            if samples and names and (len(samples) + len(names) > MAX_SAMPLED or time.monotonic() > until):
                 following = queue.name
                 break
-            names |= dict.fromkeys(more)
-        samples = [failures(self._service, self._authorization, request, application, name) for name in names]
-        reasons = by_reason(sample["failures"] for sample in samples if sample["failures"] is not None)
+            for name in names:
+                samples[name] = failures(self._service, self._authorization, request, application, name)
+        reasons = by_reason(one["failures"] for one in samples.values() if one["failures"] is not None)
         return pages.render(
             request,
             "failures.html",
             caller=caller,
             application=application,
-            samples=samples,
+            samples=list(samples.values()),
             reasons=reasons[:MAX_REASONS],
             left_out=len(reasons[MAX_REASONS:]),
             start=start,

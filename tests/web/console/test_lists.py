@@ -64,7 +64,7 @@ def test_not_all_queues_are_counted(browser: Browser, owner: Caller) -> None:
     with replace_in(lists, lists.MAX_PARTITIONS, 3):
         assert {name for name, (count, _) in depths(browser).items() if count == "0"} == {"a", "c"}
         assert "Of 1 queues they were not counted" in browser.get("/console/a/queuey", query="depth=on").text
-    with replace_in(lists, lists.COUNTING_SECONDS, -1.0):
+    with replace_in(lists, lists.LOOKING_SECONDS, -1.0):
         assert "Of 3 queues they were not counted" in browser.part("/console/a/queuey", query="depth=on").text
 
 
@@ -141,7 +141,7 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
     owner.create("e", dead_letter="e.lost")
     bury(owner, "Timeout", "late", into="orders-lost")
 
-    def walked(by: Browser, **changes: int) -> list[str]:
+    def walked(by: Browser, **changes: float) -> list[str]:
         found: list[str] = []
         query: str | None = ""
         with ExitStack() as stack:
@@ -156,9 +156,10 @@ def test_failures_page_by_page(browser: Browser, measuring: Browser, limited: Br
 
     expected = ["a.dead", "b.dead", "d.dead", "e.lost", "orders-lost"]
     assert walked(browser) == expected
-    for size in (2, 3):
+    for size in (1, 2, 3):
         assert walked(browser, MAX_SAMPLED=size) == expected
         assert walked(browser, MAX_SEARCHED=size) == expected
+    assert walked(browser, LOOKING_SECONDS=-1.0) == expected
     assert walked(limited) == ["orders-lost"]
     assert "There is no such queue" in browser.get("/console/a/queuey/_failures").text
     refused = measuring.get("/console/a/queuey/_failures")
