@@ -72,6 +72,7 @@ class QueueViews:
         caller = require_caller(self._authorization, request)
         queue = self._authorization.find(request, match)
         rights = self._authorization.rights(request, queue.application, queue.name)
+        acts = [act for act in OF_QUEUES if act.name in OFFERED]
         try:
             access = self._authorization.enter(request, queue, "measure")
         except NotAllowed as refusal:
@@ -84,6 +85,7 @@ class QueueViews:
                 application=queue.application,
                 queue=queue,
                 rights=rights,
+                acts=acts,
                 why=refusal.args[0] or OTHERS,
             )
         about = self._service.queues.describe(access)
@@ -101,7 +103,7 @@ class QueueViews:
             exact=all(part.exact for part in about.partitions),
             rights=rights,
             parts=list(self._parts),
-            acts=[act for act in OF_QUEUES if act.name in OFFERED],
+            acts=acts,
         )
 
     def part(self, request: Request, match: Match) -> Response:
