@@ -56,7 +56,7 @@ def user_name(issuer: str, user: str) -> str:
     """
     if not 0 < len(user) <= LONGEST_USER:
         raise ValueError(f"The user's name has {len(user)} characters. It must have 1 to {LONGEST_USER}.")
-    part = f"{_short_hash(issuer, _TAG)}.{_escaped(user)}"
+    part = f"{issuer_tag(issuer)}.{_escaped(user)}"
     return f"user:{_bounded(part, _LONGEST_PART, of=f'{issuer} {user}')}"
 
 
@@ -86,6 +86,11 @@ def queue_name(pattern: str, user: str) -> str:
     else:
         raise ValueError(f'The user "{user[:80]}" is neither bid:<mail address> nor from user_name().')
     return text + _bounded(part, _ROOM - len(text), of=user)
+
+
+def issuer_tag(issuer: str) -> str:
+    """Returns the eight characters that stand for an issuer."""
+    return _short_hash(issuer, _TAG)
 
 
 def check_pattern(pattern: str) -> None:

@@ -1,7 +1,8 @@
-"""Use cases of sessions: a browser that was shown a key once is known by a token, in every process of a service.
+"""Use cases of sessions: a browser that has logged in once is known by a token, in every process of a service.
 
 A session is an entry of the store's ledger under the hash of its token. The store has no token and no key, so a copy of
-it opens nothing. ``docs/decisions/0040-console-sessions.md`` says why sessions are kept there.
+it opens nothing. ``docs/decisions/0040-console-sessions.md`` says why sessions are kept there, and
+``0042-console-login-by-provider.md`` what is kept of a user.
 """
 
 from __future__ import annotations
@@ -23,15 +24,27 @@ _FIRST = 0
 """The only piece of a session's work in the ledger."""
 
 
+class UserLogin(msgspec.Struct, frozen=True, array_like=True):
+    """Who has logged in as a user. What the user may do is not kept: that follows from the settings of the moment.
+
+    Attributes:
+        issuer: Who has said so.
+        users: Applications, the user's name in each, such as ``user:nhabavi2.ann``, and the user's roles there.
+    """
+
+    issuer: str
+    users: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+
 class Session(msgspec.Struct, frozen=True, array_like=True):
     """What a session stands for.
 
     Attributes:
-        digest: Of the key that was shown.
+        holder: Who has logged in: the digest of the key that was shown, or a user.
         expires: Seconds since 1970; 0: it was ended.
     """
 
-    digest: bytes
+    holder: bytes | UserLogin
     expires: float
 
 
@@ -51,16 +64,16 @@ class Sessions:
         self._store = store
         self._clock = clock
 
-    def begin(self, digest: bytes, *, until: float | None = None) -> tuple[str, Session]:
+    def begin(self, holder: bytes | UserLogin, *, until: float | None = None) -> tuple[str, Session]:
         """Begins a session; returns its token and the session.
 
         Args:
-            digest: Of the key that was shown, which is valid.
+            holder: Who has logged in: the digest of the key that was shown, which is valid, or a user.
             until: Seconds since 1970 when the key ends; None: never.
         """
         token = secrets.token_urlsafe(TOKEN_BYTES)
         expires = self._clock() + LIFETIME
-        session = Session(digest, expires if until is None else min(expires, until))
+        session = Session(holder, expires if until is None else min(expires, until))
         self._store.enter(_work(token), _FIRST, _encode(session), expected=None)
         return token, session
 

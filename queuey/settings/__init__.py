@@ -12,7 +12,7 @@ from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table
-from queuey.settings.users import DEV_ISSUER, UserIssuer, Users, origins_of
+from queuey.settings.users import DEV_ISSUER, UserIssuer, Users, is_loopback, is_safe_url, origins_of
 
 __all__ = [
     "AUTO",
@@ -36,7 +36,9 @@ __all__ = [
     "as_text",
     "attribute_of",
     "data_directory",
+    "is_loopback",
     "is_of_cassandra",
+    "is_safe_url",
     "load",
     "option_of",
     "origins_of",

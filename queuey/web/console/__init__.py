@@ -1,17 +1,19 @@
 """The console: pages on which operators see queues. One include, at ``/console``; the setting ``console`` turns it on.
 
-It calls the use cases that version 1 of the API calls, with the rights of the key that one has logged in with. What it
-changes is an act of :mod:`.acts`, which stands in the audit log. ``docs/console.md`` is for its users,
-``docs/decisions/0040-console-sessions.md`` and ``0041-console-parts.md`` say why it is as it is.
+It calls the use cases that version 1 of the API calls, with the rights of the key or user that has logged in. What
+it changes is an act of :mod:`.acts`, which stands in the audit log. ``docs/console.md`` is for its users,
+``docs/decisions/0040-console-sessions.md``, ``0041-console-parts.md`` and ``0042-console-login-by-provider.md`` say why
+it is as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from queuey.service import Service
 from queuey.service.browsing.history import History
+from queuey.settings import Users
 from queuey.web.authorization import Authorization
 from queuey.web.console import static_files
 from queuey.web.console.acts import ActViews
@@ -22,10 +24,14 @@ from queuey.web.console.lists import ListViews
 from queuey.web.console.login import LoginViews
 from queuey.web.console.messages import MessageViews
 from queuey.web.console.protocol import Console
+from queuey.web.console.providers import ProviderViews
 from queuey.web.console.queue import QueueViews
 from queuey.web.console.sessions import SessionCallers
 from queuey.web.endpoint import Handler, View
 from queuey.web.v1 import always
+
+if TYPE_CHECKING:
+    from queuey.web.credentials.code_flow import Provider
 
 APP = "/console/a/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"
@@ -33,7 +39,12 @@ Resource = tuple[str, str, dict[str, View | Handler]]
 
 
 def resources(
-    service: Service, authorization: Authorization, examine: Examine, history: History, callers: SessionCallers
+    service: Service,
+    authorization: Authorization,
+    examine: Examine,
+    history: History,
+    callers: SessionCallers,
+    providers: Sequence[Provider] = (),
 ) -> list[Resource]:
     """Returns name, pattern and views of every page."""
     acts = ActViews(service, authorization, callers)
@@ -42,10 +53,13 @@ def resources(
     charts = ChartView(service, authorization, history)
     lists, queues = ListViews(service, authorization), QueueViews(service, authorization)
     messages, health = MessageViews(service, authorization), HealthView(service, authorization, examine)
-    login = LoginViews(service.store, service.sessions, authorization)
+    login = LoginViews(service.store, service.sessions, authorization, providers)
+    logins = ProviderViews(login, providers)
     return [
         ("console.applications", "/console{_:/?}", {"GET": View(lists.applications, asks=True)}),
         ("console.login", "/console/login", {"GET": View(login.form, asks=True), "POST": login.log_in}),
+        ("console.provider", "/console/login/{provider}", {"GET": View(logins.go, asks=True)}),
+        ("console.back", "/console/login/{provider}/back", {"GET": View(logins.come_back, asks=True)}),
         ("console.logout", "/console/logout", {"POST": login.log_out}),
         ("console.health", "/console/health", {"GET": View(health.show)}),
         ("console.static", static_files.ROUTE, {"GET": static_files.show}),
@@ -65,25 +79,30 @@ def resources(
     ]
 
 
-def console(examine: Examine, *, samples: bool = False) -> Callable[[Any], None]:
+def console(
+    examine: Examine, *, samples: bool = False, users: Users | None = None, providers: Sequence[Provider] = ()
+) -> Callable[[Any], None]:
     """Returns the include of the console.
 
     Args:
         examine: Examines the store as ``queuey doctor`` does; blocks.
         samples: Have a thread count the messages of queues that are used, for their charts.
+        users: The setting.
+        providers: At which users may log in.
     """
 
     def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
         registry = config.registry
         service: Service = registry.service
-        callers = SessionCallers(service.store, service.sessions)
+        callers = SessionCallers(service.store, service.sessions, users or {})
         registry.authenticate.add(callers)
         registry.facades.append(Console(callers))
         history = History(service.workers)
         service.metrics.heard = history.note
         if samples:
             start_sampling(service, history)
-        for name, pattern, views in resources(service, registry.authorization, examine, history, callers):
+        authorization = registry.authorization
+        for name, pattern, views in resources(service, authorization, examine, history, callers, providers):
             config.add_resource(name, pattern, views)
 
     return includeme

@@ -36,11 +36,19 @@ class Bound:
         Raises:
             TooManyRequests: It is one too many.
         """
+        self._look(name, takes=True)
+
+    def check(self, name: str) -> None:
+        """Makes sure that one more may be counted. Raises as :meth:`take`."""
+        self._look(name, takes=False)
+
+    def _look(self, name: str, *, takes: bool) -> None:
         with self._lock:
             now = self._clock()
             bucket = self._buckets.look(name, self._rate, now)
             if not bucket.wait:
-                self._buckets.take(name, bucket, now)
+                if takes:
+                    self._buckets.take(name, bucket, now)
                 return
         error = TooManyRequests(f"Too many {self._text}. Try again after {math.ceil(bucket.wait)} s.")
         error.retry_after = math.ceil(bucket.wait)

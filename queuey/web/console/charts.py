@@ -10,6 +10,7 @@ from queuey.errors import NoCredential, QueueyError, StoreClosed, TooManyRequest
 from queuey.ids import LOW_MIN
 from queuey.service import QueueAccess, Service
 from queuey.service.browsing.history import STEP, UNKNOWN, History
+from queuey.service.sessions import UserLogin
 from queuey.service.streams import Cursor, Stream
 from queuey.web.authorization import Authorization
 from queuey.web.console import cookies, pages
@@ -36,18 +37,18 @@ class ChartView:
         self._service = service
         self._authorization = authorization
         self._history = history
-        self._live: list[tuple[bytes, Request]] = []
-        """Digests of keys, and their streams. Used in the loop's thread."""
+        self._live: list[tuple[bytes | UserLogin, Request]] = []
+        """Keys and users, and their streams. Used in the loop's thread."""
 
     async def live(self, request: Request, match: Match) -> Response:
         """Gives the last hour, again whenever the stream has been silent for a while; checks the rights each time."""
         if (await self._authorization.identify(request)).anonymous:
             raise NoCredential("Log in to see this page.")
         access = await self._authorization.admit(request, match, "measure")
-        digest = await request.in_thread(lambda: self._key_of(request)) if request.stream is None else b""
+        holder = await request.in_thread(lambda: self._holder_of(request)) if request.stream is None else b""
         figures = await request.in_thread(lambda: self._figures(access), computes=True)
         if request.stream is None:
-            self._count(digest, request)
+            self._count(holder, request)
             reader = self._service.reader
             request.stream = Stream(reader, Cursor((reader.now(), LOW_MIN)), 1, None, None)
             request.stream.is_of_all = True
@@ -55,20 +56,22 @@ class ChartView:
         request.stream.looks_again = False
         return Response(200, event("chart", figures), *HEADERS)
 
-    def _key_of(self, request: Request) -> bytes:
-        """Returns the digest of the key of a session."""
-        return self._service.sessions.find(cookies.read(request, cookies.SESSION) or "").digest
+    def _holder_of(self, request: Request) -> bytes | UserLogin:
+        """Returns whose session it is: a key's or a user's."""
+        return self._service.sessions.find(cookies.read(request, cookies.SESSION) or "").holder
 
-    def _count(self, digest: bytes, request: Request) -> None:
+    def _count(self, holder: bytes | UserLogin, request: Request) -> None:
         """Counts a stream that is about to begin.
 
         Raises:
-            TooManyRequests: There are too many with this key.
+            TooManyRequests: There are too many of this key or user.
         """
-        self._live = [(key, each) for key, each in self._live if each.stream is not None]
-        if sum(key == digest for key, _ in self._live) >= MAX_LIVE:
-            raise TooManyRequests(f"This key has {MAX_LIVE} live charts open, the most that it may have. Close a page.")
-        self._live.append((digest, request))
+        self._live = [(other, each) for other, each in self._live if each.stream is not None]
+        if sum(other == holder for other, _ in self._live) >= MAX_LIVE:
+            raise TooManyRequests(
+                f"{MAX_LIVE} live charts of this key or user are open, the most that there may be. Close a page."
+            )
+        self._live.append((holder, request))
 
     def _figures(self, access: QueueAccess) -> dict[str, Sequence[float | None]]:
         """Returns the times of all cells, and what they have: messages a second, and how many there were."""

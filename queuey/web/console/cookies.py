@@ -27,6 +27,11 @@ def is_on_this_machine(request: Request) -> bool:
     return request.scheme == "http" and host_of(request) in _LOOPBACK
 
 
+def origin_of(request: Request) -> str:
+    """Returns the origin of the console as a browser sees it: https, though a proxy may end it, but on this machine."""
+    return f"{'http' if is_on_this_machine(request) else 'https'}://{request.headers.get('host', '')}"
+
+
 def host_of(request: Request) -> str:
     """Returns the name of the host that is asked, without the port."""
     return name_of(request.headers.get("host", ""))

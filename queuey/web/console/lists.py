@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from queuey import ids
-from queuey.access import VERBS, Caller, allowed, owner_name
+from queuey.access import VERBS, Caller, allowed, application_of, owner_name
 from queuey.deadletters import holds_dead
 from queuey.errors import NotAllowed
 from queuey.messages import Queue
@@ -192,6 +192,7 @@ def _asked(given: dict[str, str]) -> tuple[str, str]:
 
 
 def _own(caller: Caller) -> list[str]:
-    """Returns the applications that a caller's key is for."""
+    """Returns the applications that a caller's key is for, or of which it is a user."""
     owned = {name.removeprefix(owner_name("")) for name in caller.names if name.startswith(owner_name(""))}
+    owned |= {application_of(name) for name in caller.names if " " in name}
     return sorted(owned | {grant.application for grant in caller.grants if grant.application is not None})

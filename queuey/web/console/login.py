@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from queuey.errors import NotAuthenticated
-from queuey.service.sessions import TOKEN_BYTES, Sessions
+from queuey.service.sessions import TOKEN_BYTES, Sessions, UserLogin
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
 from queuey.web.console import cookies, pages
@@ -20,7 +21,10 @@ from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from queuey.web.endpoint import Match
 from queuey.web.gateway.rates import Rate
 from queuey.web.requests import Request, read_query
-from queuey.web.responses import Response
+from queuey.web.responses import Header, Response
+
+if TYPE_CHECKING:
+    from queuey.web.credentials.code_flow import Provider
 
 ATTEMPTS = Rate(0.2, 20)
 """Wrong keys of an address that are answered: twenty at once, and one more every five seconds."""
@@ -36,6 +40,7 @@ class LoginViews:
         applications: Have the keys.
         sessions: Have who has logged in.
         authorization: Knows who asks.
+        providers: At which users may log in.
         clock: Monotonic seconds.
     """
 
@@ -44,9 +49,11 @@ class LoginViews:
         applications: Applications,
         sessions: Sessions,
         authorization: Authorization,
+        providers: Sequence[Provider] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._keys = ApplicationKeys(applications)
+        self._providers = providers
         self._sessions = sessions
         self._authorization = authorization
         self._of_address = Bound(ATTEMPTS, "logins of this address with wrong keys", clock)
@@ -54,15 +61,26 @@ class LoginViews:
 
     async def form(self, request: Request, match: Match) -> Response:
         """Shows the form."""
-        return self._form(request, read_query(request, _FIELDS).get("next", ""))
+        return self.page(request, read_query(request, _FIELDS).get("next", ""))
 
-    def _form(self, request: Request, following: str, *, status: int = 200, error: str = "") -> Response:
+    def page(self, request: Request, following: str, *headers: Header, status: int = 200, error: str = "") -> Response:
+        """Makes the form.
+
+        Args:
+            request: The one that is answered.
+            following: The page to go on to.
+            headers: Further headers.
+            status: Of the answer.
+            error: Why the last login has failed.
+        """
         token = cookies.read(request, cookies.VISITOR) or secrets.token_urlsafe(TOKEN_BYTES)
         return pages.render(
             request,
             "login.html",
             cookies.put(request, cookies.VISITOR, token, cookies.VISIT_SECONDS),
+            *headers,
             status=status,
+            providers=self._providers,
             following=own_page(following),
             token=cookies.form_token(token),
             error=error,
@@ -73,17 +91,30 @@ class LoginViews:
         fields = read_fields(request)
         following = fields.get("next", "")
         if defect := form_defect(request, cookies.VISITOR, fields):
-            if self._has_session(request):  # Another window has logged in.
+            if self.has_session(request):  # Another window has logged in.
                 return pages.redirect(own_page(following))
-            return self._form(request, following, status=403, error=f"{defect} Log in again.")
+            return self.page(request, following, status=403, error=f"{defect} Log in again.")
         digest = digest_of(fields.get("key", "").strip())
         try:
             ends = self._end_of(digest)
         except NotAuthenticated as error:
             self._of_address.take(counted_as(request.peer))
-            return self._form(request, following, status=403, error=str(error))
+            return self.page(request, following, status=403, error=str(error))
         self._of_key.take(digest.hex())
-        token, session = self._sessions.begin(digest, until=ends)
+        return self.begin(request, digest, following, until=ends)
+
+    def begin(
+        self, request: Request, holder: bytes | UserLogin, following: str, *, until: float | None = None
+    ) -> Response:
+        """Begins a session in the place of the browser's session before, and goes on to a page; blocks.
+
+        Args:
+            request: The one that is answered.
+            holder: Who has logged in.
+            following: The page.
+            until: Seconds since 1970 when the session ends at the latest; None: as usual.
+        """
+        token, session = self._sessions.begin(holder, until=until)
         self._end(request)
         return pages.redirect(
             own_page(following),
@@ -108,7 +139,8 @@ class LoginViews:
         self._end(request)
         return pages.redirect(pages.link("login"), cookies.drop(request, cookies.SESSION))
 
-    def _has_session(self, request: Request) -> bool:
+    def has_session(self, request: Request) -> bool:
+        """Returns whether the browser has logged in."""
         with suppress(NotAuthenticated):
             return not self._authorization.caller(request).anonymous
         return False

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from queuey import ids
-from queuey.access import Caller, application_of_owner
+from queuey.access import USERS_OF, Caller, application_of_owner
 from queuey.messages import OPERATORS
 from queuey.terminal.time_parsing import length
 from queuey.web.console import cookies, static_files
@@ -64,7 +64,10 @@ def is_part(request: Request) -> bool:
 
 
 def label(caller: Caller) -> str:
-    """Says whose key a caller has."""
+    """Says whose key a caller has, or which user it is."""
+    if caller.tenant.startswith(USERS_OF):
+        application, _, user = min(caller.names).partition(" ")
+        return f"{user} of {application}"
     application = application_of_owner(caller.tenant)
     return "operator's key" if application == OPERATORS else f"key of {application}"
 
@@ -100,7 +103,7 @@ def render(
 
 
 def redirect(address: str, *headers: Header) -> Response:
-    """Sends a browser to another page of the console."""
+    """Sends a browser to another page."""
     return Response(SEE_OTHER, b"", ("Location", address), *HEADERS, *headers)
 
 

@@ -10,12 +10,14 @@ import msgspec
 from queuey.access import Caller
 from queuey.errors import NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key
-from queuey.service.sessions import Sessions
+from queuey.service.sessions import Sessions, UserLogin
+from queuey.settings import Users
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
 from queuey.web.console import cookies
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import ApplicationKeys
+from queuey.web.credentials.user_identity import identity_of_login
 from queuey.web.requests import Request, parse_form, read_body
 
 MAX_FORM = 8 * 1024
@@ -31,23 +33,26 @@ class SessionCallers:
     scheme = "Session"
     believed = ApplicationKeys.believed
 
-    def __init__(self, applications: Applications, sessions: Sessions) -> None:
+    def __init__(self, applications: Applications, sessions: Sessions, users: Users) -> None:
         self._applications = applications
         self._keys = ApplicationKeys(applications)
         self._sessions = sessions
+        self._users = users
         self._mark = secrets.token_hex(8)
 
     def header(self, token: str) -> str:
-        """Returns a header with which a request has the rights of a session's key."""
+        """Returns a header with which a request has the rights of a session's key or user."""
         return f"{self.scheme} {self._mark}{token}"
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds the key of a session, which may have been revoked since."""
+        """Finds the key of a session, which may have been revoked since, or what its user may do now."""
         mark, token = credential[: len(self._mark)], credential[len(self._mark) :]
         if not secrets.compare_digest(mark.encode(), self._mark.encode()):
             raise NotAuthenticated("Invalid credential: only the console makes those of this scheme.")
         session = self._sessions.find(token)
-        identity = self._keys.find(session.digest)
+        if isinstance(session.holder, UserLogin):
+            return identity_of_login(self._users, session.holder, session.expires)
+        identity = self._keys.find(session.holder)
         expires = session.expires if identity.expires is None else min(session.expires, identity.expires)
         return msgspec.structs.replace(identity, expires=expires)
 

@@ -7,7 +7,7 @@ kind of key is known beforehand. See docs/decisions/0023.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jwt
@@ -18,7 +18,7 @@ from queuey.user_queues import LONGEST_USER, user_name
 from queuey.web.credentials import Identity
 from queuey.web.credentials.key_sets import Published
 from queuey.web.credentials.strict_json import read_object, read_part
-from queuey.web.credentials.user_identity import identity_of, is_time
+from queuey.web.credentials.user_identity import User, identity_of, is_time
 from queuey.web.credentials.users import Trusted
 
 MAX_TOKEN = 8192
@@ -128,6 +128,16 @@ class Bearer:
             InvalidToken: It is not accepted.
             IssuerUnavailable: The issuer's keys are not there.
         """
+        _, users, expires = self.check(credential, now)
+        return identity_of(users, expires)
+
+    def check(self, credential: str, now: float) -> tuple[Mapping[str, Any], Sequence[User], float]:
+        """Checks a token; returns what it says, who its holder is, and when it ends in seconds since 1970.
+
+        Raises:
+            InvalidToken: It is not accepted.
+            IssuerUnavailable: The issuer's keys are not there.
+        """
         if len(credential) > MAX_TOKEN:
             raise InvalidToken(f"The token is longer than {MAX_TOKEN} characters.")
         try:
@@ -137,10 +147,12 @@ class Bearer:
             raise InvalidToken("The token is not a signed JWT.") from error
         name, algorithm = _signed_by(header)
         trusted = self._audience(claims)
-        users = [(application, issuer, _user(issuer, claims)) for application, issuer in trusted]
+        users = [
+            User(application, issuer, _user(issuer, claims), _roles(issuer, claims)) for application, issuer in trusted
+        ]
         expires = min(_check_times(claims, now, issuer.leeway) for _, issuer in trusted)
         self._verify(credential, trusted[0][1].issuer, name, algorithm)
-        return identity_of(users, expires)
+        return claims, users, expires
 
     def _audience(self, claims: Mapping[str, Any]) -> Trusted:
         """Returns the applications for which a token is meant."""
@@ -202,3 +214,10 @@ def _user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
         raise InvalidToken(
             f"The token's claim {issuer.user} is no text of 1 to {LONGEST_USER} characters, so it names no user."
         ) from error
+
+
+def _roles(issuer: UserIssuer, claims: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns those of the user's roles that mean something."""
+    given = claims.get(issuer.roles_claim)
+    roles = given if isinstance(given, list) else [given]
+    return tuple(role for role in issuer.roles if role in roles)

@@ -25,7 +25,7 @@ from queuey.settings import UserIssuer
 from queuey.web.credentials import Identity
 from queuey.web.credentials.key_sets import Published
 from queuey.web.credentials.strict_json import read_object, read_part
-from queuey.web.credentials.user_identity import identity_of, is_time
+from queuey.web.credentials.user_identity import User, identity_of, is_time
 from queuey.web.credentials.users import Trusted
 
 MAX_ASSERTION = 8192
@@ -171,7 +171,7 @@ class BrowserId:
         leeway = min(issuer.leeway for _, issuer in trusted)
         expires = min(_check_times(claims, now, leeway) for claims in (certificate, assertion))
         self._verify(credential, assertion["aud"], now - leeway)
-        return identity_of([(application, issuer, name) for application, issuer in trusted], expires)
+        return identity_of([User(application, issuer, name) for application, issuer in trusted], expires)
 
     def _audience(self, name: object, audience: object, user: str) -> Trusted:
         """Returns the applications for which an assertion is meant."""

@@ -1,4 +1,4 @@
-"""What issuers publish to check their users' credentials with: loaded from a file or over HTTP, and loaded again.
+"""What issuers publish for their users' credentials and logins: loaded from a file or over HTTP, and loaded again.
 
 An issuer is another party's server: it may hang, send without end, or be gone. So each document is loaded in a thread
 of its own, one at a time, within bounds of time and size. The first request that needs a document that is being loaded
@@ -19,7 +19,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -49,6 +49,7 @@ class Published(Generic[T]):
         issuer: For messages.
         place: A URL, or the path of a file.
         parse: Makes something of the document's bytes; raises ValueError if it cannot.
+        what: The document, for messages.
         clock: Seconds.
         wait: Seconds that a request waits.
         fetch: Seconds for all of an answer, whatever the server sends meanwhile.
@@ -60,6 +61,7 @@ class Published(Generic[T]):
         place: str,
         parse: Callable[[bytes], T],
         *,
+        what: str = "keys",
         clock: Callable[[], float] = time.monotonic,
         wait: float = WAIT,
         fetch: float = FETCH_SECONDS,
@@ -67,6 +69,7 @@ class Published(Generic[T]):
         self._issuer = issuer
         self._place = place
         self._parse = parse
+        self._what = what
         self._clock = clock
         self._wait_seconds = wait
         self._fetch_seconds = fetch
@@ -93,7 +96,9 @@ class Published(Generic[T]):
             return
         self._load()
         if self._value is None:
-            raise SettingsError(f"The keys of {self._issuer} cannot be read from {self._place}: {self._failure}.")
+            raise SettingsError(
+                f"The {self._what} of {self._issuer} cannot be read from {self._place}: {self._failure}."
+            )
 
     def get(self) -> T:
         """Returns the document.
@@ -134,7 +139,7 @@ class Published(Generic[T]):
         try:
             threading.Thread(target=self._load, name="queuey-issuer", daemon=True).start()
         except RuntimeError as error:  # The system has no thread left.
-            self._end(None, _reason(error))
+            self._end(None, reason_of(error))
 
     def _wait(self) -> None:
         """Waits until nothing is being loaded, unless another request waits for that."""
@@ -146,7 +151,7 @@ class Published(Generic[T]):
 
     def _unavailable(self) -> IssuerUnavailable:
         pause = 1 if self._loading else self._began + PAUSE - self._clock()
-        text = "The issuer of this credential cannot be asked for its keys now."
+        text = f"The issuer of this credential cannot be asked for its {self._what} now."
         return IssuerUnavailable(text, retry_after=max(1, round(pause)))
 
     def _load(self) -> None:
@@ -155,7 +160,7 @@ class Published(Generic[T]):
         try:
             value = self._parse(_read(self._place, self._fetch_seconds))
         except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread reports its end
-            failure = _reason(error)
+            failure = reason_of(error)
         self._end(value, failure)
 
     def _end(self, value: T | None, failure: str) -> None:
@@ -167,9 +172,9 @@ class Published(Generic[T]):
             self._loading, self._failure = False, failure
             self._change.notify_all()
         if failure and changed:
-            logger.warning("The keys of %s cannot be loaded from %s: %s.", self._issuer, self._place, failure)
+            logger.warning("The %s of %s cannot be loaded from %s: %s.", self._what, self._issuer, self._place, failure)
         elif changed:
-            logger.warning("The keys of %s can be loaded again.", self._issuer)
+            logger.warning("The %s of %s can be loaded again.", self._what, self._issuer)
 
 
 def _is_url(place: str) -> bool:
@@ -178,10 +183,10 @@ def _is_url(place: str) -> bool:
 
 def _read(place: str, seconds: float) -> bytes:
     if _is_url(place):
-        try:
-            return asyncio.run(_fetch(place, seconds))
-        except TimeoutError:
-            raise ValueError(f"there was no whole answer within {seconds:g} s") from None
+        status, answered = fetch(place, seconds)
+        if status != 200:  # noqa: PLR2004 - OK
+            raise ValueError(f"the answer is {status}")
+        return answered
     with Path(place).open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
@@ -189,27 +194,53 @@ def _read(place: str, seconds: float) -> bytes:
     return content
 
 
-async def _fetch(url: str, seconds: float) -> bytes:
-    """Gets a document from exactly this address: a redirection could lead where the operator did not want to ask."""
+def fetch(
+    url: str, seconds: float, form: str | None = None, headers: Mapping[str, str] | None = None
+) -> tuple[int, bytes]:
+    """Asks exactly this address, as a redirection could lead where the operator did not want to ask; blocks.
+
+    Args:
+        url: Whom to ask.
+        seconds: For all of the answer.
+        form: To send by POST; None: a GET.
+        headers: Beside the usual ones.
+
+    Returns:
+        The status and the body.
+
+    Raises:
+        ValueError: There was no whole answer in time, or it is compressed or too long.
+        Exception: Whatever the HTTP client raises.
+    """
+    sent = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
+    if form is not None:
+        sent["Content-Type"] = "application/x-www-form-urlencoded"
+    try:
+        return asyncio.run(_fetch(url, seconds, form, sent))
+    except TimeoutError:
+        raise ValueError(f"there was no whole answer within {seconds:g} s") from None
+
+
+async def _fetch(url: str, seconds: float, form: str | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
     import httpx2  # noqa: PLC0415 - only where an issuer has a URL
 
+    method = "GET" if form is None else "POST"
     content = bytearray()
     async with (
         asyncio.timeout(seconds),
         httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=None) as client,
-        client.stream("GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity"}) as answer,
+        client.stream(method, url, content=form, headers=headers) as answer,
     ):
-        if answer.status_code != 200:  # noqa: PLR2004 - OK
-            raise ValueError(f"the answer is {answer.status_code}")
         if answer.headers.get("Content-Encoding", "identity") != "identity":
             raise ValueError("the answer is compressed")
         async for part in answer.aiter_raw():
             content += part
             if len(content) > MAX_BYTES:
                 raise ValueError(f"the answer has more than {MAX_BYTES:,} bytes")
-    return bytes(content)
+    return answer.status_code, bytes(content)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Returns why an issuer could not be asked, for the log."""
     text = error.strerror if isinstance(error, OSError) else None
     return (text or str(error) or type(error).__name__)[:200].rstrip(".")

@@ -3,32 +3,77 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from queuey.access import USERS_OF, Grant, name_within
-from queuey.settings import UserIssuer
+from queuey.access import USERS_OF, Grant, Verb, name_within
+from queuey.errors import NotAuthenticated
+from queuey.service.sessions import UserLogin
+from queuey.settings import UserIssuer, Users
 from queuey.user_queues import queue_name
 from queuey.web.credentials import Identity
 
 
-def identity_of(users: Iterable[tuple[str, UserIssuer, str]], expires: float) -> Identity:
+class User(NamedTuple):
+    """Who the holder of a credential is to one application.
+
+    Attributes:
+        application: Of which the holder is a user.
+        issuer: The issuer that it trusts.
+        name: The user's name, such as ``user:nhabavi2.ann``.
+        roles: That the issuer gives the user. Those that the setting does not know mean nothing.
+    """
+
+    application: str
+    issuer: UserIssuer
+    name: str
+    roles: tuple[str, ...] = ()
+
+
+def identity_of(users: Iterable[User], expires: float) -> Identity:
     """Returns the identity that a credential gives its holder.
 
     Args:
-        users: The applications of which the holder is a user, the issuer that each trusts, and the user's name there.
+        users: Who that is to the applications; at least one.
         expires: Seconds since 1970 when the credential ends.
     """
     users = list(users)
     return Identity(
-        names=frozenset(name_within(application, user) for application, _, user in users),
-        grants=tuple(
-            Grant(application, frozenset(verbs), queue_name(pattern, user))
-            for application, issuer, user in users
-            for pattern, verbs in issuer.queues.items()
-        ),
-        tenant=min(f"{USERS_OF}{application}" for application, _, _ in users),
+        names=frozenset(name_within(user.application, user.name) for user in users),
+        grants=tuple(grant for user in users for grant in _grants(user)),
+        tenant=min(f"{USERS_OF}{user.application}" for user in users),
         expires=expires,
     )
+
+
+def identity_of_login(trusting: Users, login: UserLogin, expires: float) -> Identity:
+    """Returns what a login gives its holder now: nothing of applications whose users do not log in so any more.
+
+    Args:
+        trusting: The setting ``users`` in force.
+        login: Who has logged in.
+        expires: Seconds since 1970 when the session ends.
+
+    Raises:
+        NotAuthenticated: Nothing is left.
+    """
+    users = [
+        User(application, issuer, name, roles)
+        for application, name, roles in login.users
+        for issuer in trusting.get(application, ())
+        if issuer.issuer == login.issuer and issuer.client is not None
+    ]
+    if not users:
+        raise NotAuthenticated("The session has ended: its issuer is not trusted any more. Log in again.")
+    return identity_of(users, expires)
+
+
+def _grants(user: User) -> Iterator[Grant]:
+    for pattern, verbs in user.issuer.queues.items():
+        yield Grant(user.application, frozenset(verbs), queue_name(pattern, user.name))
+    everywhere = frozenset[Verb]().union(*(user.issuer.roles.get(role, ()) for role in user.roles))
+    if everywhere:
+        yield Grant(user.application, everywhere)
 
 
 def is_time(value: object, unit: int = 1) -> bool:

@@ -1,18 +1,21 @@
-"""Makes the readers of users' credentials that the setting ``users`` asks for.
+"""Makes the readers of users' credentials that the setting ``users`` asks for, and the providers of their logins.
 
 Their libraries are extras and are imported here, only where there are such users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from queuey.errors import SettingsError
 from queuey.extras import install_command
-from queuey.settings import UserIssuer, Users
+from queuey.settings import SecretName, UserIssuer, Users
 from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.key_sets import Published
+
+if TYPE_CHECKING:
+    from queuey.web.credentials.code_flow import Provider
 
 T = TypeVar("T")
 Trusted = Sequence[tuple[str, UserIssuer]]
@@ -43,6 +46,41 @@ def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
                 f"{install_command(extra)}"
             ) from error
     return readers
+
+
+def providers_of(
+    users: Users, readers: Iterable[CredentialReader], environ: Mapping[str, str], *, ask: bool = True
+) -> list[Provider]:
+    """Makes what logs users in to the console: each issuer that has a client once, in the order of the setting.
+
+    Args:
+        users: The setting.
+        readers: Made of it.
+        environ: May have secrets of clients.
+        ask: Begin to ask issuers for their discovery documents.
+
+    Raises:
+        SettingsError: A library is not installed, or a secret cannot be read.
+    """
+    issuers = {each.issuer: each for found in users.values() for each in found if each.client is not None}
+    if not issuers:
+        return []
+    from queuey.web.credentials.bearer import Bearer  # noqa: PLC0415 - an extra
+
+    try:
+        from queuey.web.credentials.code_flow import Provider  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise SettingsError(
+            f"Logins of users need a library that is not installed ({error}). Install it: {install_command('oidc')}"
+        ) from error
+    [bearer] = [reader for reader in readers if isinstance(reader, Bearer)]
+    providers = [
+        Provider(each, None if each.secret is None else SecretName.parse(each.secret).read(environ), bearer)
+        for each in issuers.values()
+    ]
+    for provider in providers:
+        provider.discovery.start(ask=ask)
+    return providers
 
 
 def _bearer(trusted: Trusted, ask: bool) -> CredentialReader:  # noqa: FBT001 - of two functions of one form

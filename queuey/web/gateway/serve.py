@@ -40,7 +40,7 @@ from queuey.service.workers import WorkerIdentity
 from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.opening import examiner, no_password, open_store
-from queuey.web.credentials.users import readers_of
+from queuey.web.credentials.users import providers_of, readers_of
 from queuey.web.gateway import logs
 from queuey.web.http import processes
 
@@ -92,7 +92,9 @@ def open_service(settings: Settings, includes: Iterable[Include] = ()) -> Opened
     if settings.console:
         from queuey.web.console import console  # noqa: PLC0415 - only where it is served
 
-        includes = [*includes, console(examiner(settings, whole=False), samples=True)]
+        providers = providers_of(settings.users, readers, os.environ)
+        examine = examiner(settings, whole=False)
+        includes = [*includes, console(examine, samples=True, users=settings.users, providers=providers)]
     store = open_store(settings)
     stopping = threading.Event()
     app = make_app(
@@ -129,13 +131,15 @@ def check_tls(settings: Settings) -> None:
 
 
 def check_users(settings: Settings) -> None:
-    """Makes the readers of users' credentials as the workers will, but asks no issuer.
+    """Makes the readers of users' credentials as the workers will, and the console's logins, but asks no issuer.
 
     Raises:
-        SettingsError: A library is not installed, or a file of keys cannot be used.
+        SettingsError: A library is not installed, or a file of keys or a secret cannot be used.
     """
     if settings.users:
-        readers_of(settings.users, ask=False)
+        readers = readers_of(settings.users, ask=False)
+        if settings.console:
+            providers_of(settings.users, readers, os.environ, ask=False)
 
 
 def listen(settings: Settings) -> list[socket.socket]:

@@ -259,7 +259,7 @@ def test_a_session_ends(store: Store) -> None:
     long, _ = sessions.begin(b"a" * 32)
     short, session = sessions.begin(b"a" * 32, until=1060.0)
     assert session.expires == 1060.0
-    assert sessions.find(long).digest == b"a" * 32
+    assert sessions.find(long).holder == b"a" * 32
     now = 1061.0
     assert "ended" in refusal(sessions, short)
     assert sessions.find(long).expires == 1000.0 + LIFETIME

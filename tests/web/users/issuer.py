@@ -136,12 +136,15 @@ class KeyServer:
                 with contextlib.suppress(OSError):
                     outer.answer(self)
 
+            do_POST = do_GET  # noqa: N815 - http.server has it so
+
             def log_message(self, *_: object) -> None:
                 """Says nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/keys"
+        self.root = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"{self.root}/keys"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 

@@ -1,0 +1,157 @@
+"""An OpenID provider for tests, on loopback: discovery, a login without a form, and codes for ID tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import secrets
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from queuey.settings import Users
+from queuey.web.credentials import CredentialReader
+from queuey.web.credentials.code_flow import DISCOVERY, Provider
+from queuey.web.credentials.users import providers_of
+from tests.web.users.issuer import Issuer, KeyServer, patient_readers
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class OpenIdProvider(KeyServer):
+    """Logs in whoever comes, as one user.
+
+    Args:
+        host: Of its name; the address is loopback.
+        client: The only client that is registered.
+        secret: Of the client; None: it has none.
+
+    Attributes:
+        user: Who comes; None: somebody who cancels.
+        claims: Of ID tokens, beside the usual ones or in their place.
+        headers: The same of their headers.
+        discovery: What the discovery document says.
+        answer_fields: What the browser brings back, beside the usual fields or in their place.
+        troubled: The path at which it misbehaves, as ``behaviour`` and ``content`` say.
+        exchanged: Forms that were sent for codes.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", client: str = "queuey", secret: str | None = None) -> None:
+        super().__init__(b"{}")
+        self.root = self.root.replace("127.0.0.1", host)
+        self.url = f"{self.root}/keys"
+        self.issuer = Issuer(self.root)
+        self.user: str | None = "ann"
+        self.claims: dict[str, Any] = {}
+        self.headers: dict[str, Any] = {}
+        self.answer_fields: dict[str, str | None] = {}
+        self.troubled = ""
+        self.exchanged: list[dict[str, str]] = []
+        self.discovery: dict[str, Any] = {
+            "issuer": self.root,
+            "authorization_endpoint": f"{self.root}/authorize?theme=dark",
+            "token_endpoint": f"{self.root}/token",
+            "jwks_uri": self.url,
+        }
+        self._client, self._secret = client, secret
+        self._codes: dict[str, dict[str, str]] = {}
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answers one request."""
+        parts = urlsplit(handler.path)
+        if parts.path == self.troubled:
+            super().answer(handler)
+            return
+        status, headers, content = self._answer(parts.path, dict(parse_qsl(parts.query)), handler)
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(content)
+
+    def _answer(self, path: str, query: dict[str, str], handler: BaseHTTPRequestHandler) -> Answer:
+        if path == DISCOVERY:
+            return 200, {}, json.dumps(self.discovery).encode()
+        if path == "/keys":
+            return 200, {}, self.issuer.published()
+        if path == "/authorize":
+            return self._authorize(query)
+        if path == "/token" and handler.command == "POST":
+            form = handler.rfile.read(int(handler.headers["Content-Length"])).decode()
+            return self._token(dict(parse_qsl(form)), handler.headers.get("Authorization"))
+        return 404, {}, b""
+
+    def _authorize(self, query: dict[str, str]) -> Answer:
+        """Sends the browser back with a code."""
+        usual = {"response_type": "code", "client_id": self._client, "code_challenge_method": "S256", "theme": "dark"}
+        if not usual.items() <= query.items() or "openid" not in query["scope"].split():
+            return 400, {}, b"bad request"
+        code = secrets.token_urlsafe(16)
+        self._codes[code] = query
+        usual = {"code": code} if self.user is not None else {"error": "access_denied", "error_description": "no"}
+        given = {**usual, "state": query["state"], "session_state": "x", **self.answer_fields}
+        fields = urlencode({name: value for name, value in given.items() if value is not None})
+        return 302, {"Location": f"{query['redirect_uri']}?{fields}"}, b""
+
+    def _token(self, form: dict[str, str], authorization: str | None) -> Answer:
+        """Gives an ID token for a code, once."""
+        self.exchanged.append(form)
+        if not self._knows(form, authorization):
+            return _error("invalid_client", 401)
+        asked = self._codes.pop(form["code"], None)
+        if asked is None or form["grant_type"] != "authorization_code" or form["redirect_uri"] != asked["redirect_uri"]:
+            return _error("invalid_grant")
+        challenge = urlsafe_b64encode(sha256(form["code_verifier"].encode()).digest()).decode().rstrip("=")
+        if challenge != asked["code_challenge"]:
+            return _error("invalid_grant")
+        claims = {"aud": self._client, "nonce": asked.get("nonce"), **self.claims}
+        token = self.issuer.token(self.user, headers=self.headers, **claims)
+        return 200, {}, json.dumps({"access_token": "x", "token_type": "Bearer", "id_token": token}).encode()
+
+    def _knows(self, form: dict[str, str], authorization: str | None) -> bool:
+        if self._secret is None:
+            return authorization is None and form.get("client_id") == self._client
+        expected = urlencode({self._client: self._secret}).replace("=", ":")
+        return (
+            "client_id" not in form and authorization is not None and b64decode(authorization[6:]) == expected.encode()
+        )
+
+
+def _error(code: str, status: int = 400) -> Answer:
+    return status, {}, json.dumps({"error": code}).encode()
+
+
+@contextlib.contextmanager
+def providing(host: str = "127.0.0.1", client: str = "queuey", secret: str | None = None) -> Iterator[OpenIdProvider]:
+    """Has a provider for as long as it is entered."""
+    provider = OpenIdProvider(host, client, secret)
+    try:
+        yield provider
+    finally:
+        provider.close()
+
+
+def visit(address: str) -> str:
+    """Goes to a provider as a browser does, and returns where that sends the browser."""
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    try:
+        connection.request("GET", f"{parts.path}?{parts.query}")
+        answer = connection.getresponse()
+        assert answer.status == 302, answer.read()
+        return answer.headers["Location"]
+    finally:
+        connection.close()
+
+
+def patient_providers(users: Users, environ: dict[str, str]) -> tuple[list[CredentialReader], list[Provider]]:
+    """Makes readers of credentials and providers that wait for as long as a busy machine may take."""
+    readers = patient_readers(users)
+    providers = providers_of(users, readers, environ, ask=False)
+    for provider in providers:
+        provider._fetch_seconds = provider.discovery._wait_seconds = provider.discovery._fetch_seconds = 60.0
+    return readers, providers
