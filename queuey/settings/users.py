@@ -205,14 +205,14 @@ def _faults(issuer: UserIssuer) -> Iterator[str]:
     if "://" in issuer.keys and not is_safe_url(issuer.keys):
         yield f"keys is {issuer.keys!r}: expected https://host/path, http:// only on this machine, or a file"
     yield from _faults_of_rights(issuer)
-    if issuer.client is not None:
-        yield from _faults_of_login(issuer, issuer.client)
-    elif issuer.secret is not None or issuer.scope != "openid":
-        yield "secret and scope are for logins to the console: give client as well"
     if issuer.scheme == "BrowserID":
         yield from _faults_of_browserid(issuer)
     elif issuer.domains:
         yield "domains is for scheme BrowserID only"
+    if issuer.client is not None:
+        yield from _faults_of_login(issuer, issuer.client)
+    elif issuer.secret is not None or issuer.scope != "openid":
+        yield "secret and scope are for logins to the console: give client as well"
 
 
 def _faults_of_rights(issuer: UserIssuer) -> Iterator[str]:

@@ -44,3 +44,13 @@ class Watched:
         """Opens a page, and waits for its parts."""
         self.page.goto(f"{self.url}/{address}" if address else self.url)
         expect(self.page.locator("[hx-get][hx-trigger=load] > a")).to_have_count(0)
+
+
+def accessibility(page: Page, axe: str) -> list[str]:
+    """Returns what axe-core finds in a page at level AA."""
+    page.evaluate(axe)
+    found: list[str] = page.evaluate(
+        "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
+        ".then(found => found.violations.map(one => one.id + ': ' + one.nodes[0].html))"
+    )
+    return found

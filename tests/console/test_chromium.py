@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, Route, StorageState, expect
 
 from queuey.client import Client, Outgoing
 from queuey.web.console import cookies
-from tests.console.seeing import Watched
+from tests.console.seeing import Watched, accessibility
 from tests.servers.served import Served
 
 PAYLOADS = [
@@ -211,12 +211,7 @@ def test_pages_are_for_everybody(
         if address.endswith("/orders"):
             expect(page.locator("[data-live] canvas")).to_have_count(2)
         assert page.evaluate("document.documentElement.scrollWidth") <= 375
-        page.evaluate(axe)
-        found = page.evaluate(
-            "axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
-            ".then(found => found.violations.map(one => one.id + ': ' + one.nodes[0].html))"
-        )
-        assert found == []
+        assert accessibility(page, axe) == []
         assert watched.troubles == []
 
 

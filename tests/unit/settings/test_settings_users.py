@@ -69,7 +69,43 @@ def test_places_of_keys_on_this_machine() -> None:
         assert load({"shop": SHOP | {"keys": url}})["shop"][0].keys == url
 
 
+def test_logins(tmp_path: Path) -> None:
+    """A path of a secret is relative to the settings file, as one of keys is; two applications may have one client."""
+    file = tmp_path / "queuey.toml"
+    lines = [f"{name} = {json.dumps(value)}" for name, value in (LOGIN | {"secret": "file:client-secret"}).items()]
+    lines.append('roles = {"queue admins" = ["admin"]}')
+    file.write_text("\n".join(line for name in ("shop", "blog") for line in (f"[users.{name}]", *lines)))
+    users = settings.load({}, {}, config=file).settings.users
+    assert users["shop"] == users["blog"]
+    assert users["shop"][0].secret == f"file:{tmp_path}/client-secret"
+    text = settings.shown("users", users)
+    assert load(text) == users
+
+
+LOGIN = SHOP | {"client": "queuey"}
 BAD: list[tuple[object, list[str]]] = [
+    ({"shop": LOGIN | {"client": "console"}}, ["users.shop", "'console'", "audience"]),
+    ({"shop": LOGIN | {"client": ""}}, ["users.shop", "client"]),
+    ({"shop": LOGIN | {"client": "a b"}}, ["users.shop", "client"]),
+    ({"shop": LOGIN | {"issuer": "accounts"}}, ["users.shop", "'accounts'", "https://host/path"]),
+    ({"shop": LOGIN | {"issuer": "http://accounts.example.org"}}, ["users.shop", "https://host/path"]),
+    ({"shop": LOGIN | {"issuer": "https://accounts.example.org?x"}}, ["users.shop", "https://host/path"]),
+    ({"shop": LOGIN | {"secret": "hunter2"}}, ["users.shop", "secret", "env:NAME or file:PATH"]),
+    ({"shop": SHOP | {"secret": "env:SECRET"}}, ["users.shop", "secret", "client"]),
+    ({"shop": SHOP | {"scope": "openid email"}}, ["users.shop", "scope", "client"]),
+    ({"shop": LOGIN | {"scope": "email"}}, ["users.shop", "scope"]),
+    ({"shop": LOGIN | {"scope": "openid  email"}}, ["users.shop", "scope"]),
+    ({"shop": SHOP | {"roles": {"admins": []}}}, ["users.shop", "'admins'", "send, read, delete, claim, admin"]),
+    ({"shop": SHOP | {"roles": {"admins": ["all"]}}}, ["users.shop", "roles"]),
+    ({"shop": SHOP | {"roles": {"": ["read"]}}}, ["users.shop", "roles"]),
+    ({"shop": SHOP | {"roles_claim": ""}}, ["users.shop", "roles_claim"]),
+    ({"shop": MAIL | {"roles": {"admins": ["read"]}}}, ["users.shop", "roles", "Bearer"]),
+    ({"shop": MAIL | {"client": MAIL["audience"]}}, ["users.shop", "client", "Bearer"]),
+    (
+        {"shop": LOGIN, "blog": LOGIN | {"audience": ["queuey", "blog"], "client": "blog"}},
+        [SHOP["issuer"], "several clients"],
+    ),
+    ({"shop": LOGIN, "blog": LOGIN | {"secret": "env:SECRET"}}, [SHOP["issuer"], "several clients"]),
     ("{", ["JSON"]),
     ([], ["[users.NAME]"]),
     ({"shop": []}, ["users.shop", "1 to 16 issuers"]),

@@ -9,6 +9,7 @@ import secrets
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from hashlib import sha256
+from html import escape
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -32,6 +33,7 @@ class OpenIdProvider(KeyServer):
 
     Attributes:
         user: Who comes; None: somebody who cancels.
+        asks: Show a page with a link first.
         claims: Of ID tokens, beside the usual ones or in their place.
         headers: The same of their headers.
         discovery: What the discovery document says.
@@ -46,6 +48,7 @@ class OpenIdProvider(KeyServer):
         self.url = f"{self.root}/keys"
         self.issuer = Issuer(self.root)
         self.user: str | None = "ann"
+        self.asks = False
         self.claims: dict[str, Any] = {}
         self.headers: dict[str, Any] = {}
         self.answer_fields: dict[str, str | None] = {}
@@ -95,7 +98,10 @@ class OpenIdProvider(KeyServer):
         usual = {"code": code} if self.user is not None else {"error": "access_denied", "error_description": "no"}
         given = {**usual, "state": query["state"], "session_state": "x", **self.answer_fields}
         fields = urlencode({name: value for name, value in given.items() if value is not None})
-        return 302, {"Location": f"{query['redirect_uri']}?{fields}"}, b""
+        back = f"{query['redirect_uri']}?{fields}"
+        if self.asks:
+            return 200, {"Content-Type": "text/html"}, f'<a href="{escape(back)}">Go on as {self.user}</a>'.encode()
+        return 302, {"Location": back}, b""
 
     def _token(self, form: dict[str, str], authorization: str | None) -> Answer:
         """Gives an ID token for a code, once."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
+from queuey.access import VERBS, Action, parse_principals, parse_scope
+from queuey.messages import QueueSpec
 from queuey.settings import UserIssuer
+from queuey.settings.users import RoleVerb
 from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app
@@ -205,6 +208,63 @@ def test_an_outbox_takes_messages(owner: Caller, issuer: Issuer, app: Any) -> No
     ann.post(out, "hello")
     assert ann.get(out).status == 403
     assert owner.get(out).bodies == ["hello"]
+
+
+ROLES: dict[str, tuple[RoleVerb, ...]] = {
+    **{verb: (verb,) for verb in VERBS},
+    "deletes": ("read", "delete"),
+    "works": ("read", "claim"),
+    "overwrites": ("send", "delete"),
+}
+
+
+@pytest.fixture
+def staff(store: Store, trusted: UserIssuer, app: Any) -> Any:  # noqa: ANN401 - Pyramid's router
+    """The application, with a role for each verb, and queues of all kinds."""
+    service = app.registry.service
+    service.queues.create("queuey", "plain", QueueSpec())
+    service.queues.create("queuey", "public", QueueSpec(type="public"))
+    service.queues.create("queuey", "owned", QueueSpec(principals=parse_principals(["app:queuey"])))
+    service.queues.create("queuey", "closed", QueueSpec(principals=parse_principals(["bid:bob@example.org"])))
+    service.queues.create("guest", "foreign", QueueSpec(principals=parse_principals(["app:queuey"])))
+    users = {"queuey": (msgspec.structs.replace(trusted, roles=ROLES),)}
+    return make_app(store, readers=patient_readers(users), private=users.keys())
+
+
+@pytest.mark.parametrize("held", [*([role] for role in ROLES), ["send", "read"], ["works", "deletes"]], ids=str)
+def test_a_role_is_like_a_limited_key(staff: Any, store: Store, issuer: Issuer, held: list[str]) -> None:  # noqa: ANN401
+    """A user with roles may do exactly what a key with their verbs may, and what every user may with the own queue."""
+    verbs = {verb for role in held for verb in ROLES[role]}
+    store.add_key("queuey", digest_of("5" * 64), scope=parse_scope(verbs))
+    authorization: Authorization = staff.registry.authorization
+
+    def rights(credential: str) -> list[object]:
+        request = blank_request(authorization=credential)
+        caller = authorization.caller(request)
+        own = [inbox(issuer, "bob"), inbox(issuer)]
+        names = ["plain", "public", "owned", "closed", "nothing", own[0]]
+        return [
+            *(authorization.rights(request, "queuey", name) for name in names),
+            *(authorization.rights(request, "guest", name) for name in ("foreign", "nothing")),
+            *(caller.patterns("queuey", action) for action in get_args(Action)),
+            *(caller.patterns("guest", action) for action in get_args(Action)),
+        ]
+
+    token = f"Bearer {issuer.token('ann', groups=['unknown', *held])}"
+    assert rights(token) == rights(f"Application {'5' * 64}")
+    assert {"read", "delete"} <= set(authorization.rights(blank_request(authorization=token), "queuey", inbox(issuer)))
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [None, "", "unknown", "ead", "read ", "read,send", [], [["read"]], {"read": True}, ["READ"], 5, True, [None, 5]],
+)
+def test_what_is_no_role(staff: Any, issuer: Issuer, groups: object) -> None:  # noqa: ANN401
+    """A role counts if the claim is it, letter by letter, or a list that has it. All else does no harm."""
+    ann = bearer(staff, issuer.token("ann", groups=groups, roles=["read"], role="read"))
+    assert [ann.get("plain").status, ann.get().status] == [403, 403]
+    assert ann.get("public").status == 200
+    assert bearer(staff, issuer.token("ann", groups="read")).get("plain").status == 200
 
 
 def test_a_wrong_token_lets_nobody_in(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
