@@ -34,8 +34,6 @@ logger = logging.getLogger(__name__)
 
 MAX_AT_ONCE = 2
 """Exchanges with one provider under way in a process. Each holds a thread, for as long as the provider may take."""
-MAX_STATE = 2048
-"""Characters."""
 DISCOVERY = "/.well-known/openid-configuration"
 _PUBLIC_ERRORS = frozenset(
     {"access_denied", "login_required", "interaction_required", "account_selection_required", "consent_required"}
@@ -130,7 +128,7 @@ class Provider:
 
     def resume(self, visitor: str, state: str) -> Attempt | None:
         """Returns the login that a state belongs to; None: it is none that this browser has begun at this provider."""
-        salt, _, page = state[:MAX_STATE].partition(".")[0].partition("~")
+        salt, _, page = state.partition(".")[0].partition("~")
         try:
             following = urlsafe_b64decode(page + "=" * (-len(page) % 4)).decode()
         except ValueError:
@@ -194,8 +192,7 @@ class Provider:
         except InvalidToken as error:
             self._refuse(f"its ID token is refused: {str(error).rstrip('.')}")
         self._check(claims, attempt)
-        found = [(user.application, user.name, user.roles) for user in users if user.issuer.client is not None]
-        return UserLogin(self.issuer, tuple(found))
+        return UserLogin(self.issuer, tuple((user.application, user.name, user.roles) for user in users))
 
     def _code(self, attempt: Attempt, answer: Mapping[str, str]) -> str:
         """Returns the code of an answer."""
