@@ -10,7 +10,7 @@ import msgspec
 from queuey.access import Caller
 from queuey.errors import NoCredential, NotAllowed, NotAuthenticated
 from queuey.messages import Key
-from queuey.service.sessions import Sessions, UserLogin
+from queuey.service.sessions import Session, Sessions, UserLogin
 from queuey.settings import Users
 from queuey.storage import Applications
 from queuey.web.authorization import Authorization
@@ -58,15 +58,25 @@ class SessionCallers:
 
     def holder(self, request: Request) -> str:
         """Returns who has logged in, for people."""
-        key = self._key(request)
+        holder = self._session(request).holder
+        if isinstance(holder, UserLogin):
+            return holder.users[0][1]
+        key = self._key(holder)
         return f"key {key.id} ({key.note})" if key.note else f"key {key.id}"
 
-    def key_ends(self, request: Request) -> float | None:
-        """Returns when the key of a session ends, in seconds since 1970; None: never."""
-        return self._key(request).expires
+    def rights_end(self, request: Request) -> float | None:
+        """Returns when the rights of a session's key or user end, in seconds since 1970; None: never.
 
-    def _key(self, request: Request) -> Key:
-        key = self._applications.find_key(self._sessions.find(cookies.read(request, cookies.SESSION) or "").digest)
+        Those of a user are known for as long as the session.
+        """
+        session = self._session(request)
+        return session.expires if isinstance(session.holder, UserLogin) else self._key(session.holder).expires
+
+    def _session(self, request: Request) -> Session:
+        return self._sessions.find(cookies.read(request, cookies.SESSION) or "")
+
+    def _key(self, digest: bytes) -> Key:
+        key = self._applications.find_key(digest)
         if key is None:
             raise NotAuthenticated("The key of this session was revoked.")
         return key

@@ -120,7 +120,7 @@ class ActViews:
             application=match["app"],
             name=match.get("queue", ""),
             given=given,
-            ends=self._callers.key_ends(request),
+            ends=self._callers.rights_end(request),
         )
         if ask.name:
             ask.enter(act.needs)

@@ -77,7 +77,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         given: The fields of the form or the address.
         name: Of the queue; blank: the act is about the application.
-        ends: When the caller's key ends, in seconds since 1970; None: never.
+        ends: When the rights of the caller's key or user end, in seconds since 1970; None: never.
     """
 
     service: Service
