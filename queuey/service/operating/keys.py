@@ -62,7 +62,7 @@ class Keys:
             raise InvalidRequest({"expires": f"Not more than 0 s and at most {MAX_SECONDS // 86_400} d"})
         expires = self._clock() + seconds
         if until is not None and expires > until:
-            raise InvalidRequest({"expires": "Later than your own key ends; choose a shorter time"})
+            raise InvalidRequest({"expires": "Later than your own key or session ends; choose a shorter time"})
         return expires
 
     def issue(self, application: str, scope: Scope, expires: float, note: str) -> tuple[str, Key]:

@@ -28,6 +28,7 @@ from tests.web.caller import Caller
 from tests.web.conftest import KEY
 from tests.web.console.browser import Browser
 from tests.web.console.conftest import examine
+from tests.web.console.test_acts import act, said
 from tests.web.users.issuer import Behaviour, Issuer, new_key, patient_readers
 from tests.web.users.provider import OpenIdProvider, patient_providers, providing, visit
 
@@ -175,6 +176,26 @@ def test_a_role(app: Any, browser: Browser, provider: OpenIdProvider) -> None:  
     token = provider.issuer.token("ann", groups=["staff", "admins"])
     ann = Caller(app, f"Bearer {token}")
     assert (ann.get("orders").status, ann("POST", "orders", "x").status) == (200, 403)
+
+
+def test_acts_of_a_user(app: Any, browser: Browser, provider: OpenIdProvider, store: Store) -> None:  # noqa: ANN401
+    """An act of a user stands in the audit log under the user's name; a key that a user makes ends with the session."""
+    app.registry.service.queues.create("queuey", "orders", QueueSpec())
+    provider.claims = {"groups": ["admins"]}
+    assert log_in(browser, provider).status == 303
+    page = said(browser, act(browser, "/console/a/queuey/orders/acts/purge", typed="orders"))
+    assert f"user:{issuer_tag(provider.root)}.ann" in page
+    address = "/console/a/queuey/_acts/key-add"
+    refused = act(browser, address, read="yes", queues="orders", expires="9h")
+    assert (refused.status, "Later than your own" in refused.text) == (400, True)
+    assert act(browser, address, send="yes", queues="orders", expires="1h").status == 403
+    assert act(browser, address, read="yes", queues="orders", expires="1h").status == 200
+    assert any(key.expires is not None and key.expires < time.time() + 3700 for key in store.keys("queuey"))
+    assert f"user:{issuer_tag(provider.root)}.ann" in browser.get("/console/a/queuey/_audit").text
+    provider.claims = {}
+    assert log_in(browser, provider).status == 303
+    assert browser.get(address).status == 403
+    assert browser.get(f"/console/a/queuey/{inbox(provider)}/acts/purge").status in {403, 404}
 
 
 def test_a_session_has_the_rights_of_the_settings_in_force(

@@ -66,17 +66,19 @@ class OpenIdProvider(KeyServer):
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         """Answers one request."""
         parts = urlsplit(handler.path)
+        # Read in any case: a connection that is closed with something unread is reset, and the answer may be lost.
+        form = handler.rfile.read(int(handler.headers.get("Content-Length", 0))).decode()
         if parts.path == self.troubled:
             super().answer(handler)
             return
-        status, headers, content = self._answer(parts.path, dict(parse_qsl(parts.query)), handler)
+        status, headers, content = self._answer(parts.path, dict(parse_qsl(parts.query)), form, handler)
         handler.send_response(status)
         for name, value in headers.items():
             handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(content)
 
-    def _answer(self, path: str, query: dict[str, str], handler: BaseHTTPRequestHandler) -> Answer:
+    def _answer(self, path: str, query: dict[str, str], form: str, handler: BaseHTTPRequestHandler) -> Answer:
         if path == DISCOVERY:
             return 200, {}, json.dumps(self.discovery).encode()
         if path == "/keys":
@@ -84,7 +86,6 @@ class OpenIdProvider(KeyServer):
         if path == "/authorize":
             return self._authorize(query)
         if path == "/token" and handler.command == "POST":
-            form = handler.rfile.read(int(handler.headers["Content-Length"])).decode()
             return self._token(dict(parse_qsl(form)), handler.headers.get("Authorization"))
         return 404, {}, b""
 
