@@ -99,10 +99,10 @@ class ProviderViews:
         self._of_provider.take(provider.tag)
         try:
             user = provider.finish(attempt, answer, _back(request, provider))
-        except InvalidToken:
+            self._of_user.take(user.users[0][1])
+        except (InvalidToken, TooManyRequests):
             self._of_address.take(address)
             raise
-        self._of_user.take(user.users[0][1])
         return self._login.begin(request, user, attempt.following)
 
     def _failed(
