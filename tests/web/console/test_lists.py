@@ -85,7 +85,7 @@ def test_a_key_that_only_sends(app: Any, store: Store, owner: Caller, stranger: 
     assert sender.get("/console/a/queuey", query="queue=a%2Fb").headers["Location"] == "/console/a/queuey/a%2Fb"
     page = sender.get("/console/a/queuey/orders")
     assert page.status == 200
-    assert "This key may do here: send." in text_of(page.text)
+    assert "You may do here: send." in text_of(page.text)
     assert "the credential allows send" in page.text
     assert "secret" not in page.text
     assert re.findall(r'class="button" href="([^"]*)"', page.text) == ["/console/a/queuey/orders/acts/send"]

@@ -281,7 +281,7 @@ def test_a_queue_of_principals_is_closed(browser: Browser, operator: Browser, ow
     owner.create("q", principals="app:guest")
     owner.post("q", "secret")
     page = browser.get("/console/a/queuey/q").text
-    assert "This key may do here: send, overwrite, admin." in text_of(page)
+    assert "You may do here: send, overwrite, admin." in text_of(page)
     assert "What the queue has is not shown: The principals of the queue are others." in text_of(page)
     assert "messages" not in page
     assert operator.get("/console/a/queuey/q").status == 200
