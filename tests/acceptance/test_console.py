@@ -1,0 +1,154 @@
+"""The console of a real service on Cassandra, with two workers: each act, and what the audit log says of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+import requests
+
+from queuey.client import Client, Outgoing
+from tests.acceptance.sqs.conftest import command
+from tests.servers import keyspaces
+from tests.servers.plugin import Cassandra
+from tests.servers.served import Served
+from tests.web.console.browser import Browser
+from tests.web.console.test_acts import act, said
+from tests.web.gateway_calls import Reply
+
+A = "/console/a/queuey"
+PATIENCE = 60.0
+
+
+class HttpBrowser(Browser):
+    """A browser that asks a service over HTTP."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(None, f"localhost:{port}")
+
+    def _send(self, method: str, path: str, body: bytes, query: str, headers: dict[str, str]) -> Reply:
+        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        reply = requests.request(
+            method,
+            f"http://{self.host}{path}",
+            params=query,
+            data=body,
+            headers={**({"cookie": cookie} if cookie else {}), **headers},
+            allow_redirects=False,
+            timeout=60,
+        )
+        for header in reply.raw.headers.getlist("set-cookie"):
+            self._keep(header)
+        return Reply(reply.status_code, list(reply.headers.items()), reply.content)
+
+
+@pytest.fixture(scope="module")
+def service(cassandra: Cassandra, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
+    """The port of the service and the key of its application. It must log nothing that looks like a defect."""
+    store = ["--store", keyspaces.make(cassandra)]
+    command("app", "create", "queuey", *store)
+    key = json.loads(command("app", "key-add", "queuey", "--json", *store))["secret"]
+    with Served(tmp_path_factory.mktemp("console"), ["--console", "on", "--workers", "2", *store]) as served:
+        yield served.port, key
+        assert "Traceback" not in served.output
+
+
+@pytest.fixture(scope="module")
+def client(service: tuple[int, str]) -> Iterator[Client]:
+    """A client of the service."""
+    port, key = service
+    with closing(Client(f"http://127.0.0.1:{port}", key=key, application="queuey")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def browser(service: tuple[int, str]) -> Browser:
+    """A browser whose user has logged in."""
+    port, key = service
+    browser = HttpBrowser(port)
+    assert browser.log_in(key).status == 303
+    return browser
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    """Waits for what is seen only when it is certain."""
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_messages(browser: Browser, client: Client) -> None:
+    """A message is sent and deleted, a queue is purged."""
+    client.create_queue("sent")
+    page = said(browser, act(browser, f"{A}/sent/acts/send", body="hello"))
+    place = page.partition("Stored message ")[2].split(". ")[0]
+    assert [message.body for message in client.get("sent", place)] == ["hello"]
+    assert "Deleted the message." in said(browser, act(browser, f"{A}/sent/acts/delete", f"message={place}"))
+    assert client.get("sent", place) == []
+    client.send("sent", "x")
+    assert "Removed all messages" in said(browser, act(browser, f"{A}/sent/acts/purge", typed="sent"))
+    assert client.info("sent").count == 0
+
+
+def test_jobs(browser: Browser, client: Client) -> None:
+    """A job that one worker of the service has given out is released at whichever worker is asked."""
+    client.create_queue("jobs")
+    client.send("jobs", "work")
+    jobs = client.job_queue("jobs")
+    for job in jobs.claim():
+        message = job.message
+        query = f"message={message.partition}:{message.id}"
+        assert "another worker gets it" in said(browser, act(browser, f"{A}/jobs/acts/release", query))
+        again = next(jobs.claim())
+        assert (again.message.id, again.deliveries) == (message.id, 2)
+        again.ack()
+        break
+
+
+def test_dead_letters(browser: Browser, client: Client) -> None:
+    """Dead letters go back, each once."""
+    for name in ("failed", "failed.dead"):
+        client.create_queue(name, partitions=2)
+    said_of = {"queue": "failed", "id": "0" * 32, "attempts": "3", "error": "E", "at": "2026-01-01T00:00:00.000Z"}
+    for partition in (1, 2):
+        headers = {f"queuey-dead-{name}": text for name, text in (said_of | {"partition": str(partition)}).items()}
+        client.send_many("failed.dead", [Outgoing("x", headers=headers, partition=partition)] * 3)
+    address = f"{A}/failed.dead/acts/redrive"
+    eventually(lambda: "6 are meant" in browser.get(address, query="error=E").text)
+    assert "Sent back 6 to failed." in said(browser, act(browser, address, "error=E"))
+    eventually(lambda: client.info("failed").count == 6)
+    assert client.info("failed.dead").count == 0
+
+
+def test_offsets(browser: Browser, client: Client) -> None:
+    """The offset of a group is set back, and messages lie ahead again."""
+    client.create_queue("read")
+    receipts = client.send_many("read", ["a", "b"])
+    client.commit("read", "group", {1: receipts[-1].id})
+    page = said(browser, act(browser, f"{A}/read/acts/rewind", "group=group&to=earliest"))
+    assert "Set 1 offset" in page
+    eventually(lambda: client.offsets("read", "group").partitions[1].lag == 2)
+
+
+def test_options_and_moves(browser: Browser, client: Client) -> None:
+    """Options change, messages move, a queue is deleted."""
+    client.create_queue("source")
+    client.create_queue("target")
+    client.send("source", "x")
+    assert "Changed ttl" in said(browser, act(browser, f"{A}/source/acts/options", ttl="600"))
+    assert client.info("source").ttl == 600
+    assert "from source to target" in said(browser, act(browser, f"{A}/source/acts/move", to="target"))
+    eventually(lambda: [move.state for move in client.moves()] == ["done"])
+    assert "Deleted queue" in said(browser, act(browser, f"{A}/source/acts/delete-queue", typed="source"))
+
+
+def test_the_audit_log(browser: Browser, client: Client) -> None:
+    """All that was done stands in the log, once it is certain; it is there for a restarted service, too."""
+    client.create_queue("logged")
+    reply = act(browser, f"{A}/logged/acts/send", body="x")
+    assert "Stored message" in said(browser, reply)
+    eventually(lambda: "logged" in browser.get(f"{A}/_audit").text)
