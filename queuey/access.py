@@ -312,15 +312,16 @@ def may_hand_on(caller: Caller, application: str, scope: Scope) -> bool:
 
     A pattern within a pattern is found by reading the stars of the inner one as a text that only a star can match.
     """
+    wanted = _actions(frozenset(verb for verb in VERBS if verb in scope.allow))
     for grant in caller.grants_within(application):
-        patterns = grant.queues
-        if isinstance(patterns, str) or "admin" not in grant.allow or not grant.allow.issuperset(scope.allow):
+        patterns, own = grant.queues, _actions(grant.allow)
+        if isinstance(patterns, str) or "admin" not in own or not wanted <= own:
             continue
         if not all(any(matches(outer, inner) for outer in patterns) for inner in scope.queues):
             continue
         owns = owner_name(application) in caller.names
         narrower = any(not any(matches(inner, outer) for inner in scope.queues) for outer in patterns)
-        if owns or narrower or not grant.allow.issubset(scope.allow):
+        if owns or narrower or wanted < own:
             return True
     return False
 

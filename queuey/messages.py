@@ -441,6 +441,8 @@ class Lag(msgspec.Struct, frozen=True):
 
 OPERATORS = "@all"
 """Stands for an application where keys are kept: they are operators' keys, over all applications."""
+AUDITS = "@console"
+"""The application that owns the audit logs of all others. It has no keys."""
 
 
 class Scope(msgspec.Struct, frozen=True):

@@ -212,6 +212,7 @@ def test_operators(run: Run, served: Served) -> None:
     """An operator's key needs no application, takes no limits, and lists the queues of every application."""
     data = ["--data", str(served.data)]
     assert run("app", "key-add", "@all", "--allow", "send", *data).code == 2
+    assert run("app", "key-add", "@console", *data).code == 2
     made = run("app", "key-add", "@all", "--json", *data).json
     assert "of all applications" in run("app", "keys", "@all", *data).text
     assert "@all" not in run("app", "list", *data).text

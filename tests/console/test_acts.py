@@ -118,7 +118,7 @@ def test_dead_letters_go_back(page: Page, watched: Watched, client: Client) -> N
         client.send_many("failed.dead", [Outgoing("x", headers=headers)])
     watched.open(f"{QUEUE}/failed")
     page.get_by_role("row", name=re.compile("Timeout")).get_by_role("link", name="Send these back").click()
-    expect(page.get_by_text("2 are meant")).to_be_visible()
+    expect(page.get_by_text("of 3 messages in failed.dead: 2.")).to_be_visible()
     page.get_by_role("button", name="Send them back").click()
     assert done(page) == "Sent back 2 to failed."
     watched.open(f"{QUEUE}/failed")

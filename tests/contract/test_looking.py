@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -60,12 +61,14 @@ def test_a_scan_meets_each_message_once(store: Store) -> None:
 def test_audit_logs_of_two_processes(store: Store, other: Store) -> None:
     """What one process writes down another one finds at once, and a form that both get is written down once."""
     logs = [Service(each).audit for each in (store, other)]
-    begun = [log.begin(APP, "k" * 22, act="purge", who="me", queue="q", details={"a": "b"}) for log in logs]
-    (place, entry, is_known), (same, _, is_known_there) = begun
-    assert (place, is_known, is_known_there) == (same, False, True)
-    assert logs[1].find(APP, place) == entry
-    logs[0].end(APP, place, entry, "done", "Purged.")
-    ended = logs[1].find(APP, place)
+    about: Any = {"content": b"c", "act": "purge", "who": "me", "queue": "q", "details": {"a": "b"}}
+    assert logs[0].sent(APP, "form") is None
+    (entry, sent, is_first), (_, same, is_first_there) = (log.begin(APP, "form", **about) for log in logs)
+    assert (sent, is_first, is_first_there) == (same, True, False)
+    assert logs[1].sent(APP, "form") == sent
+    assert logs[1].find(APP, sent.entry) == entry
+    logs[0].end(APP, sent.entry, entry, "done", "Purged.")
+    ended = logs[1].find(APP, sent.entry)
     assert ended is not None
     assert (ended.outcome, ended.text, ended.details) == ("done", "Purged.", {"a": "b"})
     eventually(lambda: [each for _, each in logs[1].page(APP).entries] == [ended])
@@ -88,7 +91,7 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
         return service.enter(service.find(APP, name), lambda _queue: None)
 
     def found(service: Service) -> list[DeadLetter]:
-        return service.redriving.find(entered(service, "q.dead"), Wanted(error="E")).letters
+        return service.redriving.find(entered(service, "q.dead"), Wanted(reason=("q", "E", ""))).letters
 
     eventually(lambda: len(found(services[0])) == 6)
     letters = found(services[0])
@@ -96,7 +99,7 @@ def test_dead_letters_go_back_once(store: Store, other: Store) -> None:
         service.redriving.send_back(entered(service, "q.dead"), some, partial(entered, service))
         for service, some in zip(services, (letters[:4], letters), strict=True)
     )
-    assert (first.sent, second.left) == ({"q": 4}, {})
+    assert (first.sent, first.before, second.sent, second.before) == ({"q": 4}, 0, {"q": 2}, 4)
     eventually(lambda: services[1].queues.count(services[1].find(APP, "q")) == 6)
     assert services[1].queues.count(dead) == 0
 

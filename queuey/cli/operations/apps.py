@@ -19,7 +19,7 @@ from queuey.cli import output
 from queuey.cli.operations.store_options import ConfiguredStore, on_store
 from queuey.cli.output import Json, Yes
 from queuey.errors import ApplicationNotFound, KeyNotFound
-from queuey.messages import OPERATORS
+from queuey.messages import AUDITS, OPERATORS
 from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
@@ -236,6 +236,8 @@ def key_import(
 
 
 def _existing(store: Store, name: str) -> None:
+    if name == AUDITS:
+        raise typer.BadParameter(f"{AUDITS} has the audit logs of the console, and takes no keys")
     if name != OPERATORS and not store.has_application(name):
         raise ApplicationNotFound(name)
 

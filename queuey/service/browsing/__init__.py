@@ -17,7 +17,7 @@ from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, Reading, mark_of, parse_bound
 from queuey.service.reading import Reader
 
-__all__ = ["Browsing", "Failures", "Found", "Sizes", "Wanted", "by_reason"]
+__all__ = ["Browsing", "Failures", "Found", "Sizes", "Wanted", "by_reason", "short_cursor"]
 
 MAX_SCANNED = 500
 """Messages that one step of a scan reads; a page of so many bytes as a read may have ends it sooner."""
@@ -107,7 +107,7 @@ class Browsing:
         )
         messages = [message for message in reading.messages if wanted.takes(message)]
         reached = reading.messages[-1].ticks if reading.messages else None
-        return Found(messages, len(reading.messages), _cursor(reading, nearest=min if upcoming else max), reached)
+        return Found(messages, len(reading.messages), short_cursor(reading, nearest=min if upcoming else max), reached)
 
     def neighbours(self, access: QueueAccess, partition: int, position: Position) -> tuple[str | None, str | None]:
         """Returns the ids of the messages before and after one in its partition, whether they are due or not."""
@@ -133,7 +133,7 @@ class Browsing:
         return self._reader.read(access, wanted).messages
 
 
-def _cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Position]) -> str:
+def short_cursor(reading: Reading, nearest: Callable[[Iterable[Position]], Position]) -> str:
     """Returns where to go on after a reading of several partitions: mostly one id in place of one for each of them.
 
     No partition has anything unread between the last message and the nearest of the positions to go on from, so all may

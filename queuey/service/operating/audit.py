@@ -1,7 +1,8 @@
 """The audit log: what people do at the console is written down before it is done, and then what became of it.
 
-The log of an application is a queue of the service's own application, :data:`OWNER`. No key is for that application, so
-nobody who stands in the log can change it.
+The log of an application is a queue of the service's own application, :data:`~queuey.messages.AUDITS`. No key is for
+that application, so nobody who stands in the log can change it. That a form was sent stands in the store's ledger, so
+it is done once.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import blake2b
 from typing import Literal
 
 import msgspec
 
 from queuey.errors import ApplicationExists, ApplicationNotFound, QueueNotFound
-from queuey.messages import Location, Message, Meta, PostKey, QueueSpec
+from queuey.ids import Position
+from queuey.messages import AUDITS, Location, Message, Meta, QueueSpec
 from queuey.service.core import Core
 from queuey.service.drafts import Draft
 from queuey.service.messages import MessageUseCases
@@ -24,17 +25,13 @@ from queuey.service.ranges import Range, parse_bound
 from queuey.service.reading import Reader
 from queuey.storage import Store
 
-OWNER = "@console"
-"""The application that owns the logs."""
 KEPT = 366 * 86_400
 """Seconds for which an entry is kept."""
-KEY_SECONDS = 86_400
-"""For which a form that is sent twice is known."""
 PAGE = 100
 """Entries of a page."""
 _JSON = Meta("application/json", (), json=True)
 
-Outcome = Literal["unknown", "done", "failed"]
+Outcome = Literal["unknown", "done", "partly", "failed"]
 """``unknown``: it is under way, or the process ended before it could say."""
 
 
@@ -60,6 +57,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
+class Sent(msgspec.Struct, frozen=True, array_like=True):
+    """A form that was sent.
+
+    Attributes:
+        content: A hash of what it had.
+        partition, position: Where its entry is.
+    """
+
+    content: bytes
+    partition: int
+    position: Position
+
+    @property
+    def entry(self) -> Location:
+        """Where its entry is."""
+        return self.partition, self.position
+
+
 class Page(msgspec.Struct, frozen=True):
     """A part of a log, the newest entry first.
 
@@ -74,6 +89,8 @@ class Page(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Entry).decode
+_encode_sent = msgspec.msgpack.Encoder().encode
+_decode_sent = msgspec.msgpack.Decoder(Sent).decode
 
 
 class AuditLog:
@@ -101,24 +118,40 @@ class AuditLog:
         self._core = core
         self._clock = clock
 
+    def sent(self, application: str, form: str) -> Sent | None:
+        """Returns what was done with a form; None: it was not sent yet."""
+        entry = self._store.entry(_work(application, form), 0)
+        return None if entry is None else _decode_sent(entry)
+
     def begin(
-        self, application: str, key: str, *, act: str, who: str, queue: str, details: dict[str, str]
-    ) -> tuple[Location, Entry, bool]:
-        """Writes down what is about to be done, once for each key.
+        self, application: str, form: str, *, content: bytes, act: str, who: str, queue: str, details: dict[str, str]
+    ) -> tuple[Entry, Sent, bool]:
+        """Writes down what is about to be done, once for each form.
+
+        Args:
+            application: Whose log it is.
+            form: A text of its own.
+            content: A hash of what the form has.
+            act: See :class:`Entry`, as for all that follow.
+            who: Who does it.
+            queue: With which queue.
+            details: What it is about.
 
         Returns:
-            Where the entry is, the entry, and whether it was there before: then it was done before, or is being done.
+            The entry, what stands for the form now, and whether that is this entry; if not, it was sent before.
 
         Raises:
-            KeyReused: The key is that of another act.
             StoreUnavailable: It could not be written down, so it must not be done.
         """
         entry = Entry(act=act, who=who, queue=queue, details=details, began=round(self._clock(), 3))
-        content = blake2b(_encode((act, who, queue, sorted(details.items()))), digest_size=16).digest()
-        draft, post_key = Draft(_encode(entry).decode(), meta=_JSON), PostKey(key, content, KEY_SECONDS)
-        access = self._access(application, create=True)
-        posted = self._core.use(access, lambda row: self._messages.post(row, [draft], key=post_key))
-        return posted.locations[0], entry, posted.replayed
+        access, draft = self._access(application, create=True), Draft(_encode(entry).decode(), meta=_JSON)
+        posted = self._core.use(access, lambda row: self._messages.post(row, [draft]))
+        sent = Sent(content, *posted.locations[0])
+        value = _encode_sent(sent)
+        stands = self._store.enter(_work(application, form), 0, value, expected=None)
+        if stands != value:
+            self._messages.delete(access, [sent.entry])
+        return entry, _decode_sent(stands), stands == value
 
     def end(self, application: str, place: Location, entry: Entry, outcome: Outcome, text: str) -> None:
         """Writes down what became of it."""
@@ -154,15 +187,19 @@ class AuditLog:
 
     def _access(self, application: str, *, create: bool = False) -> QueueAccess:
         try:
-            queue = find_queue(self._store, OWNER, application)
+            queue = find_queue(self._store, AUDITS, application)
         except (ApplicationNotFound, QueueNotFound):
             if not create:
                 raise
             with suppress(ApplicationExists):
-                self._store.create_application(OWNER)
-            queue, _ = self._store.create_queue(OWNER, application, QueueSpec(ttl=KEPT))
+                self._store.create_application(AUDITS)
+            queue, _ = self._store.create_queue(AUDITS, application, QueueSpec(ttl=KEPT))
         return QueueAccess.enter(self._store, queue, lambda _: None)
 
 
 def _place(message: Message) -> Location:
     return message.partition, message.position
+
+
+def _work(application: str, form: str) -> str:
+    return f"console form {application} {form}"

@@ -1,7 +1,8 @@
 """Dead letters that go back to their queues, a page at a time, each once.
 
-A dead letter is posted under a key that names its place, and removed when that is done. So one that was sent and not
-removed, as the process had ended, is not sent again by whoever repeats this within :data:`KEY_SECONDS`.
+A dead letter is posted under a key made of its place and all that it has, and removed when that is done. So one that
+was sent and not removed, as the process had ended, is not sent again by whoever repeats this within
+:data:`KEY_SECONDS`; and another one that was put at the same place since is sent.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 
 import msgspec
 
@@ -17,6 +19,7 @@ from queuey import ids
 from queuey.deadletters import DeadLetter, by_origin, shape_of
 from queuey.errors import NotAllowed, NotFound, QueueChanged, QueueyError
 from queuey.messages import Location, Message, Meta, PostKey, Queue
+from queuey.service.browsing import short_cursor
 from queuey.service.browsing.failures import MAX_SHAPED, letter_of
 from queuey.service.core import Core
 from queuey.service.drafts import Draft, content_of
@@ -33,26 +36,22 @@ Enter = Callable[[str], QueueAccess]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters of a queue are meant; what is blank may be anything.
+    """Which dead letters of a queue are meant; None: any.
 
     Attributes:
-        queue: Where they came from.
-        error: Class of the last error.
-        shape: What its text has in common with others.
+        reason: Where they came from, and the class of the last error and what its text has in common with others, both
+            cut to :data:`~queuey.service.browsing.failures.MAX_SHAPED` characters.
         place: The only one that is meant.
     """
 
-    queue: str = ""
-    error: str = ""
-    shape: str = ""
+    reason: tuple[str, str, str] | None = None
     place: Location | None = None
 
     def takes(self, one: DeadLetter) -> bool:
         """Returns whether a dead letter is meant."""
         cause = one.cause
-        if self.queue not in {"", one.queue} or self.error not in {"", cause.error}:
-            return False
-        return not self.shape or self.shape == shape_of(cause.text[:MAX_SHAPED])
+        shape = shape_of(cause.text[:MAX_SHAPED])
+        return self.reason in {None, (one.queue, cause.error[:MAX_SHAPED], shape[:MAX_SHAPED])}
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -74,11 +73,15 @@ class SentBack(msgspec.Struct, frozen=True):
 
     Attributes:
         sent: By queue.
+        before: Those that were sent before, and only had to be removed.
         left: Those that stay, by reason.
+        error: Why it was given up; None: it was not.
     """
 
     sent: Counter[str]
+    before: int
     left: Counter[str]
+    error: QueueyError | None
 
 
 class Redriving:
@@ -107,7 +110,7 @@ class Redriving:
         else:
             page = Range(partitions=None, limit=PAGE, since=parse_bound(cursor), delayed=False, merge=True)
             reading = self._reader.read(access, page)
-            messages, following = reading.messages, reading.cursor if reading.more else ""
+            messages, following = reading.messages, short_cursor(reading, nearest=min)
         letters = (letter_of(message, access.queue.name) for message in messages)
         return Found([one for one in letters if one and wanted.takes(one)], len(messages), following)
 
@@ -118,36 +121,39 @@ class Redriving:
             access: The way to their queue: its caller may delete.
             letters: Of one page.
             enter: Lets the caller in to their queues.
-
-        Raises:
-            QueueyError: Some could not be sent; what was sent is removed.
         """
         ways, rows, left = _entered({one.queue for one in letters}, enter)
         known = [one for one in letters if one.queue in rows]
         reasons = Counter(left[one.queue] for one in letters if one.queue in left)
         going, staying = by_origin(known, rows)
         sent: Counter[str] = Counter()
+        before, failure = 0, None
         for name, indexes in going.items():
             some = [known[index] for index in indexes]
-            results = self._core.use(ways[name], partial(self._post, access.queue.uid, some))
-            gone = [one for one, error in zip(some, results, strict=True) if error is None]
-            if gone:
-                self._messages.delete(access, [_location(one) for one in gone])
-            sent[name] = len(gone)
-            reasons.update(str(error) for error in results if error is not None)
-        return SentBack(+sent, reasons + Counter(staying.left))
-
-    async def _post(self, uid: int, letters: Sequence[DeadLetter], queue: Queue) -> list[QueueyError | None]:
-        """Posts dead letters each under a key of its own; returns what went wrong with each."""
-
-        async def post(one: DeadLetter) -> QueueyError | None:
-            draft = _draft(one, queue)
-            key = PostKey(f"redrive-{uid}-{one.stored_partition}-{one.stored_id}", content_of([draft]), KEY_SECONDS)
             try:
-                await self._messages.post(queue, [draft], key=key)
+                results = self._core.use(ways[name], partial(self._post, access.queue.uid, some))
+                gone = [one for one, result in zip(some, results, strict=True) if isinstance(result, bool)]
+                sent[name] = results.count(False)
+                before += results.count(True)
+                reasons.update(str(result) for result in results if not isinstance(result, bool))
+                if gone:
+                    self._messages.delete(access, [_location(one) for one in gone])
+            except QueueyError as error:
+                failure = error
+                break
+        return SentBack(+sent, before, reasons + Counter(staying.left), failure)
+
+    async def _post(self, uid: int, letters: Sequence[DeadLetter], queue: Queue) -> list[bool | QueueyError]:
+        """Posts dead letters each under a key of its own; returns whether that was done before, or what went wrong."""
+
+        async def post(one: DeadLetter) -> bool | QueueyError:
+            draft = _draft(one, queue)
+            content = blake2b(msgspec.msgpack.encode(one), digest_size=16).hexdigest()
+            key = PostKey(f"redrive-{uid}-{content}", content_of([draft]), KEY_SECONDS)
+            try:
+                return (await self._messages.post(queue, [draft], key=key)).replayed
             except QueueyError as error:
                 return error
-            return None
 
         results = await asyncio.gather(*map(post, letters))
         if changed := next((error for error in results if isinstance(error, QueueChanged)), None):

@@ -20,10 +20,12 @@ from queuey.web.responses import Response
 from queuey.web.v1.messages import parse_place
 
 FIELDS = frozenset({"cursor", "queue"})
+CONTENT = frozenset({"error", "shape", "message_key"})
+"""Details of entries that were in messages."""
 
 
 class AuditView:
-    """Views of ``_audit`` under an application: entries of queues where the caller has the right ``admin``."""
+    """Views of ``_audit``: entries about queues for which the caller has the right ``admin``, and the caller's own."""
 
     def __init__(self, service: Service, authorization: Authorization, callers: SessionCallers) -> None:
         self._service = service
@@ -34,13 +36,14 @@ class AuditView:
         """Lists entries, the newest first."""
         caller = require_caller(self._authorization, request)
         application, given = match["app"], read_query(request, FIELDS)
-        patterns = self._authorization.patterns(request, application, "admin")
+        self._service.queues.require_application(application)
+        patterns, who = caller.patterns(application, "admin"), self._callers.holder(request)
         try:
             page = self._service.audit.page(application, given.get("cursor", ""))
         except ValueError as error:
             raise InvalidRequest({"cursor": str(error)}) from None
         queue = given.get("queue", "")
-        seen = [(_text(place), entry) for place, entry in page.entries if _is_seen(entry, patterns)]
+        seen = [(_text(place), entry) for place, entry in page.entries if _is_seen(entry, who, patterns)]
         return pages.render(
             request,
             "audit.html",
@@ -49,27 +52,40 @@ class AuditView:
             queue_name=queue,
             rows=[(place, entry) for place, entry in seen if queue in {"", entry.queue}],
             following=page.cursor,
-            patterns=[] if "*" in patterns else patterns,
+            patterns=patterns,
+            is_whole="*" in patterns,
         )
 
     def show(self, request: Request, match: Match) -> Response:
-        """Shows one entry, to those who see it in the list and to who has done it."""
+        """Shows one entry, to those who see it in the list."""
         caller = require_caller(self._authorization, request)
         application = match["app"]
         self._service.queues.require_application(application)
         partition, position = parse_place(match["place"])
         entry = self._service.audit.find(application, (partition or 1, position))
-        is_own = entry is not None and entry.who == self._callers.holder(request)
-        if entry is None or not (is_own or _is_seen(entry, caller.patterns(application, "admin"))):
+        who = self._callers.holder(request)
+        if entry is None or not _is_seen(entry, who, caller.patterns(application, "admin")):
             raise NoSuchResource("There is no such entry of the audit log that you may see.")
+        reads = entry.who == who or _matches(caller.patterns(application, "read"), entry.queue)
         return pages.render(
-            request, "entry.html", caller=caller, application=application, entry=entry, queue_name=entry.queue
+            request,
+            "entry.html",
+            caller=caller,
+            application=application,
+            entry=entry,
+            queue_name=entry.queue,
+            is_cut=not (reads or CONTENT.isdisjoint(entry.details)),
+            hidden={"go_on", "reason"} | (set() if reads else CONTENT),
         )
 
 
-def _is_seen(entry: Entry, patterns: Sequence[str]) -> bool:
-    """Returns whether somebody who may change queues of these patterns sees an entry."""
-    return "*" in patterns or (bool(entry.queue) and any(matches(pattern, entry.queue) for pattern in patterns))
+def _is_seen(entry: Entry, who: str, patterns: Sequence[str]) -> bool:
+    """Returns whether an entry is shown to somebody who may change queues of these patterns."""
+    return entry.who == who or "*" in patterns or (bool(entry.queue) and _matches(patterns, entry.queue))
+
+
+def _matches(patterns: Sequence[str], name: str) -> bool:
+    return any(matches(pattern, name) for pattern in patterns)
 
 
 class KeysView:

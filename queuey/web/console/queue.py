@@ -28,8 +28,8 @@ MAX_JOBS = 20
 """Jobs under way that are listed."""
 MAX_GROUPS = 10
 """Groups on a page: the lag of each is found partition by partition."""
-OTHERS = "The principals of the queue are others."
-"""Why its owner may not see a queue."""
+OTHERS = "You have no right to see it here."
+"""Why somebody may not see something, where nothing better is known."""
 FIELDS = frozenset({"start"})
 Part = Callable[[Request, QueueAccess], dict[str, Any]]
 
@@ -72,7 +72,7 @@ class QueueViews:
         caller = require_caller(self._authorization, request)
         queue = self._authorization.find(request, match)
         rights = self._authorization.rights(request, queue.application, queue.name)
-        acts = [act for act in OF_QUEUES if act.name in OFFERED]
+        acts = [act for act in OF_QUEUES if act.name in OFFERED and set(act.needs) <= set(rights)]
         try:
             access = self._authorization.enter(request, queue, "measure")
         except NotAllowed as refusal:
@@ -164,9 +164,17 @@ class QueueViews:
         )
 
     def _moves(self, request: Request, access: QueueAccess) -> dict[str, Any]:
-        queue = access.queue
-        moves = self._service.moves.list(queue.application, lambda name: name == queue.name)
-        return {"moves": moves}
+        queue, matching = access.queue, self._authorization.matching
+        try:
+            is_seen = matching(request, queue.application, "measure")
+            moves = self._service.moves.list(queue.application, lambda name: name == queue.name and is_seen(name))
+        except NotAllowed as refusal:
+            return {"moves": [], "cancels": [], "hidden": refusal.args[0] or OTHERS}
+        try:
+            may_delete = matching(request, queue.application, "delete")
+        except NotAllowed:
+            return {"moves": moves, "cancels": [], "hidden": ""}
+        return {"moves": moves, "cancels": [move.source for move in moves if may_delete(move.source)], "hidden": ""}
 
     def _dead(self, request: Request, access: QueueAccess) -> dict[str, Any]:
         queue = access.queue
@@ -189,7 +197,7 @@ def failures(
     except NotAllowed as refusal:
         return {"name": name, "failures": None, "why": f"Not shown: {refusal.args[0] or OTHERS}"}
     rights = authorization.rights(request, application, name)
-    return {"name": name, "failures": found, "why": "", "may_send_back": "delete" in rights}
+    return {"name": name, "failures": found, "why": "", "may_send_back": {"read", "delete"} <= set(rights)}
 
 
 def _time(position: ids.Position | None) -> float | None:

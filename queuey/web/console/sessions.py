@@ -62,7 +62,7 @@ class SessionCallers:
         if isinstance(holder, UserLogin):
             return holder.users[0][1]
         key = self._key(holder)
-        return f"key {key.id} ({key.note})" if key.note else f"key {key.id}"
+        return f"key {key.id} of {key.application}{f' ({key.note})' if key.note else ''}"
 
     def rights_end(self, request: Request) -> float | None:
         """Returns when the rights of a session's key or user end, in seconds since 1970; None: never.

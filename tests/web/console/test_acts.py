@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from html import unescape
 from typing import Any
 from urllib.parse import urlencode
@@ -12,15 +13,18 @@ import pytest
 
 from queuey.access import VERBS, Caller, Grant, may_hand_on, parse_scope
 from queuey.errors import StoreUnavailable
-from queuey.messages import QueueSpec, Scope
+from queuey.messages import AUDITS, Offset, OffsetChange, QueueSpec, Scope
+from queuey.service import QueueAccess
 from queuey.service.messages import MessageUseCases
-from queuey.service.operating.audit import OWNER, AuditLog
+from queuey.service.offsets import OffsetUseCases
+from queuey.service.operating.audit import AuditLog
 from queuey.storage import Store
 from queuey.web.console.acts import OF_APPLICATIONS, OF_QUEUES, RATE
+from queuey.web.console.acts import messages as acts_on_messages
 from queuey.web.credentials.application_keys import digest_of
 from tests.replacing import replace_in
 from tests.web.caller import Caller as ApiCaller
-from tests.web.conftest import KEY
+from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.console.browser import Browser
 from tests.web.console.conftest import logged_in
 from tests.web.console.test_pages import bury, text_of
@@ -93,9 +97,20 @@ def test_a_form_does_it_once(browser: Browser, owner: ApiCaller) -> None:
     first, second = browser.post(f"{Q}/acts/send", sent), browser.post(f"{Q}/acts/send", sent)
     assert first.headers["Location"] == second.headers["Location"]
     assert owner.get("q/size").json["size"] == 1
-    assert browser.post(f"{Q}/acts/send", sent | {"partition": "1"}).status == 422
+    again = browser.post(f"{Q}/acts/send", sent | {"body": "another"})
+    assert again.status == 400
+    assert "It was sent before, with other contents." in text_of(again.text)
+    assert "\nanother</textarea>" in again.text
     assert browser.post(f"{Q}/acts/send", sent | {"act_id": "x"}).status == 400
     assert owner.get("q/size").json["size"] == 1
+
+
+def test_a_form_that_is_repeated_when_its_queue_is_gone(browser: Browser, owner: ApiCaller) -> None:
+    """A form whose answer was lost leads to what was done, though it could not be done again."""
+    owner.create("q")
+    sent = form(browser, f"{Q}/acts/delete-queue") | {"typed": "q"}
+    assert "Deleted queue q." in said(browser, browser.post(f"{Q}/acts/delete-queue", sent))
+    assert "Deleted queue q." in said(browser, browser.post(f"{Q}/acts/delete-queue", sent))
 
 
 def test_a_form_of_another_session(browser: Browser, app: Any, owner: ApiCaller) -> None:  # noqa: ANN401
@@ -166,6 +181,42 @@ def test_options(browser: Browser, owner: ApiCaller) -> None:
     assert act(browser, address, partitions="").status == 400
 
 
+def test_options_that_others_changed(browser: Browser, owner: ApiCaller) -> None:
+    """What somebody else has changed since the form was opened stays, and is said if the form is about it."""
+    owner.create("q", ttl=600)
+    sent = form(browser, f"{Q}/acts/options")
+    owner.send_form("PUT", "q", ttl=300)
+    reply = browser.post(f"{Q}/acts/options", sent | {"partitions": "2"})
+    assert "Changed partitions from 1 to 2." in said(browser, reply)
+    assert owner.get("q/info").json["ttl"] == 300
+    late = browser.post(f"{Q}/acts/options", sent | {"ttl": "900", "act_id": "y" * 22})
+    assert late.status == 400
+    assert "Somebody has changed it meanwhile, to 300" in text_of(late.text)
+    assert 'name="type" value="public"' not in browser.get(f"{Q}/acts/options", query="type=public&ttl=1").text
+    assert 'name="ttl" value="300"' in browser.get(f"{Q}/acts/options", query="type=public&ttl=1").text
+
+
+def test_counts_are_for_those_who_may_measure(browser: Browser, owner: ApiCaller) -> None:
+    """Who may purge a queue and not see it is not told how many messages it has."""
+    owner.create("q")
+    owner.post("q", "a")
+    owner.send_form("PUT", "q", principals="app:guest")
+    assert browser.get(f"{Q}/acts/purge").status == 200
+    assert "about" not in text_of(browser.get(f"{Q}/acts/purge").text)
+    assert "Removed all messages." in said(browser, act(browser, f"{Q}/acts/purge", typed="q"))
+
+
+def test_moves_are_for_those_who_see_them(app: Any, owner: ApiCaller) -> None:  # noqa: ANN401
+    """Who may read a public queue learns of no move to it, and who may not delete in its source cannot cancel one."""
+    owner.create("secret")
+    owner.create("pub", type="public")
+    owner.send_json("POST", "_moves", {"from": "secret", "to": "pub"})
+    guest = logged_in(app, GUEST_KEY)
+    part = text_of(guest.part("/console/a/queuey/pub/parts/moves").text)
+    assert "secret" not in part
+    assert "Moves are not shown" in part
+
+
 def test_move(browser: Browser, owner: ApiCaller) -> None:
     """A move begins and is cancelled; one that cannot be says why."""
     owner.create("q")
@@ -192,12 +243,12 @@ def test_redrive_those_with_one_reason(browser: Browser, owner: ApiCaller) -> No
     (path, query), *_ = [
         unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)
     ]
-    assert "3 are meant" in text_of(browser.get(path, query=query).text)
+    assert "of 5 messages in q.dead: 3." in text_of(browser.get(path, query=query).text)
     assert "Sent back 3 to q." in said(browser, act(browser, path, query))
     assert owner.get("q/size").json["size"] == 3
     assert owner.get("q.dead/size").json["size"] == 2
     nothing = browser.get(path, query=query).text
-    assert "0 are meant" in text_of(nothing)
+    assert "of 2 messages in q.dead: 0." in text_of(nothing)
     assert "Send them back" not in nothing
 
 
@@ -233,7 +284,7 @@ def test_redrive_what_cannot_go_back(browser: Browser, owner: ApiCaller) -> None
 
 
 def test_redrive_sends_each_once(browser: Browser, owner: ApiCaller) -> None:
-    """A dead letter that was sent and could not be removed is not sent again."""
+    """A dead letter that was sent and could not be removed is not sent again, and the log says how far it came."""
     owner.create("q")
     owner.create("q.dead")
     bury(owner, "KeyError", "'a'")
@@ -243,10 +294,76 @@ def test_redrive_sends_each_once(browser: Browser, owner: ApiCaller) -> None:
 
     address = "/console/a/queuey/q.dead/acts/redrive"
     with replace_in(MessageUseCases, MessageUseCases.delete, away):
-        assert act(browser, address).status == 503
+        page = said(browser, act(browser, address))
+    assert "Partly done" in page
+    assert "Sent back 1 to q. Then it failed: away" in page
     assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 1)
-    assert "Sent back 1 to q." in said(browser, act(browser, address))
+    again = said(browser, act(browser, address))
+    assert "Sent back none. 1 were sent back before, and are removed now." in again
     assert (owner.get("q/size").json["size"], owner.get("q.dead/size").json["size"]) == (1, 0)
+
+
+def test_another_letter_at_the_same_place_is_sent(browser: Browser, owner: ApiCaller) -> None:
+    """A message that fails again in a later run of its group lies at its place again, and goes back again."""
+    owner.create("q")
+    owner.create("q.dead")
+    bury(owner, "KeyError", "'a'")
+    letter = owner.get("q.dead").json["messages"][0]
+    address = "/console/a/queuey/q.dead/acts/redrive"
+    for hour in ("10", "11"):
+        headers = {f"X-Header-{name}": text for name, text in letter["headers"].items()}
+        headers["X-Header-queuey-dead-at"] = f"2026-02-02T{hour}:00:00.000Z"
+        assert owner("PUT", f"q.dead/{letter['message_id']}", b"x", headers=headers).status == 200
+        assert "Sent back 1 to q." in said(browser, act(browser, address))
+    assert owner.get("q/size").json["size"] == 2
+
+
+def test_a_reason_without_text(browser: Browser, owner: ApiCaller) -> None:
+    """Dead letters that say no text go back without those that say one, and blanks at the ends of texts count."""
+    owner.create("q")
+    owner.create("q.dead")
+    for error, text in (("Poison", ""), ("Poison", "charges twice"), (" Odd", "x" * 1200)):
+        bury(owner, error, text)
+    part = browser.part(f"{Q}/parts/dead").text
+    links = [unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send these', part)]
+    for path, query in links:
+        assert "Sent back 1 to q." in said(browser, act(browser, path, query))
+    assert len(links) == 3
+
+
+def test_go_on(browser: Browser, owner: ApiCaller) -> None:
+    """What was not looked at goes back with the next form, however long the text of the reason and many partitions."""
+    owner.create("q", partitions=60)
+    owner.create("q.dead", partitions=60)
+    text = "long " * 90
+    for number in range(1, 61):
+        bury(owner, "E", text, number)
+        bury(owner, "E", text, number)
+    bury(owner, "F", text)
+    part = browser.part(f"{Q}/parts/dead").text
+    path, query = next(unescape(address).split("?") for address in re.findall(r'href="([^"]*redrive[^"]*)">Send', part))
+    with replace_in(acts_on_messages, acts_on_messages.SECONDS, -1.0):
+        reply = act(browser, path, query)
+    assert "Sent back 100 to q. Not all were looked at: go on." in said(browser, reply)
+    page = browser.get(reply.headers["Location"]).text
+    path, query = unescape(re.findall(r'href="([^"]*)">Go on', page)[0]).split("?")
+    assert "Sent back 20 to q." in said(browser, act(browser, path, query))
+    assert owner.get("q.dead/size").json["size"] == 1
+
+
+def test_few_look_through_dead_letters_at_once(browser: Browser, owner: ApiCaller) -> None:
+    """Beyond those that a worker has time for, one is told to try again."""
+    owner.create("q.dead")
+    (redrive,) = (each for each in OF_QUEUES if isinstance(each, acts_on_messages.Redrive))
+    address = "/console/a/queuey/q.dead/acts/redrive"
+    for _ in range(acts_on_messages.MAX_LOOKING):
+        assert redrive._turns.acquire(blocking=False)
+    try:
+        assert browser.get(address).status == 429
+    finally:
+        for _ in range(acts_on_messages.MAX_LOOKING):
+            redrive._turns.release()
+    assert browser.get(address).status == 200
 
 
 def test_rewind(browser: Browser, owner: ApiCaller) -> None:
@@ -274,6 +391,25 @@ def test_rewind(browser: Browser, owner: ApiCaller) -> None:
     assert "All offsets are there already." in text_of(browser.get(address, query=query).text)
 
 
+def test_a_commit_in_the_middle_of_a_rewind(browser: Browser, owner: ApiCaller) -> None:
+    """Offsets that were not recorded meanwhile are set, and the log says which were not."""
+    owner.create("q", partitions=2)
+    for number in ("1", "2"):
+        place = owner.post("q", "a", **{"X-Partition": number})["key"]
+        owner.send_json("PUT", "q/offsets/group", {"partitions": {number: {"offset": place}}})
+    record = OffsetUseCases.record
+
+    def late(self: OffsetUseCases, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+        record(self, access, group, [OffsetChange(2, (7, 7))])
+        return record(self, access, group, changes)
+
+    with replace_in(OffsetUseCases, record, late):
+        page = said(browser, act(browser, f"{Q}/acts/rewind", "group=group&to=earliest"))
+    assert "Partly done" in page
+    assert "Set 1 of 2 offsets" in page
+    assert "partitions 2 were recorded meanwhile and stay" in page
+
+
 @pytest.mark.parametrize(("to", "ahead"), [("earliest", 2), ("latest", 0), ("-1h", 2), ("now", 0)])
 def test_rewind_to_a_moment(browser: Browser, owner: ApiCaller, to: str, ahead: int) -> None:
     """An offset is set to a moment as the page resolved it, however late the form is sent."""
@@ -290,7 +426,14 @@ def test_a_rewind_that_cannot_be(browser: Browser, owner: ApiCaller) -> None:
     """A group that has no offsets, a moment and a partition that are none are said to be."""
     owner.create("q")
     assert browser.get(f"{Q}/acts/rewind", query="group=g&to=earliest").status == 404
-    for query in ("group=g&to=yesterday-ish", "group=g&to=earliest&partition=9"):
+    wrong = (
+        "to=yesterday-ish",
+        "to=earliest&partition=9",
+        "to=3000-01-01",
+        "to=%2B1h",
+        "to=" + "f" * 12 + "1" + "f" * 19,
+    )
+    for query in (f"group=g&{each}" for each in wrong):
         reply = browser.get(f"{Q}/acts/rewind", query=query)
         assert reply.status == 400
         assert "Show what would change" in reply.text
@@ -319,12 +462,13 @@ def test_rights(workers: Browser, owner: ApiCaller) -> None:
     assert "_audit" not in page
     for each in OF_QUEUES:
         reply = workers.get(f"{Q}/acts/{each.name}", query="message=1:" + "0" * 32)
-        assert (reply.status == 403) == (each.needs not in {"read", "claim", "measure"}), each.name
-        refused = workers.post(f"{Q}/acts/{each.name}", {"form_token": workers.token(Q)})
-        assert refused.status == (400 if each.needs == "claim" else 403)
+        assert (reply.status == 403) == (each.name != "rewind"), each.name
+        sent = {"form_token": workers.token(Q), "act_id": "x" * 22}
+        refused = workers.post(f"{Q}/acts/{each.name}", sent)
+        assert refused.status == (404 if each.name == "rewind" else 403)
     for each in OF_APPLICATIONS:
         assert workers.get(f"/console/a/queuey/_acts/{each.name}").status == 403
-    assert workers.get("/console/a/queuey/_audit").status == 403
+    assert "you have the right admin for no queues" in text_of(workers.get("/console/a/queuey/_audit").text)
     assert workers.get("/console/a/queuey/_keys").status == 403
 
 
@@ -334,7 +478,7 @@ def test_what_needs_a_login(stranger: Browser, operator: Browser, owner: ApiCall
     for path in (f"{Q}/acts/purge", "/console/a/queuey/_acts/key-add", "/console/a/queuey/_audit"):
         assert stranger.get(path).status == 303
         assert stranger.post(path, {}).status in {303, 404, 405}
-        assert operator.get(path).status == 403
+        assert operator.get(path).status == (200 if path.endswith("_audit") else 403)
     assert stranger.get(f"{Q}/acts/nothing").status == 404
 
 
@@ -351,7 +495,7 @@ def test_audit_log(browser: Browser, admin: Browser, workers: Browser, owner: Ap
     some = text_of(admin.get("/console/a/queuey/_audit").text)
     assert "purge" not in some
     assert "Stored message" in some
-    assert "Entries about other queues, and about keys, are not shown" in some
+    assert "What others did with other queues, and with keys, is not shown" in some
     only = browser.get("/console/a/queuey/_audit", query="queue=other").text
     assert "Stored message" not in only
     for other in (browser, admin):
@@ -366,7 +510,7 @@ def test_pages_of_the_audit_log(browser: Browser, store: Store, app: Any) -> Non
     store.create_queue("queuey", "q", QueueSpec())
     audit: AuditLog = app.registry.service.audit
     for number in range(130):
-        audit.begin("queuey", f"{number:022}", act="send", who="w", queue=f"q{number:03}", details={})
+        audit.begin("queuey", f"{number}", content=b"", act="send", who="w", queue=f"q{number:03}", details={})
     first = browser.get("/console/a/queuey/_audit").text
     assert ("q129" in first, "q030" in first, "q029" in first) == (True, True, False)
     address = unescape(re.findall(r'rel="next" href="([^"]*)"', first)[0])
@@ -379,7 +523,7 @@ def test_nobody_changes_the_audit_log(browser: Browser, owner: ApiCaller, app: A
     """The log is a queue of an application that no key is for."""
     owner.create("q")
     act(browser, f"{Q}/acts/send", body="x")
-    of_log = ApiCaller(app, owner.authorization, f"/v1/{OWNER}")
+    of_log = ApiCaller(app, owner.authorization, f"/v1/{AUDITS}")
     assert of_log.get("queuey").status == 403
     assert of_log("DELETE", "queuey/messages", b"").status == 403
 
@@ -395,12 +539,36 @@ def test_no_act_without_an_entry(browser: Browser, owner: ApiCaller) -> None:
         assert act(browser, f"{Q}/acts/send", body="x").status == 503
     assert owner.get("q/size").json["size"] == 0
     with replace_in(AuditLog, AuditLog.end, away):
-        assert act(browser, f"{Q}/acts/send", body="x").status == 503
+        reply = act(browser, f"{Q}/acts/send", body="x")
+    assert reply.status == 200
+    assert "Stored message" in text_of(reply.text)
+    assert "as that could not be written: away" in text_of(reply.text)
     assert owner.get("q/size").json["size"] == 1
     page = browser.get("/console/a/queuey/_audit").text
     assert "not known" in page
     entry = browser.get(re.findall(r'href="([^"]*_audit/[^"]*)"', page)[0]).text
     assert "Whether it was done is not known" in entry
+    with replace_in(AuditLog, AuditLog.end, away):
+        reply = act(browser, "/console/a/queuey/_acts/key-add", read="yes")
+    assert re.search(r">[0-9a-f]{64}</pre>", reply.text)
+
+
+def test_own_entries_and_what_was_in_messages(browser: Browser, app: Any, store: Store, owner: ApiCaller) -> None:  # noqa: ANN401
+    """Everybody sees what they did themselves; what was in messages is shown to who may read them."""
+    owner.create("q", kind="ordered")
+    for key, verbs in (("7" * 64, ["send"]), ("8" * 64, ["admin"])):
+        store.add_key("queuey", digest_of(key), scope=parse_scope(verbs))
+    sender, admin = logged_in(app, "7" * 64), logged_in(app, "8" * 64)
+    done = act(sender, f"{Q}/acts/send", body="x", message_key="secret key").headers["Location"]
+    act(browser, f"{Q}/acts/purge", typed="q")
+    own = text_of(sender.get("/console/a/queuey/_audit").text)
+    assert "Stored message" in own
+    assert "purge" not in own
+    assert "secret key" in sender.get(done).text
+    assert "secret key" in browser.get(done).text
+    page = admin.get(done).text
+    assert "secret key" not in page
+    assert "What was in messages is not shown" in text_of(page)
 
 
 def test_acts_are_counted(browser: Browser, owner: ApiCaller) -> None:
@@ -435,6 +603,7 @@ def test_keys_of_a_limited_caller(admin: Browser, store: Store) -> None:
         {"queues": "*", "read": "yes"},
         {"queues": "q*", **every},
         {"queues": "q*"},
+        {"queues": " , ", "read": "yes"},
         {"queues": "q*", "read": "yes", "expires": "900d"},
         {"queues": "q*", "read": "yes", "expires": "soon"},
         {"queues": "q*", "read": "yes", "note": "x" * 101},
@@ -468,6 +637,8 @@ def test_a_key_ends_no_later_than_its_maker(app: Any, store: Store) -> None:  # 
         (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q1",)), True),
         (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q*",)), False),
         (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("admin", "read"), ("q*", "q1")), False),
+        (Grant("a", frozenset({"admin", "measure"}), ("q*",)), Scope(("admin",), ("q*",)), False),
+        (Grant("a", frozenset(VERBS), ("q*",)), Scope(VERBS[:-1], ("q*",)), False),
         (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("read",), ("r",)), False),
         (Grant("a", frozenset({"admin", "read"}), ("q*",)), Scope(("send",), ("q1",)), False),
         (Grant("a", frozenset({"read"}), ("q*",)), Scope(("read",), ("q1",)), False),

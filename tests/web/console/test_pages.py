@@ -7,6 +7,7 @@ import re
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -252,12 +253,12 @@ def test_a_queue_that_nothing_claims_from(browser: Browser, owner: Caller) -> No
     assert said not in browser.part("/console/a/queuey/q/parts/backlog").text
 
 
-def bury(owner: Caller, error: str, text: str, *, into: str = "q.dead") -> None:
+def bury(owner: Caller, error: str, text: str, partition: int = 1, *, into: str = "q.dead") -> None:
     """Stores a dead letter of queue q."""
-    said = {"queue": "q", "partition": "1", "id": "0" * 32, "attempts": "3", "error": error, "text": text}
-    headers = {f"X-Header-queuey-dead-{name}": value for name, value in said.items()}
-    reply = owner("POST", into, b"x", headers=headers | {"X-Header-queuey-dead-at": "2026-01-01T00:00:00.000Z"})
-    assert reply.status == 201
+    said = {"queue": "q", "partition": str(partition), "id": "0" * 32, "attempts": "3", "error": quote(error)}
+    said |= {"text": quote(text), "at": "2026-01-01T00:00:00.000Z"}
+    headers = {f"X-Header-queuey-dead-{name}": value for name, value in said.items() if value}
+    assert owner("POST", into, b"x", headers=headers | {"X-Partition": str(partition)}).status == 201
 
 
 def test_what_a_key_may_not_see_is_said(measuring: Browser, owner: Caller) -> None:
@@ -282,7 +283,7 @@ def test_a_queue_of_principals_is_closed(browser: Browser, operator: Browser, ow
     owner.post("q", "secret")
     page = browser.get("/console/a/queuey/q").text
     assert "You may do here: send, overwrite, admin." in text_of(page)
-    assert "What the queue has is not shown: The principals of the queue are others." in text_of(page)
+    assert "What the queue has is not shown: You have no right to see it here." in text_of(page)
     assert "messages" not in page
     assert operator.get("/console/a/queuey/q").status == 200
     assert operator.get("/console/a/queuey/q/messages").status == 403

@@ -5,15 +5,26 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
+from hashlib import blake2b
 from urllib.parse import quote
 
+import msgspec
+
 from queuey import ids
-from queuey.errors import InvalidRequest, QueueyError
+from queuey.errors import (
+    Conflict,
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    QueueyError,
+    StoreUnavailable,
+    TooManyRequests,
+)
 from queuey.service import Service
-from queuey.service.operating.audit import Outcome
+from queuey.service.operating.audit import Entry, Outcome, Sent
 from queuey.web.authorization import Authorization
 from queuey.web.console import cookies, pages
-from queuey.web.console.acts.act import Act, Ask, Deed, Plan
+from queuey.web.console.acts.act import Act, Ask, Plan
 from queuey.web.console.acts.keys import IssueKey, RevokeKey
 from queuey.web.console.acts.messages import DeleteMessage, Redrive, ReleaseJob, SendMessage
 from queuey.web.console.acts.offsets import Rewind
@@ -21,7 +32,7 @@ from queuey.web.console.acts.queues import CancelMove, ChangeOptions, DeleteQueu
 from queuey.web.console.bounds import Bound
 from queuey.web.console.sessions import SessionCallers, read_form, require_caller
 from queuey.web.endpoint import Match
-from queuey.web.errors import NoSuchResource
+from queuey.web.errors import NoSuchResource, status_of
 from queuey.web.gateway.rates import Rate
 from queuey.web.requests import Request, read_query
 from queuey.web.responses import Response
@@ -43,7 +54,7 @@ OFFERED = ("send", "options", "move", "purge", "delete-queue")
 """Acts that the page of a queue offers; all others are offered beside what they are about."""
 RATE = Rate(1, 30)
 """Acts of one caller: thirty at once and one a second; each writes to the audit log."""
-MAX_NOTED = 200
+MAX_NOTED = 600
 """Characters of a field in the audit log."""
 _ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
@@ -74,35 +85,60 @@ class ActViews:
         act = self._find(match)
         require_caller(self._authorization, request)
         fields = read_form(request, cookies.SESSION, act.longest)
+        form = fields.get("act_id", "")
+        if _ID.fullmatch(form) is None:
+            raise InvalidRequest({"act_id": "The form has no number of its own. Open the page again"})
+        who = self._callers.holder(request)
+        named = sorted((name, text) for name, text in fields.items() if name in act.fields)
+        content = blake2b(
+            msgspec.msgpack.encode((act.name, who, sorted(match.items()), named)), digest_size=16
+        ).digest()
+        sent = self._service.audit.sent(match["app"], form)
+        if sent is not None and sent.content == content:
+            return pages.redirect(_address(match, sent))
         ask = self._ask(act, request, match, fields)
         try:
-            plan = act.plan(ask)
-            self._check(plan, fields)
-        except InvalidRequest as error:
+            _check(act, ask, sent)
+            self._bound.take(who)
+            details = {name: ask.given[name][:MAX_NOTED] for name in act.noted if ask.given.get(name)}
+            entry, sent, is_first = self._service.audit.begin(
+                ask.application, form, content=content, act=act.name, who=who, queue=ask.name, details=details
+            )
+        except (InvalidRequest, TooManyRequests) as error:
             return self._page(act, ask, error)
-        who = self._callers.holder(request)
-        self._bound.take(who)
-        details = {name: ask.given[name][:MAX_NOTED] for name in act.noted if ask.given.get(name)}
-        place, entry, is_known = self._service.audit.begin(
-            ask.application, fields["act_id"], act=act.name, who=who, queue=ask.name, details=details
-        )
-        page = pages.link("a", ask.application, "_audit", f"{place[0]}:{ids.to_hex(place[1])}")
-        if is_known:
-            return pages.redirect(page)
+        return self._carry_out(act, ask, entry, sent) if is_first else pages.redirect(_address(match, sent))
+
+    def _carry_out(self, act: Act, ask: Ask, entry: Entry, sent: Sent) -> Response:
+        """Does what is written down, and writes down what became of it."""
 
         def end(outcome: Outcome, text: str, details: Mapping[str, str] = {}) -> None:
-            entry.details.update(details)
-            self._service.audit.end(ask.application, place, entry, outcome, text)
+            ended = msgspec.structs.replace(entry, details={**entry.details, **details})
+            self._service.audit.end(ask.application, sent.entry, ended, outcome, text)
 
         try:
             deed = act.do(ask)
         except QueueyError as error:
             end("unknown" if getattr(error, "outcome", "none") == "unknown" else "failed", str(error))
-            if isinstance(error, InvalidRequest):
+            if isinstance(error, InvalidRequest | NotFound | NotAllowed | Conflict | TooManyRequests):
                 return self._page(act, ask, error)
             raise
-        end("done", deed.text, deed.details)
-        return self._secret(act, ask, deed) if deed.secret else pages.redirect(page)
+        unlogged = ""
+        try:
+            end("partly" if deed.partly else "done", deed.text, deed.details)
+        except StoreUnavailable as error:
+            unlogged = str(error)
+        if not deed.secret and not unlogged:
+            return pages.redirect(_address({"app": ask.application}, sent))
+        return pages.render(
+            ask.request,
+            "deed.html",
+            caller=ask.caller,
+            application=ask.application,
+            queue_name=ask.name,
+            act=act,
+            deed=deed,
+            unlogged=unlogged,
+        )
 
     def _find(self, match: Match) -> Act:
         act = self._acts.get(("queue" in match, match["act"]))
@@ -122,31 +158,30 @@ class ActViews:
             given=given,
             ends=self._callers.rights_end(request),
         )
-        if ask.name:
-            ask.enter(act.needs)
-        else:
-            self._authorization.patterns(request, ask.application, act.needs)
+        for action in act.needs:
+            if ask.name:
+                ask.enter(action)
+            else:
+                self._authorization.patterns(request, ask.application, action)
         return ask
 
-    def _check(self, plan: Plan, fields: Mapping[str, str]) -> None:
-        """Raises InvalidRequest unless a form was filled in as the plan asks."""
-        if not plan.button:
-            raise InvalidRequest({"act": "There is nothing to do"})
-        if plan.typed and fields.get("typed") != plan.typed:
-            raise InvalidRequest({"typed": "The name was not typed as it is, so nothing was done"})
-        if _ID.fullmatch(fields.get("act_id", "")) is None:
-            raise InvalidRequest({"act_id": "The form has no number of its own. Open the page again"})
-
-    def _page(self, act: Act, ask: Ask, error: InvalidRequest | None = None) -> Response:
-        """Shows what is planned; with an error that the plan itself has, only that."""
+    def _page(self, act: Act, ask: Ask, error: QueueyError | None = None) -> Response:
+        """Shows what is planned, and what is wrong with what was sent."""
+        wrong = error.fields if isinstance(error, InvalidRequest) else {"": str(error)} if error else {}
         try:
             plan = act.plan(ask)
-        except InvalidRequest as wrong:
-            plan, error = Plan(), wrong
+        except InvalidRequest as mistake:
+            plan, error, wrong = Plan(), error or mistake, mistake.fields | wrong
+        except QueueyError:
+            if error is not None:
+                raise error from None
+            raise
+        # A link fills in nothing but what an act is about; what was typed stays.
+        given = ask.given if ask.request.method == "POST" or act.previews else {}
         return pages.render(
             ask.request,
             "act.html",
-            status=200 if error is None else 400,
+            status=200 if error is None else status_of(error),
             caller=ask.caller,
             application=ask.application,
             queue_name=ask.name,
@@ -154,14 +189,21 @@ class ActViews:
             address=quote(ask.request.path, safe="/"),
             plan=plan,
             inputs=act.inputs(ask),
-            given=ask.given,
+            given=given,
             hidden={name: text for name, text in ask.given.items() if name in act.fields} | dict(plan.hidden),
-            wrong={} if error is None else {name.removeprefix("0."): text for name, text in error.fields.items()},
+            wrong={name.removeprefix("0."): text for name, text in wrong.items()},
             act_id=secrets.token_urlsafe(16),
         )
 
-    def _secret(self, act: Act, ask: Ask, deed: Deed) -> Response:
-        """Shows what is shown once."""
-        return pages.render(
-            ask.request, "secret.html", caller=ask.caller, application=ask.application, act=act, deed=deed
-        )
+
+def _check(act: Act, ask: Ask, sent: Sent | None) -> None:
+    """Raises InvalidRequest unless a form was filled in, and was not sent before."""
+    if sent is not None:
+        raise InvalidRequest({"form": "It was sent before, with other contents. Look at it, and send it again"})
+    if act.types_name and ask.given.get("typed") != ask.name:
+        raise InvalidRequest({"typed": "The name was not typed as it is"})
+
+
+def _address(match: Match, sent: Sent) -> str:
+    """Returns where the entry of a form is."""
+    return pages.link("a", match["app"], "_audit", f"{sent.partition}:{ids.to_hex(sent.position)}")

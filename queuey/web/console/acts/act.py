@@ -9,13 +9,13 @@ from typing import Literal
 import msgspec
 
 from queuey.access import Action, Caller
-from queuey.errors import InvalidRequest
+from queuey.errors import InvalidRequest, NotAllowed
 from queuey.service import QueueAccess, Service
 from queuey.web.authorization import Authorization
 from queuey.web.requests import Request
 
 MAX_FIELD = 1000
-"""Characters of a field of a form, unless an act says otherwise."""
+"""Characters of a field of a form."""
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -46,7 +46,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         hidden: Fields that the page sends back as they are, beside those that it was given.
         head, rows: A table of what would change.
         button: What does it; blank: nothing can be done yet.
-        typed: What has to be typed before; blank: nothing.
     """
 
     about: str = ""
@@ -54,7 +53,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     head: tuple[str, ...] = ()
     rows: Sequence[Sequence[object]] = ()
     button: str = ""
-    typed: str = ""
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +60,13 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         text: In a sentence.
+        partly: Some of it was not done; the text says what.
         details: What the audit log keeps of it beside what was asked for.
         secret: What is shown once and kept nowhere.
     """
 
     text: str
+    partly: bool = False
     details: Mapping[str, str] = {}
     secret: str = ""
 
@@ -100,15 +100,23 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         queue = self.authorization.find(self.request, match)
         return self.authorization.enter(self.request, queue, action, dead_letter=dead_letter)
 
-    def get(self, name: str, longest: int = MAX_FIELD) -> str:
+    def count(self) -> str:
+        """Says how many messages the queue has, if the caller may know."""
+        try:
+            access = self.enter("measure")
+        except NotAllowed:
+            return ""
+        return f", about {self.service.queues.count(access.queue) or 0:,} now"
+
+    def get(self, name: str) -> str:
         """Returns a field without blanks around it.
 
         Raises:
             InvalidRequest: It is too long.
         """
         text = self.given.get(name, "").strip()
-        if len(text) > longest:
-            raise InvalidRequest({name: f"Longer than {longest} characters"})
+        if len(text) > MAX_FIELD:
+            raise InvalidRequest({name: f"Longer than {MAX_FIELD} characters"})
         return text
 
 
@@ -118,19 +126,21 @@ class Act(ABC):
     Attributes:
         name: In addresses and in the audit log.
         title: For people.
-        needs: What the caller must be allowed; what else it needs, it asks for itself.
+        needs: All that the caller must be allowed with the queue, or with some queue of the application.
         fields: Those that it knows.
         noted: Those that the audit log keeps.
         previews: The fields are filled in first; then the page shows what would change.
+        types_name: The name of the queue has to be typed.
         longest: Bytes of the form.
     """
 
     name: str
     title: str
-    needs: Action
+    needs: tuple[Action, ...]
     fields: frozenset[str] = frozenset()
     noted: tuple[str, ...] = ()
     previews = False
+    types_name = False
     longest = 16 * 1024
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from queuey.access import VERBS, parse_scope
 from queuey.errors import InvalidRequest
 from queuey.messages import Scope
@@ -13,7 +15,7 @@ from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
 class IssueKey(Act):
     """Makes a key."""
 
-    name, title, needs = "key-add", "Make a key", "admin"
+    name, title, needs = "key-add", "Make a key", ("admin",)
     fields = frozenset({*VERBS, "queues", "expires", "note"})
     noted = (*VERBS, "queues", "expires", "note")
 
@@ -23,14 +25,17 @@ class IssueKey(Act):
         return (
             *(Field(verb, f"May {verb}", "", "choice", choices=no_yes) for verb in VERBS),
             Field("queues", "Queues", "*", hint="Patterns, separated by commas: orders-*"),
-            Field("expires", "Ends after", "90d", hint="Such as 12h or 90d; at most a year."),
+            Field("expires", "Ends after", _usual(ask), hint="Such as 12h or 90d; at most a year."),
             Field("note", "What it is for"),
         )
 
     def plan(self, ask: Ask) -> Plan:
         """Says what the key may do."""
         return Plan(
-            about="A key may do less than the one that you have logged in with, and ends no later.",
+            about=(
+                "A key may do less than you, and ends no later than your key or session. Until then it works, also if "
+                "yours is revoked or you log out; revoke it then, too."
+            ),
             button="Make the key",
         )
 
@@ -47,6 +52,12 @@ class IssueKey(Act):
         return Deed(text=f"{text}{pages.moment(expires)}.", details={"key": key.id}, secret=secret)
 
 
+def _usual(ask: Ask) -> str:
+    """Returns for how long a key is made, unless somebody says otherwise."""
+    left = None if ask.ends is None else max(1, int((ask.ends - time.time()) // 60))
+    return "90d" if left is None or left > 90 * 1440 else f"{left}m"
+
+
 def _scope(ask: Ask) -> Scope:
     """Reads what a key is limited to.
 
@@ -56,6 +67,8 @@ def _scope(ask: Ask) -> Scope:
     verbs = [verb for verb in VERBS if ask.get(verb)]
     if not verbs:
         raise InvalidRequest({VERBS[0]: "Choose at least one verb"})
+    if not ask.get("queues").strip(", "):
+        raise InvalidRequest({"queues": "Missing; * means all"})
     try:
         scope = parse_scope(verbs, ask.get("queues").split(","))
     except ValueError as error:
@@ -67,7 +80,7 @@ def _scope(ask: Ask) -> Scope:
 class RevokeKey(Act):
     """Revokes a key."""
 
-    name, title, needs = "key-revoke", "Revoke a key", "admin"
+    name, title, needs = "key-revoke", "Revoke a key", ("admin",)
     fields = frozenset({"key"})
     noted = ("key",)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from queuey import ids
 from queuey.claims import ClaimReceipt, ReceiptStatus
-from queuey.errors import InvalidRequest
+from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError, TooManyRequests
 from queuey.messages import MAX_TTL, Location
 from queuey.service import QueueAccess
 from queuey.service.operating.redriving import Found, Wanted
@@ -21,16 +25,18 @@ MAX_BODY = 32 * 1024
 """Characters of a test message."""
 WRITTEN = 12
 """Bytes of a form that a character may take: four, each percent-encoded."""
-SECONDS = 5.0
-"""For which dead letters are sent back, or counted before; then somebody has to say go on."""
+SECONDS, PLAN_SECONDS = 5.0, 0.5
+"""For which dead letters are sent back, and counted before; then somebody has to say go on."""
 MAX_PREVIEWED = 2000
 """Messages that are looked at before."""
+MAX_LOOKING = 2
+"""Callers who have a worker look through dead letters at the same time."""
 
 
 class SendMessage(Act):
     """Stores one message."""
 
-    name, title, needs = "send", "Send a message", "send"
+    name, title, needs = "send", "Send a message", ("send",)
     fields = frozenset({"body", "form", "message_key", "partition", "delay", "ttl", "headers"})
     noted = ("form", "message_key", "partition", "delay", "ttl")
     longest = WRITTEN * MAX_BODY + Act.longest
@@ -86,7 +92,7 @@ def _item(ask: Ask) -> dict[str, Any]:
 class DeleteMessage(Act):
     """Deletes a message."""
 
-    name, title, needs = "delete", "Delete a message", "delete"
+    name, title, needs = "delete", "Delete a message", ("delete",)
     fields = frozenset({"message"})
     noted = ("message",)
 
@@ -112,7 +118,7 @@ class DeleteMessage(Act):
 class ReleaseJob(Act):
     """Ends the claim of a message."""
 
-    name, title, needs = "release", "Release a job", "admin"
+    name, title, needs = "release", "Release a job", ("admin",)
     fields = frozenset({"message", "then"})
     noted = ("message", "then")
 
@@ -147,28 +153,32 @@ class ReleaseJob(Act):
 class Redrive(Act):
     """Sends dead letters back to where they came from."""
 
-    name, title, needs = "redrive", "Send dead letters back", "delete"
-    fields = frozenset({"queue", "error", "shape", "message", "cursor"})
-    noted = ("queue", "error", "shape", "message", "cursor")
+    name, title, needs = "redrive", "Send dead letters back", ("read", "delete")
+    fields = frozenset({"queue", "error", "shape", "reason", "message", "cursor"})
+    noted = ("queue", "error", "shape", "reason", "message", "cursor")
+
+    def __init__(self) -> None:
+        self._turns = threading.BoundedSemaphore(MAX_LOOKING)
 
     def plan(self, ask: Ask) -> Plan:
         """Says which go back, as far as they can be counted in a moment."""
         wanted, counts, looked = _wanted(ask), Counter[str](), 0
         access, cursor, more = ask.enter("read"), ask.get("cursor"), True
-        until = time.monotonic() + SECONDS
-        while more and looked < MAX_PREVIEWED and time.monotonic() < until:
-            found = _find(ask, access, wanted, cursor)
-            counts.update(letter.queue for letter in found.letters)
-            looked, cursor, more = looked + found.looked, found.cursor, bool(found.cursor)
+        until = time.monotonic() + PLAN_SECONDS
+        with self._turn():
+            while more and looked < MAX_PREVIEWED and time.monotonic() < until:
+                found = _find(ask, access, wanted, cursor)
+                counts.update(letter.queue for letter in found.letters)
+                looked, cursor, more = looked + found.looked, found.cursor, bool(found.cursor)
         number = sum(counts.values())
-        seen = f"Of the oldest {looked} messages in {ask.name}" if more else f"Of {looked} messages in {ask.name}"
+        beyond = " Those that lie behind them and were not looked at yet are meant, too." if more else ""
         return Plan(
             about=(
-                f"{seen}, {number} are meant. Each is stored at the end of the partition that it came from, with a new "
-                f"id, and then removed here.{' Those that lie beyond are meant, too.' if more else ''}"
+                f"Dead letters that are meant, of {looked} messages in {ask.name}: {number}.{beyond}\n"
+                "Each is stored at the end of the partition that it came from, with a new id, and then removed here."
             ),
-            head=("Queue", "Dead letters that go back there"),
-            rows=sorted(counts.items()),
+            head=("Queue", "Dead letters that came from there", "They"),
+            rows=[(name, count, _refusal(ask, name) or "go back") for name, count in sorted(counts.items())],
             button="Send them back" if number or more else "",
         )
 
@@ -176,21 +186,41 @@ class Redrive(Act):
         """Sends back what can be in a moment."""
         wanted, cursor = _wanted(ask), ask.get("cursor")
         reading, way = ask.enter("read"), ask.enter("delete")
-        sent, left = Counter[str](), Counter[str]()
+        sent, left, before = Counter[str](), Counter[str](), 0
+        error: QueueyError | None = None
         until = time.monotonic() + SECONDS
-        while True:
-            found = _find(ask, reading, wanted, cursor)
-            if found.letters:
-                done = ask.service.redriving.send_back(way, found.letters, lambda name: ask.enter("send", name))
-                sent, left = sent + done.sent, left + done.left
-            cursor = found.cursor
-            if not cursor or time.monotonic() > until:
-                break
+        with self._turn():
+            while error is None:
+                found = _find(ask, reading, wanted, cursor)
+                if found.letters:
+                    done = ask.service.redriving.send_back(way, found.letters, partial(ask.enter, "send"))
+                    sent, left, before, error = sent + done.sent, left + done.left, before + done.before, done.error
+                cursor = found.cursor
+                if not cursor or time.monotonic() > until:
+                    break
         parts = [f"Sent back {count} to {name}." for name, count in sorted(sent.items())] or ["Sent back none."]
+        parts += [f"{before} were sent back before, and are removed now."] if before else []
         parts += [f"{count} stay: {reason.rstrip('.')}." for reason, count in left.most_common(5)]
-        if cursor:
-            parts.append("There are further messages to look at: go on.")
-        return Deed(text=" ".join(parts), details={"go_on": cursor} if cursor else {})
+        parts += [f"Then it failed: {error}"] if error else ["Not all were looked at: go on."] if cursor else []
+        return Deed(text=" ".join(parts), partly=error is not None, details={"go_on": cursor} if cursor else {})
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._turns.acquire(blocking=False):
+            raise TooManyRequests(f"{MAX_LOOKING} others look through dead letters here now. Try again in a moment.")
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+
+def _refusal(ask: Ask, name: str) -> str:
+    """Says why dead letters of a queue stay; blank: they do not."""
+    try:
+        ask.enter("send", name)
+    except (NotAllowed, NotFound) as refusal:
+        return f"stay: {refusal}"
+    return ""
 
 
 def _find(ask: Ask, access: QueueAccess, wanted: Wanted, cursor: str) -> Found:
@@ -201,8 +231,12 @@ def _find(ask: Ask, access: QueueAccess, wanted: Wanted, cursor: str) -> Found:
 
 
 def _wanted(ask: Ask) -> Wanted:
+    # Texts of others: what they begin and end with counts, and blank is a text, too.
+    given = ask.given.get
     place = _place(ask) if ask.get("message") else None
-    return Wanted(queue=ask.get("queue"), error=ask.get("error"), shape=ask.get("shape"), place=place)
+    return Wanted(
+        reason=(given("queue", ""), given("error", ""), given("shape", "")) if ask.get("reason") else None, place=place
+    )
 
 
 def _place(ask: Ask) -> Location:

@@ -8,7 +8,7 @@ from hashlib import blake2b
 import msgspec
 
 from queuey import ids
-from queuey.errors import InvalidRequest
+from queuey.errors import InvalidRequest, OffsetConflict
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange
 from queuey.service import Progress, parse_mark
@@ -40,7 +40,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 class Rewind(Act):
     """Sets the offsets of a consumer group."""
 
-    name, title, needs = "rewind", "Set the offsets of a group", "claim"
+    name, title, needs = "rewind", "Set the offsets of a group", ("claim", "measure")
     fields = frozenset({"group", "to", "partition", "seen"})
     noted = ("group", "to", "partition")
     previews = True
@@ -81,13 +81,22 @@ class Rewind(Act):
         """Sets those that are still as they were shown."""
         wanted = _wanted(ask)
         if ask.get("seen") != wanted.seen:
-            raise InvalidRequest({"seen": "An offset was recorded meanwhile; look at the table again"})
+            raise InvalidRequest({"seen": "An offset was recorded meanwhile, or partitions came. See the new table"})
         changes = [
             OffsetChange(one.partition, wanted.position, one.offset.position if one.offset else None, compare=True)
             for one in wanted.changed
         ]
-        ask.service.offsets.record(ask.enter("claim"), wanted.group, changes)
-        return Deed(text=f"Set {len(changes)} offsets of group {wanted.group} to {ids.to_hex(wanted.position)}.")
+        to = ids.to_hex(wanted.position)
+        if not changes:
+            return Deed(text="All offsets were there already, so nothing was changed.")
+        try:
+            ask.service.offsets.record(ask.enter("claim"), wanted.group, changes)
+        except OffsetConflict as conflict:
+            kept = sorted(change.partition for change in changes if change.partition not in conflict.applied)
+            said = f"Those of partitions {', '.join(map(str, kept))} were recorded meanwhile and stay"
+            count = len(changes) - len(kept)
+            return Deed(text=f"Set {count} of {len(changes)} offsets of {wanted.group} to {to}. {said}.", partly=True)
+        return Deed(text=f"Set {len(changes)} offsets of group {wanted.group} to {to}.")
 
 
 def _wanted(ask: Ask) -> _Wanted:
@@ -118,7 +127,9 @@ def _position(ask: Ask, text: str) -> Position:
         mark = parse_mark(named)
     except ValueError as error:
         raise validators.BadField(str(error)) from None
-    # An id is done itself; of an instant, and of a cursor's place, what lies before it is.
+    if mark.start[0] > ids.seconds_to_ticks(time.time()):
+        raise validators.BadField("Lies in the future: the group would pass over messages that come until then")
+    # An id is done itself; of an instant what lies before it is.
     return mark.start if ids.following(mark.start) == mark.end else ids.preceding(mark.start)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from queuey.access import format_principal
-from queuey.errors import InvalidRequest
+from queuey.errors import InvalidRequest, MoveNotFound
 from queuey.messages import CONSISTENCIES, ON_ACK, TYPES, Queue
 from queuey.web.console.acts.act import Act, Ask, Deed, Field, Plan
 from queuey.web.v1.queues import RESETTABLE, read_spec
@@ -17,8 +17,8 @@ from queuey.web.validators import Errors
 class ChangeOptions(Act):
     """Changes the options of a queue."""
 
-    name, title, needs = "options", "Change the options", "admin"
-    fields = frozenset({"partitions", "type", "consistency", *RESETTABLE})
+    name, title, needs = "options", "Change the options", ("admin",)
+    fields = frozenset({"partitions", "type", "consistency", *RESETTABLE, "seen"})
 
     def inputs(self, ask: Ask) -> tuple[Field, ...]:
         """Returns the options, with what they are now."""
@@ -38,22 +38,27 @@ class ChangeOptions(Act):
 
     def plan(self, ask: Ask) -> Plan:
         """Says what a change means."""
+        now = _texts(ask.enter("admin").queue)
         return Plan(
-            about="Only what differs is changed. More partitions cannot become fewer again.",
+            about="Only what you change here is changed. More partitions cannot become fewer again.",
+            hidden={"seen": msgspec.json.encode(now).decode()},
             button="Change the options",
         )
 
     def do(self, ask: Ask) -> Deed:
-        """Changes what differs."""
+        """Changes what differs from what the form had."""
         access = ask.enter("admin")
-        now = _texts(access.queue)
-        given = {name: ask.get(name) for name in now if name in ask.given}
-        changed: dict[str, Any] = {name: text for name, text in given.items() if text != now[name]}
-        if blank := sorted(name for name, text in changed.items() if not text and name not in RESETTABLE):
-            raise InvalidRequest(dict.fromkeys(blank, "Missing"))
+        now, seen = _texts(access.queue), _seen(ask)
+        changed: dict[str, Any] = {name: text for name in now if (text := ask.get(name)) != seen[name]}
+        errors = Errors()
+        for name, text in changed.items():
+            if now[name] != seen[name]:
+                errors[name] = f"Somebody has changed it meanwhile, to {now[name] or 'the usual'}"
+            elif not text and name not in RESETTABLE:
+                errors[name] = "Missing"
+        errors.check()
         if not changed:
             return Deed(text="Nothing differs, so nothing was changed.")
-        errors = Errors()
         spec = read_spec({name: text for name, text in changed.items() if text}, errors, ask.service.limits)
         errors.check()
         access = ask.enter("admin", dead_letter=spec.dead_letter)
@@ -61,6 +66,19 @@ class ChangeOptions(Act):
         after = _texts(queue)
         parts = (f"{name} from {now[name] or 'the usual'} to {after[name] or 'the usual'}" for name in sorted(changed))
         return Deed(text=f"Changed {', '.join(parts)}.")
+
+
+def _seen(ask: Ask) -> dict[str, str]:
+    """Returns the options that the form was made of.
+
+    Raises:
+        InvalidRequest: It does not say.
+    """
+    try:
+        seen = msgspec.json.decode(ask.given.get("seen", ""), type=dict[str, str])
+        return {name: seen[name] for name in _texts(ask.enter("admin").queue)}
+    except (msgspec.DecodeError, KeyError):
+        raise InvalidRequest({"seen": "The form does not say what it was made of. Open the page again"}) from None
 
 
 def _choices(values: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -87,7 +105,7 @@ def _texts(queue: Queue) -> dict[str, str]:
 class MoveMessages(Act):
     """Begins to move all messages to another queue."""
 
-    name, title, needs = "move", "Move the messages", "delete"
+    name, title, needs = "move", "Move the messages", ("read", "delete")
     fields = frozenset({"to"})
     noted = ("to",)
 
@@ -97,7 +115,6 @@ class MoveMessages(Act):
 
     def plan(self, ask: Ask) -> Plan:
         """Says what a move is."""
-        ask.enter("read")
         return Plan(
             about=(
                 "All messages that are here now are moved to another queue of the application, except those that a "
@@ -120,7 +137,7 @@ class MoveMessages(Act):
 class CancelMove(Act):
     """Ends a move."""
 
-    name, title, needs = "cancel-move", "Cancel a move", "delete"
+    name, title, needs = "cancel-move", "Cancel a move", ("delete",)
     fields = frozenset({"move"})
     noted = ("move",)
 
@@ -131,50 +148,51 @@ class CancelMove(Act):
     def do(self, ask: Ask) -> Deed:
         """Cancels it."""
         name = ask.name
-        report = ask.service.moves.cancel(ask.application, ask.get("move"), lambda source: source == name)
+        may_delete = ask.authorization.matching(ask.request, ask.application, "delete")
+        source = ask.service.moves.show(ask.application, ask.get("move"), may_delete).source
+        if source != name:
+            raise MoveNotFound(ask.get("move"))
+        report = ask.service.moves.cancel(ask.application, ask.get("move"), may_delete)
         return Deed(text=f"Move {report.id} is {report.state}; it has moved {report.moved} messages.")
 
 
 class Purge(Act):
     """Removes all messages."""
 
-    name, title, needs = "purge", "Purge the queue", "admin"
+    name, title, needs = "purge", "Purge the queue", ("admin",)
+    types_name = True
 
     def plan(self, ask: Ask) -> Plan:
         """Says how many."""
-        count = ask.service.queues.count(ask.enter("admin").queue) or 0
         return Plan(
             about=(
-                f"All messages are removed, about {count:,} now, and those that are not due yet. Options and offsets "
+                f"All messages are removed{ask.count()}, with those that are not due yet. Options and offsets "
                 "of groups stay.\nThis cannot be undone."
             ),
             button="Purge the queue",
-            typed=ask.name,
         )
 
     def do(self, ask: Ask) -> Deed:
         """Removes them."""
-        access = ask.enter("admin")
-        count = ask.service.queues.count(access.queue) or 0
-        ask.service.queues.purge(access)
-        return Deed(text=f"Removed all messages, about {count:,}.")
+        count = ask.count()
+        ask.service.queues.purge(ask.enter("admin"))
+        return Deed(text=f"Removed all messages{count.removesuffix(' now')}.")
 
 
 class DeleteQueue(Act):
     """Deletes a queue."""
 
-    name, title, needs = "delete-queue", "Delete the queue", "admin"
+    name, title, needs = "delete-queue", "Delete the queue", ("admin",)
+    types_name = True
 
     def plan(self, ask: Ask) -> Plan:
         """Says what goes with it."""
-        count = ask.service.queues.count(ask.enter("admin").queue) or 0
         return Plan(
             about=(
-                f"The queue is deleted with about {count:,} messages, its options, and the offsets of its groups.\n"
+                f"The queue is deleted with all messages{ask.count()}, its options, and the offsets of its groups.\n"
                 "This cannot be undone."
             ),
             button="Delete the queue",
-            typed=ask.name,
         )
 
     def do(self, ask: Ask) -> Deed:

@@ -15,6 +15,11 @@ document.addEventListener("click", (event) => {
   still.querySelector("a").focus();
 });
 
+// A page that the browser has kept, for "Back", has a form that was sent; a new one has a number of its own.
+window.addEventListener("pageshow", (event) => {
+  if (event.persisted && document.querySelector("[name=act_id]") !== null) location.reload();
+});
+
 document.addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
   if (/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) return;
