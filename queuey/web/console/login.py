@@ -61,7 +61,12 @@ class LoginViews:
 
     async def form(self, request: Request, match: Match) -> Response:
         """Shows the form."""
-        return self.page(request, read_query(request, _FIELDS).get("next", ""))
+        following = read_query(request, _FIELDS).get("next", "")
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # Another site has led here, so the browser keeps its strict cookies to itself: a form made now would take
+            # the place of one that is open. A page of ours gets them.
+            return pages.render(request, "back.html", address=pages.link("login", next=own_page(following)))
+        return self.page(request, following)
 
     def page(self, request: Request, following: str, *headers: Header, status: int = 200, error: str = "") -> Response:
         """Makes the form.

@@ -333,3 +333,13 @@ def test_a_limited_key_stays_limited(app: Any) -> None:  # noqa: ANN401 - Pyrami
     assert browser.log_in(LIMITED_KEY).status == 303
     app.registry.service.queues.create("queuey", "secret", QueueSpec())
     assert browser.get("/console/a/queuey/secret").status == 403
+
+
+def test_a_link_of_another_site_leaves_an_open_form_alone(stranger: Browser) -> None:
+    """A form that is open stays good when another site leads to the login in the same browser."""
+    token = stranger.token("/console/login")
+    kept = dict(stranger.cookies)
+    reply = stranger.get("/console/login", query="next=/console/health", headers={"sec-fetch-site": "cross-site"})
+    assert stranger.cookies == kept
+    assert 'content="0;url=/console/login?next=%2Fconsole%2Fhealth"' in reply.text
+    assert stranger.post("/console/login", {"form_token": token, "key": KEY}).status == 303
