@@ -26,9 +26,9 @@ from queuey.web.credentials.code_flow import MAX_AT_ONCE, Provider, read_discove
 from queuey.web.credentials.users import providers_of
 from tests.web.caller import Caller
 from tests.web.conftest import KEY
+from tests.web.console.acting import act, said
 from tests.web.console.browser import Browser
 from tests.web.console.conftest import examine
-from tests.web.console.test_acts import act, said
 from tests.web.users.issuer import Behaviour, Issuer, new_key, patient_readers
 from tests.web.users.provider import OpenIdProvider, patient_providers, providing, visit
 

@@ -15,8 +15,8 @@ from tests.acceptance.sqs.conftest import command
 from tests.servers import keyspaces
 from tests.servers.plugin import Cassandra
 from tests.servers.served import Served
+from tests.web.console.acting import act, said
 from tests.web.console.browser import Browser
-from tests.web.console.test_acts import act, said
 from tests.web.gateway_calls import Reply
 
 A = "/console/a/queuey"
